@@ -1,0 +1,113 @@
+"""The worker's blocking end of its connection to the agent; it outlives the agent."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ..wire import Decoder, Header, frame
+
+RETRY = 0.05  # seconds between attempts to find a new agent
+
+
+class Channel:
+    """Frames over a Unix socket; ``send`` may be called by any thread, ``receive`` by one.
+
+    When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the
+    last agent may not have taken: everything since it last said something.
+
+    Args:
+        hello: makes the greeting.
+        patience: seconds without an agent after which ``receive`` gives up.
+    """
+
+    def __init__(self, path: str, hello: Callable[[], Header], patience: float) -> None:
+        self._path = path
+        self._hello = hello
+        self._patience = patience
+        self._decoder = Decoder()
+        self._frames: deque[tuple[Header, bytes]] = deque()
+        self._lock = threading.Lock()
+        self._back = threading.Condition(self._lock)
+        self._recent: list[bytes] = []
+        self._given_up = False
+        self._socket = self._connect()
+        threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        data = frame(header, body)
+        with self._lock:
+            self._recent.append(data)
+            try:
+                self._socket.sendall(data)
+            except OSError:
+                return  # no agent now; the next one gets it
+
+    def receive(self) -> tuple[Header, bytes]:
+        """The next frame; waits for it.
+
+        Raises:
+            EOFError: there has been no agent for too long.
+        """
+        while not self._frames:
+            current = self._socket
+            try:
+                data = current.recv(1 << 16)
+            except OSError:
+                data = b""
+            if data:
+                self._recent.clear()
+                self._frames.extend(self._decoder.feed(data))
+                continue
+            with self._lock:
+                while self._socket is current and not self._given_up:
+                    self._back.wait()
+                if self._given_up:
+                    raise EOFError("the agent is gone")
+        return self._frames.popleft()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(self._path)
+            connection.sendall(frame(self._hello()))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _watch(self) -> None:
+        while True:
+            poll = select.poll()
+            poll.register(self._socket, getattr(select, "POLLRDHUP", select.POLLHUP))
+            poll.poll()
+            deadline = time.monotonic() + self._patience
+            while not self._reconnected():
+                if time.monotonic() > deadline:
+                    with self._lock:
+                        self._given_up = True
+                        self._back.notify_all()
+                    return
+                time.sleep(RETRY)
+
+    def _reconnected(self) -> bool:
+        try:
+            fresh = self._connect()
+        except OSError:
+            return False
+        with self._lock:
+            try:
+                for data in self._recent:
+                    fresh.sendall(data)
+            except OSError:
+                fresh.close()
+                return False
+            old, self._socket = self._socket, fresh
+            self._decoder = Decoder()
+            old.close()
+            self._back.notify_all()
+        return True

@@ -1,0 +1,76 @@
+"""One open connection of the agent: frames in, frames out, and whether the other side keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..wire import Decoder, Header, WireError, frame
+
+BUFFER = 1 << 18
+
+OnFrame = Callable[["Connection", Header, bytes], None]
+OnLost = Callable[["Connection"], None]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow."""
+
+    def __init__(self, on_frame: OnFrame, on_lost: OnLost) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._decoder = Decoder()
+        # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
+        self._buffer = memoryview(bytearray(BUFFER))
+        self._transport: asyncio.Transport | None = None
+        self._clear: asyncio.Event = asyncio.Event()
+        self._clear.set()
+        self.open = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+            transport.set_write_buffer_limits(high=1 << 20)
+        self.open = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        self._clear.set()
+        self._on_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for header, body in self._decoder.feed(self._buffer[:nbytes]):
+                self._on_frame(self, header, body)
+        except WireError as error:
+            self.send({"t": "error", "message": str(error)})
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._clear.clear()
+
+    def resume_writing(self) -> None:
+        self._clear.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the peer is behind with reading."""
+        return not self._clear.is_set()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        self.write(frame(header, body))
+
+    def write(self, data: bytes) -> None:
+        """Send a frame that is made already."""
+        if self.open and self._transport is not None:
+            self._transport.write(data)
+
+    async def drain(self) -> None:
+        await self._clear.wait()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()

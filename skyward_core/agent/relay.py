@@ -1,0 +1,44 @@
+"""Join a command channel to the agent's Unix socket, for hosts whose SSH server forwards no sockets.
+
+Run as a file: ``python -I -S relay.py SOCKET WORD``. It prints a line with the word (whatever came before is
+a start-up file's noise), then passes bytes both ways until either side ends.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+
+
+def main(path: str, word: str) -> None:
+    agent = socket.socket(socket.AF_UNIX)
+    try:
+        agent.connect(path)
+    except OSError as error:
+        os.write(1, f"\n{word} {error.strerror}\n".encode())
+        return
+    os.write(1, f"\n{word}\n".encode())
+    threading.Thread(target=upwards, args=(agent,), daemon=True).start()
+    try:
+        while data := agent.recv(1 << 18):
+            while data:
+                data = data[os.write(1, data) :]
+    except OSError:
+        return  # one side is gone, which is the end of this
+
+
+def upwards(agent: socket.socket) -> None:
+    """Pass on what the client sends; its end is the end of the whole."""
+    try:
+        while data := os.read(0, 1 << 18):
+            agent.sendall(data)
+    except OSError:
+        pass
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,274 @@
+"""The workers of a node: one slot per worker process, with a queue of its own.
+
+A slot's process is a fresh interpreter in a session and process group of its own. It lives on for later calls; it
+is replaced when it dies, when it was stopped, and when its gang is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..wire import Header, frame
+from .calls import Call
+from .connection import Connection
+from .processes import signal_group
+from .spawn import spawn, when_ended
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+START_ATTEMPTS = 2
+
+
+class Process:
+    """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.connection: Connection | None = None
+        self.epoch: int | None = None
+        self.ready = False  # its plugins' contexts are entered (or failed to be)
+        self.killed = ""  # why we ended it, when we did
+
+
+class Slot:
+    """A worker's place: rank, number within the rank (0 is the gang's), queue, and the process now in it."""
+
+    def __init__(self, agent: Agent, rank: int, number: int) -> None:
+        self.agent = agent
+        self.rank = rank
+        self.local_rank = rank - agent.config.node * agent.config.ranks_per_node
+        self.number = number
+        self.queue: deque[Call] = deque()
+        self.running: dict[tuple[str, int], Call] = {}
+        self.process: Process | None = None
+        self.failed_starts = 0
+        name = f"r{rank:03d}" if number == 0 else f"r{rank:03d}.{number}"
+        self.log_files = [name + ".out", name + ".err"]
+        self._metrics = name + ".metrics"
+        self._metrics_path = str(agent.config.spool / self._metrics)
+        self._logs: dict[str, int] = {}
+        self._log_ends: dict[str, int] = {}
+
+    def log_range(self, call: Call) -> dict[str, list[int]]:
+        """Where what a call printed stands in the slot's log files: start and end.
+
+        A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
+        print into the same files at the same time, share what they saw.
+        """
+        self._log_ends = {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
+        return {name: [call.log_start.get(name, 0), end] for name, end in self._log_ends.items()}
+
+    def metrics_end(self) -> dict[str, int]:
+        """The size of the slot's file of metrics, where there is one."""
+        try:
+            return {self._metrics: os.stat(self._metrics_path).st_size}
+        except FileNotFoundError:
+            return {}
+
+    @property
+    def load(self) -> int:
+        return len(self.queue) + len(self.running)
+
+    def _open_logs(self) -> None:
+        if not self._logs:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            spool = self.agent.config.spool
+            self._logs = {name: os.open(spool / name, flags, 0o600) for name in self.log_files}
+
+    def spawn(self) -> None:
+        """Start a fresh interpreter in this slot."""
+        config = self.agent.config
+        self._open_logs()
+        out, err = (self._logs[name] for name in self.log_files)
+        env = {"SKYWARD_CAPACITY": str(config.capacity)}
+        if config.devices:
+            env["CUDA_VISIBLE_DEVICES"] = config.devices[self.local_rank]
+        self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+
+    def give(self, call: Call) -> None:
+        call.rank = self.rank
+        self.queue.append(call)
+        self.pump()
+
+    def pump(self) -> None:
+        """Move on: replace the process where that is due, set it up, hand it what it can take."""
+        if self.process is None:
+            if self.agent.closing or (self.failed_starts and not self.queue):
+                return
+            if self.running:
+                return  # first the end of what the last one ran is told: else who adopts the next takes it for its work
+            self.spawn()
+        process = self.process
+        if process is None or process.connection is None or process.killed:
+            return
+        gang = self.agent.gang
+        while True:
+            if (
+                self.number == 0
+                and process.epoch is not None
+                and (process.epoch != gang.epoch or gang.broken)
+            ):
+                if not self.running:
+                    self.end_process("its gang was replaced")
+                return
+            if process.epoch != gang.epoch and gang.epoch and not gang.broken:
+                if gang.apps and not self.agent.apps.settled:
+                    return  # what plugins have around the whole node comes first
+                self._set_up(process)
+            if not self.queue or len(self.running) >= self.agent.config.capacity:
+                return
+            call = self.queue[0]
+            if call.gang and (gang.broken or call.header.get("epoch") != gang.epoch):
+                self.queue.popleft()
+                self.agent.stale(call)
+                continue
+            if gang.broken and gang.hooks and self.number == 0:
+                return  # waits for the next epoch, which a client forms when it hears of the break
+            self.queue.popleft()
+            self._hand_over(call, process.connection, process)
+
+    def _set_up(self, process: Process) -> None:
+        gang = self.agent.gang
+        process.epoch = gang.epoch
+        process.ready = False
+        info = gang.place(self.agent.config, self.rank)
+        if process.connection is not None:
+            header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
+            header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets}
+            if gang.apps and self.agent.apps.failure is not None:
+                error, data = self.agent.apps.failure
+                process.connection.send(header | {"failed": error}, data)
+            else:
+                process.connection.send(header, gang.plugins)
+
+    def _hand_over(self, call: Call, connection: Connection, process: Process) -> None:
+        self.running[call.key] = call
+        call.given_at = time.monotonic()
+        call.log_start = self._log_ends
+        connection.send(call.header, call.body)
+        # Written while the worker begins.
+        self.agent.journal.write(frame(call.header | {"t": "given", "slot": self.number, "rank": self.rank}))
+        self.agent.call_given(self, call, armed=process.ready or process.epoch is None)
+
+    def connected(self, connection: Connection, header: Header) -> None:
+        """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
+        if self.process is not None:
+            self.process.connection = connection
+            self.failed_starts = 0
+            if "epoch" in header and self.process.epoch is None:
+                self.process.epoch, self.process.ready = header["epoch"], True
+                self.agent.restore_gang(header)
+            self.pump()
+
+    def adopt(self, pid: int) -> None:
+        """Take over a worker that another agent started: we learn of its end, but not how it ended."""
+        self._open_logs()
+        self._log_ends = {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
+        self.process = Process(pid)
+        when_ended(pid, lambda: self.ended(None))
+
+    def set_up_done(self) -> None:
+        if self.process is not None:
+            self.process.ready = True
+            for call in self.running.values():
+                self.agent.arm(self, call)
+
+    def finished(self, call: Call) -> None:
+        self.running.pop(call.key, None)
+        self.pump()
+
+    def stop_process(self, reason: str, grace: float) -> None:
+        """SIGTERM to the process group now, SIGKILL after the grace."""
+        process = self.process
+        if process is None or process.killed:
+            return
+        process.killed = reason
+        signal_group(process.pid, signal.SIGTERM)
+        self._break_gang(process)
+        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+
+    def end_process(self, reason: str) -> None:
+        """SIGKILL to the process group: nothing in it is worth keeping."""
+        if self.process is not None:
+            self.process.killed = reason
+            signal_group(self.process.pid, signal.SIGKILL)
+
+    def exit_process(self, grace: float) -> None:
+        """Let an idle worker leave its contexts and end; SIGKILL after the grace."""
+        process = self.process
+        if process is None:
+            return
+        if self.running or process.connection is None:
+            self.stop_process("the pool is torn down", grace)
+            return
+        process.killed = "the pool is torn down"
+        process.connection.send({"t": "exit"})
+        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+
+    def _break_gang(self, process: Process) -> None:
+        if self.number == 0 and process.epoch is not None and process.epoch == self.agent.gang.epoch:
+            self.agent.break_gang(f"the worker of rank {self.rank} ended")
+
+    def _kill_if(self, process: Process) -> None:
+        if self.process is process:
+            signal_group(process.pid, signal.SIGKILL)
+
+    def break_gang(self, process: Process) -> None:
+        """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
+        self._break_gang(process)
+
+    def ended(self, status: int | None) -> None:
+        """The process of this slot has ended, with this wait status if it was our child."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        signal_group(process.pid, signal.SIGKILL)  # children that outlived it
+        if process.connection is None and not process.killed:
+            self.failed_starts += 1
+        self.break_gang(process)
+        for call in list(self.running.values()):
+            self.running.pop(call.key, None)
+            self.agent.died(self, call, process, status)
+        if self.failed_starts >= START_ATTEMPTS:
+            waiting, self.queue = list(self.queue), deque()
+            for call in waiting:
+                self.agent.died(self, call, process, status)
+        if not self.agent.closing:
+            self.pump()
+
+
+def exit_words(status: int | None) -> tuple[Header, str]:
+    """A wait status as fields of an outcome and in words."""
+    if status is None:
+        return {
+            "exit_code": None,
+            "signal": None,
+        }, "its process ended, and the agent that could say how had ended too"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        hint = " (the kernel does this when memory runs out; see dmesg)" if number == signal.SIGKILL else ""
+        return {"exit_code": None, "signal": number}, f"its process was ended by {name}{hint}"
+    code = os.waitstatus_to_exitcode(status)
+    return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
+
+
+def ended_with_worker(why: str) -> Header:
+    """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
+    words = f"its worker was stopped: {why}"
+    return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
+
+
+def ended_from_outside() -> Header:
+    """The same for a SIGTERM that was not ours: somebody on the node sent it."""
+    fields, words = exit_words(signal.SIGTERM)
+    return fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}

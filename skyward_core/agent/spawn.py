@@ -1,0 +1,59 @@
+"""Starting the interpreters in which user code runs, and learning of the end of those that others started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+
+from .config import AgentConfig
+from .processes import give_way
+
+BOOT = (
+    "import sys; bundle, path, *rest = sys.argv[1:];"
+    "sys.path[:0] = [bundle] if bundle else [];"
+    "sys.path += [e for e in path.split(':') if e and e not in sys.path];"
+    "from skyward_core.agent.{module} import main; main(*rest)"
+)
+
+
+def spawn(
+    config: AgentConfig, module: str, place: tuple[int, int], out: int, err: int, env: Mapping[str, str]
+) -> int:
+    """Start a fresh interpreter in a session and process group of its own; returns its pid.
+
+    Args:
+        module: the module of this package whose ``main`` it runs.
+        place: two numbers that end its command line, by which an agent that comes later knows it.
+        out, err: descriptors for what it prints.
+        env: variables beside the image's.
+    """
+    arguments = [config.bundle, ":".join(config.path), config.worker_socket, config.folder]
+    process = subprocess.Popen(
+        [config.python, "-c", BOOT.format(module=module), *arguments, *map(str, place)],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        cwd=config.cwd or config.folder,
+        env=os.environ | config.env | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env),
+        start_new_session=True,
+    )
+    if config.nice:
+        give_way(process.pid, config.nice)
+    # The agent collects every child itself; a Popen that did so too would swallow exit codes.
+    process.returncode = 0
+    return process.pid
+
+
+def when_ended(pid: int, then: Callable[[], None]) -> None:
+    """Call ``then`` once a process that is no child of ours has ended; how it ended cannot be known."""
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+
+    def gone() -> None:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        then()
+
+    loop.add_reader(descriptor, gone)

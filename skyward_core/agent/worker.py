@@ -1,0 +1,355 @@
+"""A worker: the fresh interpreter that runs user code, on its main thread.
+
+Standard output and error are the spool's files themselves, so a slow reader can never stall training. Calls come
+from the agent by a Unix socket, outcomes go back the same way; large results stay in the spool as files.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from .. import alias
+from ..runtime import metrics
+from ..wire import INLINE, Header
+from .channel import Channel
+from .results import Pickled, describe_error, pickle_result
+
+WINDOW = 16  # values a generator may be ahead of its reader
+DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
+FUNCTIONS_KEPT = 64
+
+
+class Stopped(BaseException):
+    """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run."""
+
+
+def main(socket_path: str, folder: str, rank: str, number: str) -> None:
+    """Serve calls until told to exit, or until there has been no agent for too long."""
+    os.umask(0o077)
+    faulthandler.enable()
+    alias.install()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
+    patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
+    name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
+    flush_metrics = metrics.start(str(Path(folder, "spool", name + ".metrics")))
+    Worker(socket_path, Path(folder), capacity, patience, flush_metrics).serve()
+
+
+class Worker:
+    """One worker's state: its functions, its plugins' contexts, the call it runs."""
+
+    def __init__(
+        self,
+        socket_path: str,
+        folder: Path,
+        capacity: int,
+        patience: float,
+        flush_metrics: Callable[[], None],
+    ) -> None:
+        self._setup: Header = {}
+        self._channel = Channel(socket_path, self._hello, patience)
+        self._blobs = folder / "blobs"
+        self._spool = folder / "spool"
+        self._capacity = capacity
+        self._flush_metrics = flush_metrics
+        self._functions: dict[str, Any] = {}
+        self._contexts = ExitStack()
+        self._entered = False
+        self._setup_error: BaseException | None = None
+        self._credits: dict[tuple[str, int], _Credit] = {}
+        self._waiting: deque[tuple[Header, bytes]] = deque()
+        # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
+        self._stop = StopSignal(interrupts=capacity == 1)
+
+    def _hello(self) -> Header:
+        """Who we are; to an agent that did not start us also what gang we belong to."""
+        return {"t": "hello", "pid": os.getpid()} | self._setup
+
+    def serve(self) -> None:
+        pool = None
+        if self._capacity > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
+            pool = ThreadPoolExecutor(self._capacity, "task")
+        while True:
+            header, body = self._next()
+            kind = header["t"]
+            if kind == "call":
+                if pool is None:
+                    self._call(header, body)
+                else:
+                    self._credits[header["run"], header["i"]] = _Credit()
+                    pool.submit(self._call, header, body)
+            elif kind == "credit":
+                self._credited(header)
+            elif kind == "setup":
+                self._set_up(header, body)
+            elif kind == "exit":
+                self._leave(0)
+
+    def _next(self) -> tuple[Header, bytes]:
+        if self._waiting:
+            return self._waiting.popleft()
+        try:
+            return self._channel.receive()
+        except EOFError:
+            # No agent, nobody to work for: what was running has ended before we came here.
+            self._leave(0)
+            raise
+
+    def _leave(self, code: int) -> None:
+        """End the process, through the plugins' contexts."""
+        try:
+            if plugins := sys.modules.get("skyward_core.plugins.base"):
+                plugins.leave_late()
+            self._contexts.close()
+        except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
+            sys.excepthook(*sys.exc_info())
+        self._flush()
+        os._exit(code)
+
+    # -- plugins -----------------------------------------------------------------------------------------
+
+    def _set_up(self, header: Header, body: bytes) -> None:
+        from ..runtime.info import InstanceInfo, set_current
+
+        info = InstanceInfo.from_json(json.dumps(header["info"]))
+        set_current(info)
+        self._setup_error = None
+        # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
+        if "failed" in header:
+            self._setup_error = _failed_app(header["failed"], body)
+        elif body and not self._entered:
+            from ..plugins.base import enter_process
+
+            try:
+                with self._stop.listening():
+                    plugins = pickle.loads(body)
+                    if not header["gang"]:
+                        plugins = [plugin for plugin in plugins if not plugin.gang]
+                    self._contexts = enter_process(plugins, info)
+                    self._entered = True
+            except Stopped:
+                os._exit(128 + signal.SIGTERM)
+            except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
+                self._setup_error = error
+        self._flush()
+        self._setup = {key: header[key] for key in ("epoch", "info", "secrets", "hooks", "apps")}
+        self._channel.send({"t": "ready", "epoch": header["epoch"]})
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    def _call(self, header: Header, body: bytes) -> None:
+        run, index = header["run"], header["i"]
+        answer: Header = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
+        result = Pickled()
+        exit_code: int | None = None
+        started = time.perf_counter()
+        try:
+            if self._setup_error is not None:
+                raise self._setup_error
+            with self._stop.listening():
+                value = self._run(header, body)
+            result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
+        except Stopped:
+            answer["kind"] = "collateral"
+            exit_code = 128 + signal.SIGTERM
+        except SystemExit as error:
+            exit_code = _exit_status(error)
+            words = f"called sys.exit({error.code!r:.200}) before it returned"
+            answer |= {"kind": "exited", "exit_code": exit_code}
+            answer["error"] = {"type": "SystemExit", "message": words}
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
+            answer["kind"] = "raised"
+            answer["error"], result.data = describe_error(error)
+        answer["seconds"] = time.perf_counter() - started
+        answer |= result.header()
+        self._flush()
+        self._credits.pop((run, index), None)
+        self._channel.send(answer, result.data)
+        if exit_code is not None:
+            os._exit(exit_code)
+
+    def _run(self, header: Header, body: bytes) -> Any:
+        from ..runtime.info import instance_info, using
+
+        fn, (args, kwargs) = self._load(header, body)
+        with using(instance_info().with_run(header["run"])):
+            value = fn(*args, **kwargs)
+            if header.get("stream") and isinstance(value, Generator):
+                return self._stream(header, value)
+        return value
+
+    def _load(self, header: Header, body: bytes) -> tuple[Any, Any]:
+        (name, size), (args_name, args_size) = header["fn"], header["args"]
+        inline = size if size <= INLINE else 0
+        fn = self._functions.get(name)
+        if fn is None:
+            fn = self._unpickle(name, body[:inline] if inline else None)
+            if len(self._functions) >= FUNCTIONS_KEPT:
+                self._functions.pop(next(iter(self._functions)))
+            self._functions[name] = fn
+        return fn, self._unpickle(args_name, body[inline:] if args_size <= INLINE else None)
+
+    def _unpickle(self, name: str, data: bytes | None) -> Any:
+        if data is not None:
+            return pickle.loads(data)
+        with open(self._blobs / name, "rb", buffering=0) as source:
+            return pickle.load(io.BufferedReader(source, 1 << 20))
+
+    def _spill(self, header: Header) -> Path:
+        return self._spool / f"{header['run']}.{header['i']}.{os.getpid()}.result"
+
+    # -- generators --------------------------------------------------------------------------------------
+
+    def _stream(self, header: Header, values: Generator[Any, None, Any]) -> Any:
+        key = (header["run"], header["i"])
+        credit = self._credits.setdefault(key, _Credit())
+        sequence = 0
+        try:
+            while True:
+                try:
+                    value = next(values)
+                except StopIteration as end:
+                    return end.value
+                what = f"value {sequence} of {header.get('name', 'the generator')}()"
+                item = pickle_result(value, what, self._spill(header).with_suffix(f".{sequence}.item"))
+                self._flush()
+                item_header = {"t": "item", "run": key[0], "i": key[1], "seq": sequence} | item.header()
+                self._channel.send(item_header, item.data)
+                sequence += 1
+                self._wait_for(credit)
+        finally:
+            values.close()
+
+    def _wait_for(self, credit: _Credit) -> None:
+        """Spend one credit; wait for more when there is none."""
+        if self._capacity > 1:
+            credit.take()
+            return
+        while not credit.try_take():
+            header, body = self._channel.receive()
+            if header["t"] == "credit":
+                self._credited(header)
+            else:
+                self._waiting.append((header, body))
+
+    def _credited(self, header: Header) -> None:
+        credit = self._credits.get((header["run"], header["i"]))
+        if credit is not None:
+            credit.give(header["n"])
+
+    def _flush(self) -> None:
+        self._flush_metrics()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError) as error:
+                # The disk is full, or user code closed the stream: there is nowhere left to write this
+                # but the other stream's descriptor, which fails the same way at worst.
+                os.write(2, f"flush failed: {error}\n".encode()) if stream is sys.stdout else None
+
+
+class _Credit:
+    """How many values a generator may still send before its reader has caught up."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._left = WINDOW - 1
+
+    def give(self, count: int) -> None:
+        with self._condition:
+            self._left += count
+            self._condition.notify()
+
+    def try_take(self) -> bool:
+        with self._condition:
+            if self._left <= 0:
+                return False
+            self._left -= 1
+            return True
+
+    def take(self) -> None:
+        with self._condition:
+            while self._left <= 0:
+                self._condition.wait()
+            self._left -= 1
+
+
+class StopSignal:
+    """Turns SIGTERM into :class:`Stopped` in user code.
+
+    A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
+    still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
+    """
+
+    def __init__(self, *, interrupts: bool) -> None:
+        self._interrupts = interrupts
+        self._listening = 0
+        self._reacted = threading.Event()
+        readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
+
+    def _handle(self, number: int, at: FrameType | None) -> None:
+        self._reacted.set()
+        if self._listening and self._interrupts:
+            raise Stopped
+        os._exit(128 + signal.SIGTERM)
+
+    def _watch(self, readable: int) -> None:
+        while number := os.read(readable, 1):
+            if number[0] == signal.SIGTERM and not self._reacted.wait(DEAF):
+                os._exit(128 + signal.SIGTERM)
+
+    def listening(self) -> StopSignal:
+        return self
+
+    def __enter__(self) -> None:
+        self._listening += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._listening -= 1
+
+
+def _failed_app(told: Header, data: bytes) -> BaseException:
+    """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
+    from ..errors import RemoteTraceback
+    from ..plugins.base import PluginError
+
+    error: BaseException = (
+        pickle.loads(data) if data else PluginError(told["message"], told["plugin"], "around_app")
+    )
+    if "traceback" in told:
+        error.__cause__ = RemoteTraceback(told["traceback"])
+    return error
+
+
+def _exit_status(error: SystemExit) -> int:
+    """The exit status that the interpreter would give this."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1

@@ -1,0 +1,46 @@
+"""Which folder ranks work in, where nobody said."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
+          "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
+          "/var/tmp")  # fmt: skip
+
+
+def workdir(path: Path) -> str | None:
+    """The folder that ranks of a script work in: the current one (None), or the script's own where it lies
+    elsewhere; for ``Image.workdir``. No folder that is unfit, such as the person's home, is chosen over another."""
+    here, folder = Path.cwd().resolve(), path.resolve().parent
+    if unfit(folder) or (folder.is_relative_to(here) and not unfit(here)):
+        return None
+    return str(folder)
+
+
+def working_folder() -> str:
+    """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
+    process; the current one where no script does (a module, a program such as pytest, a prompt)."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
+        return str(Path.cwd())
+    path = Path(file).resolve()
+    installed = (
+        Path(prefix).resolve() / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib")
+    )
+    if any(map(path.is_relative_to, installed)):
+        return str(Path.cwd())
+    return workdir(path) or str(Path.cwd())
+
+
+def unfit(folder: Path) -> str:
+    """Why a folder is no working folder, and never sent, in words; "" where it is one."""
+    home = Path.home().resolve()
+    if folder == home or folder in home.parents:
+        return f"{folder} holds your home folder"
+    if folder == Path(tempfile.gettempdir()).resolve() or str(folder) in SYSTEM:
+        return f"{folder} is a folder of the system's"
+    return ""

@@ -1,0 +1,178 @@
+"""``@function`` and what calling one makes: a value that runs nowhere until an operator sends it to a pool."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future  # a worker needs neither it nor what it loads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Dispatcher(Protocol):
+    """What stands right of an operator: a pool."""
+
+    def run_one(self, pending: PendingFunction[Any]) -> Any: ...
+
+    def run_all(self, pending: PendingFunction[Any]) -> list[Any]: ...
+
+    def run_group(self, group: PendingGroup) -> Any: ...
+
+    def submit(self, pending: PendingFunction[Any]) -> Future[Any]: ...
+
+
+class Function(Generic[P, T]):
+    """A function that can run on a pool. Calling it makes a :class:`PendingFunction`."""
+
+    def __init__(self, fn: Callable[P, T], timeout: float | None = None) -> None:
+        if not callable(fn):
+            raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.timeout = _seconds(timeout)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T]:
+        return PendingFunction(self.fn, args, dict(kwargs), self.timeout)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function here and now, in this process."""
+        return self.fn(*args, **kwargs)
+
+    def __skyward_wrap__(self, decorator: Callable[[Callable[P, T]], Callable[P, T]]) -> Function[P, T]:
+        """The same function with its body decorated; lets decorators of ours stand above ``@function`` too."""
+        return Function(decorator(self.fn), self.timeout)
+
+    def __repr__(self) -> str:
+        return f"<sky.function {name_of(self.fn)}>"
+
+
+@overload
+def function(fn: Callable[P, T], /) -> Function[P, T]: ...
+@overload
+def function(*, timeout: float | None = None) -> Callable[[Callable[P, T]], Function[P, T]]: ...
+def function(
+    fn: Callable[P, T] | None = None, /, *, timeout: float | None = None
+) -> Function[P, T] | Callable[[Callable[P, T]], Function[P, T]]:
+    """Make a function one that can run on a pool.
+
+    Args:
+        timeout: seconds that one rank may take; then its process is stopped and the run fails.
+    """
+    if fn is not None:
+        return Function(fn, timeout)
+    return lambda inner: Function(inner, timeout)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingFunction(Generic[T]):
+    """A call that has not happened yet: function, arguments, time limit.
+
+    ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
+    in rank order; ``p > pool`` gives a Future at once; ``p & q`` makes a group.
+    """
+
+    fn: Callable[..., T]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+
+    @property
+    def name(self) -> str:
+        return name_of(self.fn)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the function is a generator: its values come one by one while it runs."""
+        fn: Any = self.fn
+        while (wrapped := getattr(fn, "__wrapped__", None)) is not None:
+            fn = wrapped
+        return inspect.isgeneratorfunction(fn)
+
+    def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
+        """The same call with another time limit in seconds (None for no limit)."""
+        return replace(self, timeout=_seconds(seconds))
+
+    def local(self) -> T:
+        """Make the call here and now, in this process."""
+        return self.fn(*self.args, **self.kwargs)
+
+    def __rshift__(self, pool: Dispatcher) -> T:
+        value: T = _dispatcher(pool, ">>").run_one(self)
+        return value
+
+    def __matmul__(self, pool: Dispatcher) -> list[T]:
+        return _dispatcher(pool, "@").run_all(self)
+
+    def __gt__(self, pool: Dispatcher) -> Future[T]:
+        return _dispatcher(pool, ">").submit(self)
+
+    def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:
+        return PendingGroup((self,)) & other
+
+    def __repr__(self) -> str:
+        return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingGroup:
+    """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
+
+    With ``stream`` it gives an iterator instead: in the order written, or, with ``ordered=False``, as they come.
+    """
+
+    items: tuple[PendingFunction[Any], ...]
+    stream: bool = False
+    ordered: bool = True
+
+    def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:
+        if isinstance(other, PendingGroup):
+            return replace(self, items=self.items + other.items)
+        if isinstance(other, PendingFunction):
+            return replace(self, items=(*self.items, other))
+        return NotImplemented
+
+    def __rshift__(self, pool: Dispatcher) -> tuple[Any, ...] | Generator[Any, None, None]:
+        result: tuple[Any, ...] | Generator[Any, None, None] = _dispatcher(pool, ">>").run_group(self)
+        return result
+
+    def __matmul__(self, pool: object) -> Any:
+        raise TypeError("a group runs with >>; broadcast its functions one by one with @")
+
+
+def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup:
+    """Several calls as one group; see :class:`PendingGroup`.
+
+    Raises:
+        TypeError: something given is not a call of a ``@function``.
+    """
+    for position, task in enumerate(tasks):
+        if not isinstance(task, PendingFunction):
+            raise TypeError(
+                f"gather takes calls of @function functions; number {position} is {type(task).__name__}"
+            )
+    return PendingGroup(tasks, stream, ordered)
+
+
+def _seconds(timeout: float | None) -> float | None:
+    # The second half is false for NaN too.
+    if timeout is None or (isinstance(timeout, int | float) and timeout > 0):
+        return timeout
+    raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, not {timeout!r}")
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__name__", None) or type(fn).__name__)
+
+
+def _dispatcher(pool: Any, operator: str) -> Dispatcher:
+    # Both the pool object and this module's package work on the right, as long as they can dispatch.
+    if hasattr(pool, "run_one"):
+        dispatcher: Dispatcher = pool
+        return dispatcher
+    raise TypeError(f"right of {operator} stands a pool (with sky.Compute(...) as pool), not {pool!r:.80}")

@@ -1,0 +1,491 @@
+"""The durable record on the client: what was asked for, what exists, what ran. SQLite, write-ahead log.
+
+Intents are flushed to disk before the act; what only describes (runs, outcomes) may lose its last moments in a
+power cut, never its consistency. Several processes share one ledger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .config import home
+from .errors import LedgerError, PoolExistsError
+from .outcome import Outcome, RootCause
+from .providers.base import Machine
+
+# Entry k brings a ledger of version k to version k + 1.
+MIGRATIONS = (
+    """
+    CREATE TABLE pools (
+        token TEXT PRIMARY KEY, name TEXT NOT NULL, provider TEXT NOT NULL, spec TEXT NOT NULL,
+        state TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL, receipt TEXT, pid INTEGER
+    );
+    CREATE INDEX pools_by_name ON pools (name, created_at);
+    CREATE UNIQUE INDEX one_live_pool ON pools (name) WHERE ended_at IS NULL;
+    CREATE TABLE machines (
+        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, machine TEXT NOT NULL,
+        PRIMARY KEY (token, node)
+    );
+    """,
+    """
+    CREATE TABLE runs (
+        run TEXT PRIMARY KEY, token TEXT NOT NULL REFERENCES pools, function TEXT NOT NULL, kind TEXT NOT NULL,
+        total INTEGER NOT NULL, state TEXT NOT NULL, opened_at REAL NOT NULL, ended_at REAL, root_cause TEXT
+    );
+    CREATE INDEX runs_by_pool ON runs (token, opened_at);
+    CREATE TABLE outcomes (
+        run TEXT NOT NULL REFERENCES runs, idx INTEGER NOT NULL, outcome TEXT NOT NULL, log TEXT NOT NULL,
+        PRIMARY KEY (run, idx)
+    );
+    """,
+    """
+    CREATE TABLE former (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL);
+    CREATE INDEX former_by_pool ON former (token);
+    CREATE TABLE replacements (
+        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, intent TEXT NOT NULL, owner TEXT NOT NULL,
+        made INTEGER NOT NULL, PRIMARY KEY (token, node)
+    );
+    """,
+)
+VERSION = len(MIGRATIONS)
+PATIENCE = 10.0  # seconds to wait for other processes
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
+    provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
+    provider's own names."""
+
+    pool: str
+    created: int
+    gone: tuple[int, ...]
+    unaccounted: tuple[str, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.unaccounted
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
+        return text if self.ok else f"{text}: {', '.join(self.unaccounted)}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A pool as the ledger knows it."""
+
+    token: str
+    name: str
+    provider: dict[str, Any]
+    spec: dict[str, Any]
+    state: str
+    created_at: float
+    ended_at: float | None
+    receipt: dict[str, Any] | None
+    pid: int | None
+
+    @property
+    def key(self) -> str:
+        """Name of the pool's folder on the client; unlike the pool's name it is never used twice."""
+        return f"{self.name}.{self.token}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as the ledger knows it."""
+
+    run: str
+    token: str
+    function: str
+    kind: str
+    total: int
+    state: str
+    opened_at: float
+    ended_at: float | None
+    root_cause: RootCause | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Another machine for a node, under way.
+
+    Attributes:
+        node: index of the node.
+        intent: idempotency token of the machine's creation.
+        owner: the client that sees to it, as ``PID.WORD``; its process may be gone.
+        made: whether the machine exists, and stands in the ledger as the node's.
+    """
+
+    node: int
+    intent: str
+    owner: str
+    made: bool
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process of its owner runs."""
+        return process_lives(int(self.owner.partition(".")[0] or 0))
+
+
+class Ledger:
+    """Safe to use from any thread and by several processes at once."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Open, or make, the ledger.
+
+        A ledger that is no longer a database is kept aside under another name, never overwritten; ``set_aside``
+        then holds where.
+
+        Raises:
+            LedgerError: it was written by a newer version, or the disk does not let us in.
+        """
+        self.path = path or home() / "ledger.db"
+        self.set_aside: Path | None = None
+        self._lock = threading.Lock()
+        self._inode = 0
+        self._db = self._open()
+
+    def _open(self, *, damaged: bool = False) -> sqlite3.Connection:
+        """Open the file, or a new one in place of a damaged one, which is kept aside.
+
+        One process at a time: SQLite does not wait for its turn to switch a new file to the write-ahead log, and of
+        several that find the same damage only the first may move the file away.
+        """
+        try:
+            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w")  # noqa: SIM115  closed below
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
+                "SKYWARD_HOME to another one"
+            ) from error
+        with guard:
+            fcntl.flock(guard, fcntl.LOCK_EX)
+            if damaged and self.path.exists() and self.path.stat().st_ino == self._inode:
+                self.set_aside = self._keep_aside()
+            try:
+                return self._connect()
+            except sqlite3.DatabaseError as error:
+                if not _is_damage(error):
+                    raise LedgerError(f"the ledger {self.path} cannot be opened: {_words(error)}") from error
+            self.set_aside = self._keep_aside()
+            return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+        try:
+            self._inode = self.path.stat().st_ino
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            self._migrate(db)
+        except BaseException:
+            db.close()
+            raise
+        self.path.chmod(0o600)
+        return db
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        if self._version(db) == VERSION:
+            return
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            found = self._version(db)
+            if found > VERSION:
+                raise LedgerError(
+                    f"the ledger {self.path} was written by a newer version of skyward (schema {found}, this one "
+                    f"knows {VERSION}): upgrade with pip install -U skyward-tui, or set SKYWARD_HOME to another folder"
+                )
+            for script in MIGRATIONS[found:]:
+                for statement in script.split(";"):
+                    db.execute(statement)
+            db.execute(f"PRAGMA user_version={VERSION}")
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:  # a full disk ends it by itself
+                db.execute("ROLLBACK")
+            raise
+
+    @staticmethod
+    def _version(db: sqlite3.Connection) -> int:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _keep_aside(self) -> Path:
+        now = time.strftime("%Y%m%d-%H%M%S")
+        aside = self.path.with_name(f"{self.path.name}.corrupt-{now}-{os.getpid()}-{self._inode}")
+        for suffix in ("-wal", "-shm", ""):
+            part = self.path.with_name(self.path.name + suffix)
+            if part.exists():
+                part.replace(aside.with_name(aside.name + suffix))
+        return aside
+
+    def _failed(self, error: sqlite3.Error, what: str) -> LedgerError:
+        """What to raise for a statement that failed; of a damaged ledger, after it was kept aside."""
+        if not _is_damage(error):
+            return LedgerError(f"the ledger {self.path} cannot be {what}: {_words(error)}")
+        self._db.close()
+        self._db = self._open(damaged=True)
+        kept = f" and is kept as {self.set_aside}" if self.set_aside else ""
+        return LedgerError(
+            f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that were up go on until "
+            "their lease ends; try again"
+        )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _write(self, statements: Sequence[tuple[str, tuple[Any, ...]]], *, flush: bool = False) -> None:
+        with self._lock:
+            try:
+                if len(statements) == 1 and not flush:
+                    self._db.execute(*statements[0])  # a transaction by itself
+                    return
+                if flush:
+                    self._db.execute("PRAGMA synchronous=FULL")
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    for sql, values in statements:
+                        self._db.execute(sql, values)
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+            except sqlite3.IntegrityError:
+                raise
+            except sqlite3.DatabaseError as error:
+                raise self._failed(error, "written") from error
+            finally:
+                if flush:
+                    self._db.execute("PRAGMA synchronous=NORMAL")
+
+    def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            try:
+                return self._db.execute(sql, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise self._failed(error, "read") from error
+
+    # -- pools -------------------------------------------------------------------------------------------
+
+    def intend(self, token: str, name: str, provider: dict[str, Any], spec: dict[str, Any]) -> PoolRow:
+        """Record, on disk, that a pool is about to be created.
+
+        Raises:
+            PoolExistsError: a pool of that name has not ended.
+        """
+        row = (token, name, json.dumps(provider), json.dumps(spec), "starting", time.time(), os.getpid())
+        try:
+            sql = "INSERT INTO pools (token, name, provider, spec, state, created_at, pid) VALUES (?,?,?,?,?,?,?)"
+            self._write([(sql, row)], flush=True)
+        except sqlite3.IntegrityError as error:
+            raise PoolExistsError(
+                f"a pool named {name!r} is still up: use it (skyward-tui attach {name}), end it "
+                f"(skyward-tui down {name}), or choose another name"
+            ) from error
+        return self.pool(token)
+
+    def created(self, token: str, machines: Iterable[Machine]) -> None:
+        """Record the machines that a pool has."""
+        sql = "INSERT OR REPLACE INTO machines (token, node, machine) VALUES (?,?,?)"
+        self._write([(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines], flush=True)
+
+    def pool_state(self, token: str, state: str) -> None:
+        self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
+
+    def ended(self, token: str, receipt: Receipt) -> None:
+        """Close a pool whose teardown was verified; an unverified one stays open, with its receipt."""
+        end = time.time() if receipt.ok else None
+        state = "gone" if receipt.ok else "failed"
+        sql = "UPDATE pools SET state=?, ended_at=?, receipt=? WHERE token=?"
+        self._write([(sql, (state, end, json.dumps(receipt.to_json()), token))], flush=True)
+        runs = "UPDATE runs SET state='lost', ended_at=? WHERE token=? AND state='running'"
+        if receipt.ok:
+            self._write([(runs, (end, token)), ("DELETE FROM replacements WHERE token=?", (token,))])
+
+    def pool(self, token: str) -> PoolRow:
+        return self._pools("WHERE token=?", (token,))[0]
+
+    def find(self, name: str) -> PoolRow | None:
+        """The pool of that name that has not ended, else the latest."""
+        rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
+        return rows[0] if rows else None
+
+    def live(self) -> list[PoolRow]:
+        """Pools that have not ended, newest first."""
+        return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
+
+    def _pools(self, where: str, values: tuple[Any, ...] = ()) -> list[PoolRow]:
+        sql = f"SELECT token, name, provider, spec, state, created_at, ended_at, receipt, pid FROM pools {where}"
+        return [
+            PoolRow(
+                token, name, json.loads(provider), json.loads(spec), state, created_at, ended_at,
+                json.loads(receipt) if receipt else None, pid,
+            )
+            for token, name, provider, spec, state, created_at, ended_at, receipt, pid in self._read(sql, values)
+        ]  # fmt: skip
+
+    def machines(self, token: str) -> list[Machine]:
+        rows = self._read("SELECT machine FROM machines WHERE token=? ORDER BY node", (token,))
+        return [Machine(**json.loads(text)) for (text,) in rows]
+
+    # -- machines in another's place ---------------------------------------------------------------------
+
+    def intend_replacement(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
+        """Record, on disk, that a node is about to get another machine; takes over from a client that died at it.
+
+        Returns:
+            What is to be gone on with: that of the client before, its ``intent`` too, where there was one; None
+            when another client sees to it.
+        """
+        put = "INSERT OR IGNORE INTO replacements (token, node, intent, owner, made) VALUES (?,?,?,?,0)"
+        self._write([(put, (token, node, intent, owner))], flush=True)
+        (found,) = [each for each in self.replacements(token) if each.node == node]
+        if found.owner == owner:
+            return found
+        if found.is_alive:
+            return None
+        take = "UPDATE replacements SET owner=? WHERE token=? AND node=? AND owner=?"
+        self._write([(take, (owner, token, node, found.owner))], flush=True)
+        (found,) = [each for each in self.replacements(token) if each.node == node]
+        return found if found.owner == owner else None
+
+    def renew_replacement(self, token: str, node: int, intent: str) -> None:
+        """Begin anew with another machine, as the one that was made is of no use."""
+        again = "UPDATE replacements SET intent=?, made=0 WHERE token=? AND node=?"
+        self._write([(again, (intent, token, node))], flush=True)
+
+    def replaced(self, token: str, machine: Machine) -> bool:
+        """Record the machine that a node has got; the one before is kept among the former ones.
+
+        Returns:
+            False, and nothing is recorded, when the pool is being torn down.
+        """
+        live = "EXISTS (SELECT 1 FROM pools WHERE token=? AND state!='stopping' AND ended_at IS NULL)"
+        keep = f"INSERT INTO former SELECT token, machine FROM machines WHERE token=? AND node=? AND {live}"
+        text = json.dumps(machine.to_json())
+        put = f"UPDATE machines SET machine=? WHERE token=? AND node=? AND {live}"
+        made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
+        place = (token, machine.node, token)
+        self._write([(keep, place), (put, (text, *place)), (made, place)], flush=True)
+        return any(each.made for each in self.replacements(token) if each.node == machine.node)
+
+    def release_replacement(self, token: str, node: int, owner: str) -> None:
+        """Leave an unfinished replacement to whoever comes next."""
+        leave = "UPDATE replacements SET owner='0' WHERE token=? AND node=? AND owner=?"
+        self._write([(leave, (token, node, owner))])
+
+    def end_replacement(self, token: str, node: int) -> None:
+        """A replacement is over, with a machine that works or without one."""
+        self._write([("DELETE FROM replacements WHERE token=? AND node=?", (token, node))], flush=True)
+
+    def replacements(self, token: str) -> list[Replacement]:
+        """Those of a pool that are not over."""
+        sql = "SELECT node, intent, owner, made FROM replacements WHERE token=? ORDER BY node"
+        return [
+            Replacement(node, intent, owner, bool(made))
+            for node, intent, owner, made in self._read(sql, (token,))
+        ]
+
+    def former(self, token: str) -> list[Machine]:
+        """Machines of a pool in whose place others were put, in that order. They may still cost money."""
+        rows = self._read("SELECT machine FROM former WHERE token=? ORDER BY rowid", (token,))
+        return [Machine(**json.loads(text)) for (text,) in rows]
+
+    # -- runs --------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        *,
+        opened: Iterable[tuple[str, str, str, str, int, float]] = (),
+        outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
+        ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
+    ) -> None:
+        """Record what became of runs, all of it or nothing.
+
+        Args:
+            opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
+            outcomes: of their calls (run, outcome, log ranges).
+            ends: of runs (run, state, when, root cause).
+        """
+        begin = (
+            "INSERT OR IGNORE INTO runs (run, token, function, kind, total, state, opened_at) "
+            "VALUES (?,?,?,?,?,'running',?)"
+        )
+        put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
+        end = "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=?"
+        statements: list[tuple[str, tuple[Any, ...]]] = [
+            (begin, (run, token, function, kind, total, when))
+            for token, run, function, kind, total, when in opened
+        ]
+        statements += [
+            (put, (run, out.index, json.dumps(out.to_json()), json.dumps(log))) for run, out, log in outcomes
+        ]
+        statements += [
+            (end, (state, when, json.dumps(cause.to_json()) if cause else None, run))
+            for run, state, when, cause in ends
+        ]
+        self._write(statements)
+
+    def run(self, run: str) -> RunRow | None:
+        rows = self._runs("WHERE run=?", (run,))
+        return rows[0] if rows else None
+
+    def runs(self, token: str) -> list[RunRow]:
+        """The runs of a pool, oldest first."""
+        return self._runs("WHERE token=? ORDER BY opened_at", (token,))
+
+    def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
+        sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause FROM runs {where}"
+        return [
+            RunRow(
+                run, token, function, kind, total, state, opened_at, ended_at,
+                RootCause(**json.loads(cause)) if cause else None,
+            )
+            for run, token, function, kind, total, state, opened_at, ended_at, cause in self._read(sql, values)
+        ]  # fmt: skip
+
+    def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:
+        """Outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
+        rows = self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,))
+        return [(Outcome.from_json(json.loads(outcome)), json.loads(log)) for outcome, log in rows]
+
+
+def process_lives(pid: int) -> bool:
+    """Whether a process of this machine runs; 0 is none."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is no database (any more), rather than out of reach."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _words(error: sqlite3.Error) -> str:
+    hint = {
+        sqlite3.SQLITE_FULL: "make room on the disk",
+        sqlite3.SQLITE_IOERR: "see that the disk is there and has room",
+        sqlite3.SQLITE_BUSY: "another process holds it; end that one or try again",
+        sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
+        sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
+    }.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "move it away, and a new one begins")
+    return f"{error}: {hint}, or set SKYWARD_HOME to another folder"

@@ -1,0 +1,127 @@
+"""How a rank ended, and why a run failed. Plain data that both the wire and the screens use."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a value looks like, made where the value is; nothing needs to unpickle to show it.
+
+    Attributes:
+        type: name of the value's type.
+        text: at most 200 characters that describe it.
+        json: the value itself where it is small and made of JSON types, else None.
+        is_json: whether ``json`` is the value (so that None can be told from "not JSON").
+        size: bytes of the pickled value.
+    """
+
+    type: str
+    text: str
+    json: Any = None
+    is_json: bool = False
+    size: int = 0
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any] | None) -> Summary | None:
+        return None if data is None else cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """A failure in words. ``traceback`` is the remote one, empty where there is none."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any] | None) -> ErrorInfo | None:
+        return None if data is None else cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one rank (of a broadcast) or one task (of a single dispatch or a gather) ended.
+
+    Attributes:
+        index: rank for a broadcast, position for a gather.
+        rank: the rank whose worker ran it.
+        node: the node of that rank.
+        seconds: how long the function ran.
+        exit_code, signal: how the process ended, for ``exited``.
+    """
+
+    index: int
+    rank: int
+    node: int
+    kind: OutcomeKind
+    seconds: float = 0.0
+    summary: Summary | None = None
+    error: ErrorInfo | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return plain(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Outcome:
+        data = dict(data)
+        data["summary"] = Summary.from_wire(data.get("summary"))
+        data["error"] = ErrorInfo.from_wire(data.get("error"))
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class RootCause:
+    """The first real failure of a run.
+
+    Attributes:
+        exit_code: the exit status that a command should end with on its behalf
+            (its own status, 128 + signal, or None where the rank raised).
+    """
+
+    rank: int
+    outcome: OutcomeKind
+    type: str
+    message: str
+    exit_code: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> RootCause:
+        error = outcome.error or ErrorInfo(outcome.kind, "")
+        code = outcome.exit_code if outcome.signal is None else 128 + outcome.signal
+        return cls(outcome.rank, outcome.kind, error.type, error.message, code)
+
+
+def plain(value: Any) -> dict[str, Any]:
+    """A dataclass as JSON types. Unlike ``asdict`` it copies no leaves: thousands of these are made per second."""
+    names = _NAMES.get(type(value))
+    if names is None:
+        names = _NAMES[type(value)] = tuple(field.name for field in fields(value))
+    out = {}
+    for name in names:
+        part = getattr(value, name)
+        out[name] = plain(part) if type(part) in _NESTED else part
+    return out
+
+
+_NAMES: dict[type[Any], tuple[str, ...]] = {}
+_NESTED = frozenset((Summary, ErrorInfo, Outcome, RootCause))
+
+
+def signal_name(number: int) -> str:
+    """``9`` -> ``SIGKILL``; an unknown number as it is."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,240 @@
+"""The plugin protocol: what a plugin may do, and how a pool's plugins are checked, entered and left.
+
+Standard library only: a node's workers import it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import SkywardError, UsageError
+from ..runtime.info import instance_info
+
+if TYPE_CHECKING:
+    from ..runtime.info import InstanceInfo
+    from ..spec import Image, PoolSpec
+
+
+class PluginError(SkywardError):
+    """A plugin's hook raised; the hook's own exception is the cause.
+
+    Attributes:
+        plugin: name of the plugin.
+        hook: name of its hook.
+    """
+
+    def __init__(self, message: str, plugin: str = "", hook: str = "") -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        self.hook = hook
+
+
+class Plugin:
+    """What a plugin may do; every hook does nothing unless overridden.
+
+    A plugin is a small value (a frozen dataclass serves well). It is made on the client and pickled to the
+    nodes, so it holds parameters only, and imports its framework inside its hooks.
+
+    Attributes:
+        name: how people name it; unique in a pool.
+        requires: names of plugins that must be in the pool too, before this one.
+        conflicts: names of plugins that must not be in the same pool.
+        gang: whether ``around_process`` needs the ranks of the gang together, and so is entered only in each
+            rank's own worker. Where it is False, the workers that a rank has besides for tasks
+            (``Worker(concurrency=...)``) enter it too.
+    """
+
+    name: ClassVar[str] = ""
+    requires: ClassVar[Sequence[str]] = ()
+    conflicts: ClassVar[Sequence[str]] = ()
+    gang: ClassVar[bool] = True
+
+    def secrets(self) -> Sequence[str]:
+        """Values that are blanked, wherever they appear, in logs, summaries, errors and events."""
+        return ()
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        """On the client, before anything is created: the image with what this plugin needs added."""
+        return image
+
+    def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
+        """Shell commands that prepare a node, run after the image's own. They are kept: no secrets."""
+        return ()
+
+    def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """The function that a rank calls in place of ``fn``; the first plugin of a pool is the outermost."""
+        return fn
+
+    def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
+        """Once per node, while it is up: entered before its first worker enters ``around_process``, left after
+        its workers have ended.
+
+        It runs in a process of its own, that all ranks of the node and all runs share: servers and caches for
+        them belong here, variables and imports for them do not. ``info`` is that of the node's first rank.
+        """
+        return nullcontext()
+
+    def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
+        """Once per worker: entered before its first task, left at its end."""
+        return nullcontext()
+
+    def around_client(self, pool: Any) -> AbstractContextManager[object]:
+        """On the client, while the pool is up. ``pool`` is the :class:`Compute` it belongs to."""
+        return nullcontext()
+
+
+def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
+    """The plugins as a tuple, once they are known to go together.
+
+    Raises:
+        UsageError: one is not a plugin, has no name, comes twice, misses what it requires or conflicts.
+    """
+    seen: dict[str, Plugin] = {}
+    for plugin in plugins:
+        if not isinstance(plugin, Plugin):
+            hint = f"; call it: {plugin.__name__}()" if isinstance(plugin, type) else ""
+            raise UsageError(f"{plugin!r} is not a plugin{hint}")
+        if not plugin.name:
+            raise UsageError(f"{type(plugin).__name__} has no name; give the class a `name`")
+        if plugin.name in seen:
+            raise UsageError(f"plugin {plugin.name} is given twice; keep one")
+        for other in plugin.requires:
+            if other not in seen:
+                raise UsageError(
+                    f"plugin {plugin.name} needs plugin {other} before it: plugins=[{other}, ...]"
+                )
+        seen[plugin.name] = plugin
+    for plugin in seen.values():
+        for other in plugin.conflicts:
+            if other in seen:
+                raise UsageError(f"plugins {plugin.name} and {other} do not go together; keep one")
+    return tuple(seen.values())
+
+
+def transform_image(plugins: Iterable[Plugin], image: Image, pool_spec: PoolSpec) -> Image:
+    """The image as all plugins, in order, want it.
+
+    Raises:
+        PluginError: names the plugin that raised.
+    """
+    for plugin in plugins:
+        with _named(plugin, "transform"):
+            image = plugin.transform(image, pool_spec)
+    return image
+
+
+def bootstrap_steps(plugins: Iterable[Plugin], pool_spec: PoolSpec) -> tuple[str, ...]:
+    """The shell commands of all plugins, in order.
+
+    Raises:
+        PluginError: names the plugin that raised.
+    """
+    steps: list[str] = []
+    for plugin in plugins:
+        with _named(plugin, "bootstrap"):
+            steps.extend(plugin.bootstrap(pool_spec))
+    return tuple(steps)
+
+
+def decorated(plugins: Sequence[Plugin], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with every plugin's decoration; the first plugin is the outermost.
+
+    Raises:
+        PluginError: names the plugin that raised.
+    """
+    for plugin in reversed(plugins):
+        with _named(plugin, "decorate"):
+            fn = plugin.decorate(fn)
+    return fn
+
+
+def enter_app(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
+    """Enter every plugin's ``around_app``; see :func:`enter_process`."""
+    return _entered(plugins, "around_app", lambda plugin: plugin.around_app(info))
+
+
+def has_app(plugins: Iterable[Plugin]) -> bool:
+    """Whether one of the plugins has an ``around_app`` of its own."""
+    return any(getattr(plugin.around_app, "__func__", None) is not Plugin.around_app for plugin in plugins)
+
+
+def enter_process(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
+    """Enter every plugin's ``around_process``, in order.
+
+    Returns:
+        The stack that leaves them, in reverse, when it is closed.
+
+    Raises:
+        PluginError: names the plugin that raised; those entered before it have been left.
+    """
+    return _entered(plugins, "around_process", lambda plugin: plugin.around_process(info))
+
+
+def enter_late(plugins: Iterable[Plugin]) -> None:
+    """Enter the ``around_process`` of plugins that a function brings along, once per worker.
+
+    They are left by :func:`leave_late`.
+
+    Raises:
+        PluginError: names the plugin that raised.
+    """
+    info = instance_info()
+    with _late_lock:
+        for plugin in plugins:
+            if plugin.name not in _late_names:
+                _late.enter_context(_around(plugin, "around_process", lambda p: p.around_process(info)))
+                _late_names.add(plugin.name)
+
+
+def leave_late() -> None:
+    """Leave what :func:`enter_late` entered; the worker calls it at its end."""
+    with _late_lock:
+        _late_names.clear()
+        _late.close()
+
+
+_late = ExitStack()
+_late_names: set[str] = set()
+_late_lock = threading.Lock()
+
+
+def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
+    """Enter every plugin's ``around_client``; see :func:`enter_process`."""
+    return _entered(plugins, "around_client", lambda plugin: plugin.around_client(pool))
+
+
+def _entered(
+    plugins: Iterable[Plugin], hook: str, make: Callable[[Plugin], AbstractContextManager[object]]
+) -> ExitStack:
+    with ExitStack() as stack:
+        for plugin in plugins:
+            stack.enter_context(_around(plugin, hook, make))
+        return stack.pop_all()
+
+
+@contextmanager
+def _around(
+    plugin: Plugin, hook: str, make: Callable[[Plugin], AbstractContextManager[object]]
+) -> Iterator[None]:
+    stack = ExitStack()
+    with _named(plugin, hook):
+        stack.enter_context(make(plugin))
+    try:
+        yield
+    finally:
+        with _named(plugin, hook):
+            stack.close()
+
+
+@contextmanager
+def _named(plugin: Plugin, hook: str) -> Iterator[None]:
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PluginError(f"plugin {plugin.name} failed in {hook}: {text}", plugin.name, hook) from error

@@ -1,0 +1,682 @@
+"""A pool on the client, from the intent in the ledger to the receipt. Everything here runs on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from .. import events as ev
+from ..agent.redact import Redactor
+from ..archive import Archive, rank_of
+from ..errors import Cancelled, PoolError, PoolExistsError
+from ..ledger import Ledger, PoolRow, Receipt
+from ..payload import NOTHING, Task
+from ..plugins.base import has_app
+from ..providers import from_json
+from ..providers.base import Machine, Provider
+from ..spec import Options, PoolSpec
+from ..views import PoolView, apply
+from ..wire import Header
+from .foreign import ForeignRuns
+from .gang import GangKeeper
+from .link import Link
+from .reconcile import close_if_gone, in_words
+from .records import Records
+from .replace import Replacements
+from .run import Run, Value, load
+from .spread import Parcel, Spread
+from .startup import Startup, whole_image
+from .teardown import GOODBYE, tear_down
+
+A_MOMENT = 0.001  # seconds
+LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
+REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
+REVIVE_WINDOW = 60.0
+
+LogSink = Callable[[int, str, int, bytes], None]
+
+
+class Pool:
+    """One pool as one client has it.
+
+    Attributes:
+        view: what it looks like now.
+        runs: runs that this client dispatched and that have not ended.
+    """
+
+    def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool = False) -> None:
+        self.row = row
+        self.name = row.name
+        self.provider = provider
+        self.ledger = ledger
+        self.observer = observer
+        self.archive = Archive(row.key)
+        self._came_at = dict(self.archive.cursors)
+        self.records = Records(row.token, ledger, self.archive, self._complain)
+        self.view = PoolView(row.name)
+        self.links: list[Link] = []
+        self.machines: list[Machine] = []
+        self.runs: dict[str, Run] = {}
+        self.spec_options = Options(**row.spec["options"])
+        worker = row.spec["worker"]
+        self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
+        self.slots_per_node = worker["concurrency"] * self.ranks_per_node
+        self.gang: GangKeeper | None = None
+        self._foreign = ForeignRuns(self)
+        self._spread = Spread(self.name, self.spec_options.cluster, self._mention)
+        self._listeners: list[Callable[[ev.Event], None]] = []
+        self._sinks: list[LogSink] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._later_timer: asyncio.TimerHandle | None = None
+        self._turn = 0
+        self._rising: asyncio.Task[None] | None = None
+        self._teardown: asyncio.Task[Receipt] | None = None
+        self._detached = False
+        self._examining: set[int] = set()
+        self._revived: dict[int, list[float]] = {}
+        self.redactor = Redactor()
+        self.startup = Startup(self)
+        self.replacements = Replacements(self)
+        self.emit(ev.PoolOpened(pool=self.name, spec=row.spec, created_at=row.created_at))
+
+    # -- coming up ---------------------------------------------------------------------------------------
+
+    @classmethod
+    async def intend(cls, spec: PoolSpec, ledger: Ledger, cwd: str = "") -> Pool:
+        """Write the intent to the ledger and make the pool's object; nothing exists yet.
+
+        Raises:
+            PoolExistsError: a pool of that name is up.
+            PluginError: a plugin cannot be used so.
+        """
+        token = secrets.token_hex(8)
+        provider: Provider = spec.provider
+        image = whole_image(spec)
+        written = spec.model_copy(update={"image": image}).describe() | {"cwd": image.workdir or cwd}
+        try:
+            row = ledger.intend(token, spec.name, provider.to_json(), written)
+        except PoolExistsError:
+            # It may have ended by itself, by its lease for one, with nobody there to write it down.
+            other = ledger.find(spec.name)
+            closed = other and await close_if_gone(other, from_json(other.provider), ledger)
+            if not closed:
+                raise
+            row = ledger.intend(token, spec.name, provider.to_json(), written)
+        else:
+            closed = None
+        pool = cls(row, provider, ledger)
+        pool.startup.know(image)
+        if closed:
+            pool._complain(f"of the pool that had this name before: {in_words(closed)}")
+        return pool
+
+    async def start(self, spec: PoolSpec) -> None:
+        """Create the machines and bring every node to ready; on failure nothing of it is left.
+
+        Raises:
+            PoolError: says which node failed, at what, and what to do.
+            Cancelled: :meth:`down` came in between.
+        """
+        self._rising = asyncio.create_task(self._start(spec))
+        try:
+            async with asyncio.timeout(spec.options.start_timeout):
+                await self._rising
+        except TimeoutError as error:
+            await self._give_up()
+            waiting = [
+                f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
+            ]
+            said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
+            raise PoolError(said) from error
+        except BaseException as error:
+            if self._teardown is not None and isinstance(error, asyncio.CancelledError):
+                await self._give_up()
+                raise Cancelled(f"pool {self.name} was torn down while it was starting") from error
+            self.emit(ev.PoolState(pool=self.name, state="starting", detail=str(error)))
+            await self._give_up()
+            raise
+
+    async def _start(self, spec: PoolSpec) -> None:
+        await self.startup.start(spec)
+        self._make_gang(spec.plugins)
+        if self.gang is not None:
+            await self.gang.ensure()
+        self._up()
+
+    async def _give_up(self) -> None:
+        receipt = await asyncio.shield(self.down())
+        if not receipt.ok:
+            raise PoolError(
+                f"the pool {self.name} did not start, and its teardown is not complete: {receipt}"
+            )
+
+    async def attach(self) -> None:
+        """Connect to a pool that exists.
+
+        Raises:
+            PoolError: it is gone, or no node of it can be reached.
+        """
+        await self.startup.attach()
+        self._make_gang(None)
+        self._up()
+        self.replacements.resume()
+
+    def _learn_ranks(self, number: int) -> None:
+        """The first node to answer tells how many ranks "gpu" is."""
+        worker = self.view.spec["worker"]
+        if worker["ranks_per_node"] == "gpu":
+            self.ranks_per_node = number
+            self.slots_per_node = worker["concurrency"] * number
+            spec = self.view.spec | {"worker": worker | {"ranks_per_node": number}}
+            self.emit(ev.PoolOpened(pool=self.name, spec=spec, created_at=self.row.created_at))
+
+    def _gang_facts(self) -> Header:
+        # A host may be known by a name of the client's alone; its agent knows where peers reach it.
+        peers = [
+            {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
+            for m, link in zip(self.machines, self.links, strict=True)
+        ]
+        world = len(self.machines) * self.ranks_per_node
+        return {"total_nodes": len(self.machines), "world_size": world, "peers": peers}
+
+    def _make_gang(self, plugins: Sequence[Any] | None) -> None:
+        blob = None if plugins is None else cloudpickle.dumps(tuple(plugins), protocol=5) if plugins else b""
+        values = self.startup.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
+        self.gang = GangKeeper(self.links, self._gang_facts(), blob, values, apps=has_app(plugins or ()))
+
+    def _up(self) -> None:
+        state = "up" if all(link.up or link.returning for link in self.links) else "degraded"
+        self.ledger.pool_state(self.row.token, state)
+        self.emit(ev.PoolState(pool=self.name, state=state))
+
+    async def renewed(self, *, form: bool) -> None:
+        """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""
+        if self.gang is not None:
+            self.gang.renew(self._gang_facts())
+            if form and not any(link.gone for link in self.links):
+                try:
+                    await self.gang.ensure()
+                except OSError as error:
+                    self._mention(self.gang.head, f"{error}; the next run forms the gang")
+        self._up()
+
+    def cursors(self, node: int) -> dict[str, int]:
+        self._learn_ranks(self.links[node].welcome["ranks_per_node"])
+        first = node * self.ranks_per_node
+        ranks = range(first, first + self.ranks_per_node)
+        return {name: at for name, at in self.archive.cursors.items() if rank_of(name) in ranks}
+
+    # -- news --------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, on_event: Callable[[ev.Event], None] | None, on_log: LogSink | None, *, missed: bool = False
+    ) -> Callable[[], None]:
+        """Hear of every event and every piece of log, in order, on the loop; returns how to stop.
+
+        Args:
+            missed: give ``on_log`` first, at once, what has come since this client came to the pool.
+        """
+        if on_event is not None:
+            self._listeners.append(on_event)
+        if on_log is not None:
+            for name, at, data in self.archive.since(self._came_at) if missed else ():
+                if not name.endswith(".metrics"):
+                    on_log(rank_of(name), name.rpartition(".")[2], at, data)
+            self._sinks.append(on_log)
+
+        def stop() -> None:
+            if on_event in self._listeners:
+                self._listeners.remove(on_event)
+            if on_log in self._sinks:
+                self._sinks.remove(on_log)
+
+        return stop
+
+    def emit(self, event: ev.Event) -> None:
+        if self.redactor and (detail := getattr(event, "detail", "")):
+            event = replace(event, detail=self.redactor.text(detail))  # type: ignore[call-arg]
+        apply(self.view, event)
+        self.records.event(event)
+        for listener in tuple(self._listeners):
+            listener(event)
+
+    def _mention(self, link: Link, detail: str) -> None:
+        self.emit(ev.NodeLink(pool=self.name, node=link.node, up=link.up, detail=detail))
+
+    def _complain(self, words: str) -> None:
+        self.emit(ev.PoolState(pool=self.name, state=self.view.state, detail=words))
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        match header["t"]:
+            case "log":
+                self.on_log(header["f"], header["at"], body)
+            case "granted" | "wanted":
+                if self.gang is not None:
+                    self.gang.on_frame(link, header)
+            case "gang":
+                self._gang_broke()
+            case "outcome" | "item" | "began" | "stale" | "run":
+                self._run_frame(link, header, body)
+            case "pong":
+                self._learn_lease(header["lease"])
+            case "error":
+                self._mention(link, header["message"])
+
+    def _learn_lease(self, seconds: float | None) -> None:
+        """A node has told in how many seconds it ends itself; all nodes of a pool do at about the same time."""
+        before, ends_at = self.view.ends_at, None if seconds is None else time.time() + seconds
+        moved = ends_at is None or before is None or abs(ends_at - before) > LEASE_MOVED
+        if moved and ends_at != before:
+            self.emit(ev.LeaseNews(pool=self.name, ends_at=ends_at))
+
+    def _run_frame(self, link: Link, header: Header, body: bytes) -> None:
+        run = self.runs.get(header["run"])
+        if run is None:
+            self._foreign.on_frame(header)
+            return
+        match header["t"]:
+            case "outcome":
+                run.on_outcome(link, header, body)
+            case "item":
+                run.on_item(link, header, body)
+            case "stale":
+                run.on_stale(header["i"])
+            case "began":
+                self.emit(
+                    ev.RankBegan(
+                        pool=self.name,
+                        run=run.id,
+                        index=header["i"],
+                        rank=header["rank"],
+                        node=header["node"],
+                    )
+                )
+
+    def on_log(self, name: str, at: int, data: bytes) -> None:
+        """A piece of a log file: kept, and shown."""
+        have = self.archive.cursors.get(name, 0)
+        if at + len(data) <= have:
+            return  # another connection brought it already
+        if at < have:
+            data, at = data[have - at :], have
+        rank, stream = rank_of(name), name.rpartition(".")[2]
+        try:
+            self.archive.write(name, at, data)
+        except OSError as error:
+            self.archive.cursors[name] = at + len(data)
+            self.records.cannot("logs", error)
+        if stream == "metrics":
+            self.view.metrics.feed(name, rank, data)
+            return
+        self.view.logs.feed(rank, stream, data)
+        for sink in tuple(self._sinks):
+            sink(rank, stream, at, data)
+
+    def _gang_broke(self) -> None:
+        """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
+        if self.gang is not None and self.runs and not self.gang.whole and not self.observer:
+            self.spawn(self._mend())
+
+    async def _mend(self) -> None:
+        if self.replacements.under_way:
+            return  # it ends with a new epoch
+        if self.gang is not None and any(run.kind != "broadcast" for run in self.runs.values()):
+            await self.gang.ensure()
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        self.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
+        if up:
+            self._learn_lease(link.welcome["lease"])
+            self._foreign.on_welcome(link.welcome)
+            return
+        if link.silent:
+            return  # still connected: it is shown, nothing is done about it
+        if self.gang is not None:
+            self.gang.on_down(link)
+        if self._teardown is not None or self._detached or link.gone:
+            return
+        if not link.finished:
+            self.spawn(self._examine(link))
+        elif not any(other.up for other in self.links):
+            self.spawn(self._ended_without_us())
+
+    async def _ended_without_us(self) -> None:
+        """All agents said goodbye and nobody here asked them to: the lease, or another client."""
+        deadline = time.monotonic() + GOODBYE
+        while time.monotonic() < deadline:
+            row = self.ledger.pool(self.row.token)
+            if row.receipt is None:
+                await close_if_gone(row, self.provider, self.ledger)
+            else:
+                self.emit(ev.PoolGone(pool=self.name, receipt=row.receipt))
+                return
+            await asyncio.sleep(0.05)
+
+    async def _examine(self, link: Link) -> None:
+        """Ask the provider whether a node that fell silent still exists."""
+        if link.node in self._examining:
+            return
+        self._examining.add(link.node)
+        try:
+            if self.replacements.superseded(link.node):
+                self._lose(link, "another client put another machine in its place")
+                return
+            machine = self.machines[link.node]
+            (seen,) = await self.provider.describe(self.name, [machine])
+            # "unreachable" is a link that is down: a network cut ends no healthy machine.
+            if seen.state in ("running", "unreachable") or link.up or self._teardown is not None:
+                return
+            if seen.state == "orphaned" and await self._revive(link):
+                return
+            self._lose(link, f"its machine is {seen.state}")
+            await self.provider.terminate(self.name, [machine])
+        finally:
+            self._examining.discard(link.node)
+
+    async def _revive(self, link: Link) -> bool:
+        """Start an agent where the last one died; it adopts what it finds, and the link finds it."""
+        recent = [at for at in self._revived.get(link.node, ()) if time.monotonic() - at < REVIVE_WINDOW]
+        if len(recent) >= REVIVALS:
+            return False
+        self._revived[link.node] = [*recent, time.monotonic()]
+        try:
+            report = await self.startup.prepare(link)
+        except PoolError as error:
+            self.emit(ev.NodeLink(pool=self.name, node=link.node, up=False, detail=str(error)))
+            return False
+        report("ready", "a new agent took over")
+        return True
+
+    def _lose(self, link: Link, why: str) -> None:
+        link.lose()
+        self.emit(ev.NodePhase(pool=self.name, node=link.node, phase="gone", detail=why))
+        left = [other for other in self.links if not other.gone]
+        state = "degraded" if left else "failed"
+        said = f"node {link.node} is gone: {why}"
+        if self.ledger.pool(self.row.token).state != "stopping":
+            self.ledger.pool_state(self.row.token, state)
+        self.emit(ev.PoolState(pool=self.name, state=state if left else "degraded", detail=said))
+        self.replacements.begin(link.node)
+        self.drop(link)
+
+    def drop(self, link: Link) -> None:
+        """Nothing comes over a link any more: calls on it end as lost."""
+        link.lose()
+        for run in list(self.runs.values()):
+            for index in run.calls_on(link):
+                self.lost_call(run, index)
+
+    def lost_call(self, run: Run, index: int) -> None:
+        """A call whose node is gone ends as lost."""
+        link = run._where[index]
+        rank = index if run.kind == "broadcast" else link.node * self.ranks_per_node
+        header = {
+            "i": index, "rank": rank, "node": link.node, "kind": "lost", "begun": True,
+            "error": {"type": "NodeLost", "message": f"node {link.node} is gone"},
+        }  # fmt: skip
+        run.on_outcome(link, header, b"")
+
+    def use(self) -> None:
+        """From an observer become one whose presence keeps the pool alive."""
+        self.observer = False
+        for link in self.links:
+            link.use()
+
+    async def logs_complete(self, run: str) -> None:
+        """Wait until all that the ranks printed during a run is here, or can no longer come."""
+        while self.view.is_live and any(link.up for link in self.links):
+            ends = self.records.log_ends(run)
+            if all(self.archive.cursors.get(name, 0) >= end for name, end in ends.items()):
+                return
+            await asyncio.sleep(0.01)
+
+    # -- runs --------------------------------------------------------------------------------------------
+
+    def open_run(
+        self, kind: str, tasks: Sequence[Task], *, consumed: bool = False, future: Future[Run] | None = None
+    ) -> Run:
+        """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
+
+        Args:
+            consumed: a reader takes a generator's values one by one.
+            future: set when the run has ended.
+        """
+        total = len(self.links) * self.ranks_per_node if kind == "broadcast" else len(tasks)
+        run = Run(self, secrets.token_hex(5), kind, tasks, total, future)
+        run.consumed = consumed
+        self.runs[run.id] = run
+        whole = not self.replacements.under_way and not any(link.gone for link in self.links)
+        large = any(blob.path for task in tasks for blob in (task.fn, task.args))
+        if whole and not large:
+            # The calls leave first, the records are written while the nodes work: should we die between the two,
+            # the agents still know the run, and whoever comes next enters it.
+            self._start_run(run)
+        self._record_opened(run)
+        if not whole and self._must_wait(run):
+            run.hold()
+            self.spawn(self._start_when_whole(run))
+        elif not whole or large:
+            self._start_on_what_is_there(run)
+        return run
+
+    def _must_wait(self, run: Run) -> bool:
+        """Whether a run needs nodes that are gone and that may come back."""
+        gone = [link.node for link in self.links if link.gone]
+        if not all(self.replacements.hope_for(node) for node in gone):
+            return False
+        return run.kind == "broadcast" or len(gone) == len(self.links)
+
+    async def _start_when_whole(self, run: Run) -> None:
+        await self.replacements.settled()
+        if run.release():
+            self._start_on_what_is_there(run)
+
+    def _start_on_what_is_there(self, run: Run) -> None:
+        """Start a run, or refuse it, in a pool that may lack nodes."""
+        gone = [link.node for link in self.links if link.gone]
+        if run.kind == "broadcast" and gone:
+            why = self.replacements.why_not(gone[0])
+            for rank in range(run.total):
+                self._refuse(run, rank, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
+        elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
+            self.spawn(self._upload_and_start(run))
+        else:
+            self._start_run(run)
+
+    async def claim(self, run: str) -> Run:
+        """Take over a run whose client is gone: its results come here.
+
+        Raises:
+            PoolError: the pool does not remember it, or its results have been fetched.
+        """
+        if run in self.runs:
+            return self.runs[run]
+        view = self.view.runs.get(run)
+        if view is None:
+            raise PoolError(f"pool {self.name} remembers no run {run}")
+        task = Task(view.function, NOTHING, NOTHING)
+        taken = self.runs[run] = Run(self, run, view.kind, [task], view.total)
+        taken.claim_from(self.links)
+        known = await asyncio.gather(*(link.claim(run) for link in self.links if link.up))
+        if sum(map(len, known)) < view.total and all(link.up for link in self.links):
+            del self.runs[run]
+            raise PoolError(
+                f"the results of run {run} have been fetched before; skyward-tui results {run} shows what they were"
+            )
+        return taken
+
+    def _record_opened(self, run: Run) -> None:
+        now = time.time()
+        self.records.opened(run.id, run.name, run.kind, run.total, now)
+        self.emit(
+            ev.RunOpened(
+                pool=self.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now
+            )
+        )
+
+    def _refuse(self, run: Run, rank: int, why: str) -> None:
+        link = self.link_of(rank)
+        header = {"i": rank, "rank": rank, "node": link.node, "begun": False}
+        kind = {"kind": "lost" if link.gone else "collateral", "error": {"type": "NodeLost", "message": why}}
+        run._where[rank] = link
+        run.on_outcome(link, header | kind, b"")
+
+    async def _upload_and_start(self, run: Run) -> None:
+        blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
+        parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
+        try:
+            await self._spread.send([link for link in self.links if not link.gone], parcels)
+        except OSError as error:
+            self._fail_start(run, f"its arguments could not be sent to the nodes: {error}")
+            return
+        finally:
+            for parcel in parcels:
+                parcel.path.unlink(missing_ok=True)
+        self._start_run(run)
+
+    def _start_run(self, run: Run) -> None:
+        if run.kind == "broadcast":
+            if self.gang is None or not self.gang.start_now(run.send_gang):
+                self.spawn(self.start_gang(run))
+        elif self.gang is not None and not self.gang.whole:
+            self.spawn(self._feed_whole(run))
+        else:
+            run.feed()
+
+    async def start_gang(self, run: Run) -> None:
+        if self.gang is None:
+            raise PoolError(f"pool {self.name} is not up")
+        try:
+            await self.gang.start(run.send_gang)
+        except OSError as error:
+            self._fail_start(run, f"the gang could not be formed: {error}")
+
+    async def _feed_whole(self, run: Run) -> None:
+        try:
+            if any(link.gone for link in self.links) and not await self.startup.has_plugins():
+                run.feed()  # no contexts are to be entered, so there is no need of a gang
+                return
+            await self.replacements.settled()
+            if self.gang is not None:
+                await self.gang.ensure()
+        except OSError as error:
+            self._fail_start(run, f"the gang could not be formed: {error}")
+            return
+        run.feed()
+
+    def _fail_start(self, run: Run, why: str) -> None:
+        for index in range(run.total):
+            rank = index if run.kind == "broadcast" else 0
+            link = self.link_of(rank)
+            error = {"type": "PoolError", "message": why}
+            header = {
+                "i": index,
+                "rank": rank,
+                "node": link.node,
+                "kind": "lost",
+                "begun": False,
+                "error": error,
+            }
+            run._where[index] = link
+            run.on_outcome(link, header, b"")
+
+    def link_of(self, rank: int) -> Link:
+        return self.links[rank // self.ranks_per_node]
+
+    def next_link(self) -> Link:
+        """The next node in turn."""
+        left = [link for link in self.links if not link.gone]
+        self._turn += 1
+        return left[self._turn % len(left)]
+
+    def cancel(self, run: str, why: str = "asked for") -> None:
+        """Stop a run, whoever dispatched it."""
+        if ours := self.runs.get(run):
+            ours.cancel(why)
+            return
+        for link in self.links:
+            grace = self.spec_options.grace
+            link.send({"t": "stop", "run": run, "why": "cancel", "grace": grace, "break": link.epoch})
+
+    def ended(self, run: Run) -> None:
+        """A run of ours is over."""
+        self.runs.pop(run.id, None)
+        self.records.ended(run.id, run.state, time.time(), run.root_cause)
+        self.emit(ev.RunEnded(pool=self.name, run=run.id, state=run.state, root_cause=run.root_cause))
+
+    def load_item(self, run: Run, link: Link, header: Header, body: bytes) -> Any:
+        """A generator's value, in the reader's thread."""
+        name = header.get("file")
+        value: Value = body
+        if name is not None:
+            target = self.archive.results / f"{run.id}.{header['i']}.{header['seq']}.item"
+            asyncio.run_coroutine_threadsafe(link.fetch(name, target, header["size"]), link.loop).result()
+            value = target
+        return load(value)
+
+    def pay(self, run: Run, link: Link, header: Header) -> None:
+        """A reader took a value: the generator may make another. Called in the reader's thread."""
+        credit = {"t": "credit", "run": run.id, "i": header["i"], "n": 1, "next": header["seq"] + 1}
+        link.loop.call_soon_threadsafe(link.send, credit)
+
+    def later(self, work: Callable[..., None], *args: Any) -> None:
+        """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.
+
+        A run's calls are on their way then, and its bookkeeping costs no time that anybody sees.
+        """
+        self._later.append((work, args))
+        if self._later_timer is None:
+            self._later_timer = asyncio.get_running_loop().call_later(A_MOMENT, self.catch_up)
+
+    def catch_up(self) -> None:
+        """Do now what was left for later."""
+        self._later_timer = None
+        while self._later:
+            work, args = self._later.popleft()
+            work(*args)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside; its failure is reported like any other error of the loop."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- going down --------------------------------------------------------------------------------------
+
+    async def down(self) -> Receipt:
+        """Tear the pool down; a second call waits for the first."""
+        if self._teardown is None or (self._teardown.done() and not self._torn_down()):
+            self._teardown = asyncio.create_task(self._end())
+        return await asyncio.shield(self._teardown)
+
+    async def _end(self) -> Receipt:
+        if self._rising is not None and not self._rising.done():
+            # Nothing may come up behind the back of a teardown that has verified that nothing is there.
+            self._rising.cancel()
+            await asyncio.wait([self._rising])
+        return await tear_down(self)
+
+    def _torn_down(self) -> bool:
+        task = self._teardown
+        return task is not None and task.done() and task.exception() is None and task.result().ok
+
+    async def detach(self) -> None:
+        """Leave the pool as it is."""
+        self._detached = True
+        self.catch_up()
+        await self.replacements.stop()
+        for link in self.links:
+            await link.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        self.records.flush()
+        self.archive.close()

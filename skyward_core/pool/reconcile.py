@@ -1,0 +1,35 @@
+"""Bringing the ledger in line with the provider: pools that ended without us are closed, with what is known why."""
+
+from __future__ import annotations
+
+from ..ledger import Ledger, PoolRow, Receipt, process_lives
+from ..providers.base import Provider
+
+
+async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Receipt | None:
+    """Close a pool in the ledger if its provider says that nothing of it is left.
+
+    Returns:
+        The receipt, with the nodes' last words as notes; None when something is left, or is being made.
+    """
+    machines = ledger.machines(row.token)
+    if not machines and row.state == "starting" and process_lives(row.pid or 0):
+        return None
+    if any(each.is_alive for each in ledger.replacements(row.token)):
+        return None  # the machine that is to come leaves no trace before its agent runs
+    machines += ledger.former(row.token)
+    seen = await provider.describe(row.name, machines)
+    if any(machine.state != "gone" for machine in seen):
+        return None
+    notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
+    await provider.teardown(row.name)
+    gone = tuple(sorted(machine.node for machine in seen))
+    receipt = Receipt(row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)))
+    ledger.ended(row.token, receipt)
+    return receipt
+
+
+def in_words(receipt: Receipt) -> str:
+    """How a pool came to its end that nobody here has seen."""
+    reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
+    return "; ".join(reasons) or "nothing of it is left"

@@ -1,0 +1,99 @@
+"""What a pool writes down while it runs: runs, outcomes and events, on their way to disk in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ..archive import Archive
+from ..errors import LedgerError
+from ..events import Event
+from ..ledger import Ledger
+from ..outcome import Outcome, RootCause
+from .cause import is_failure
+
+FLUSH = 0.2  # seconds that outcomes and events may wait for their way to disk
+FLUSH_OPENED = 0.02  # the same for a run that was dispatched: until then only the agents know of it
+RUNS_REMEMBERED = 256
+
+
+class Records:
+    """One pool's part of the ledger, and its journal.
+
+    Args:
+        complain: told once, in words, when something cannot be written; the pool goes on.
+    """
+
+    def __init__(self, token: str, ledger: Ledger, archive: Archive, complain: Callable[[str], None]) -> None:
+        self._token = token
+        self._ledger = ledger
+        self._archive = archive
+        self._complain = complain
+        self._complained = False
+        self._opened: list[tuple[str, str, str, str, int, float]] = []
+        self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
+        self._ends: list[tuple[str, str, float, RootCause | None]] = []
+        self._log_ends: dict[str, dict[str, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def opened(self, run: str, function: str, kind: str, total: int, at: float) -> None:
+        """A run was dispatched."""
+        self._opened.append((self._token, run, function, kind, total, at))
+        self._flush_within(FLUSH_OPENED)
+
+    def outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
+        """A call ended; ``log``: where in which files stands what it printed."""
+        self._outcomes.append((run, outcome, log))
+        ends = self._log_ends.setdefault(run, {})
+        for name, (_, end) in log.items():
+            ends[name] = max(end, ends.get(name, 0))
+        if len(self._log_ends) > RUNS_REMEMBERED:
+            del self._log_ends[next(iter(self._log_ends))]
+        if is_failure(outcome):
+            self.flush()
+
+    def ended(self, run: str, state: str, when: float, cause: RootCause | None) -> None:
+        """A run ended."""
+        self._ends.append((run, state, when, cause))
+        self._flush_within(FLUSH)
+
+    def event(self, event: Event) -> None:
+        """Something for the journal."""
+        self._archive.note(event)
+        self._flush_within(FLUSH)
+
+    def log_ends(self, run: str) -> dict[str, int]:
+        """Log file -> size that it must have here before a run's logs are complete."""
+        return self._log_ends.get(run, {})
+
+    def flush(self) -> None:
+        """Bring what waits to disk; what cannot be written waits on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        opened, outcomes, ends = self._opened, self._outcomes, self._ends
+        self._opened, self._outcomes, self._ends = [], [], []
+        try:
+            if opened or outcomes or ends:
+                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends)
+            self._archive.flush()
+        except (LedgerError, OSError) as error:
+            self._opened = opened + self._opened
+            self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
+            self.cannot("records", error)
+
+    def cannot(self, what: str, error: Exception) -> None:
+        """Complain, the first time, that something cannot be written."""
+        if not self._complained:
+            self._complained = True
+            self._complain(f"{what} cannot be written: {error}")
+
+    def _flush_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer, self._timer_at = loop.call_at(at, self.flush), at

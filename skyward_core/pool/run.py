@@ -1,0 +1,420 @@
+"""One run: its calls on their way, its outcomes as they come, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import queue
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import events as ev
+from ..errors import Cancelled, RankExit, RemoteTraceback, RunError
+from ..outcome import ErrorInfo, Outcome, RootCause, Summary
+from ..payload import Task
+from ..wire import INLINE, Header
+from .cause import is_failure, is_symptom, root_cause
+from .link import Link, is_news
+
+if TYPE_CHECKING:
+    from .lifecycle import Pool
+
+SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
+AHEAD = 64  # tasks in flight per node while they are quick
+QUICK = 0.02  # seconds of a task below which it is quick
+
+Value = bytes | Path
+
+
+class Run:
+    """See the module. Made and driven on the pool's loop; ``future`` and the readers below are for other threads."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        run: str,
+        kind: str,
+        tasks: Sequence[Task],
+        total: int,
+        future: Future[Run] | None = None,
+    ) -> None:
+        self.pool = pool
+        self.id = run
+        self.kind = kind
+        self.name = tasks[0].name
+        self.total = total
+        self.tasks = tasks
+        self.future: Future[Run] = future or Future()
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        self.logs: dict[int, dict[str, list[int]]] = {}
+        self.root_cause: RootCause | None = None
+        self.state = "running"
+        self.cancelled = ""
+        self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.consumed = False  # somebody iterates over a generator's values, and pays for them
+        self._arrived: list[Outcome] = []
+        self._waiting: deque[int] = deque()
+        self._flying: dict[int, int] = {}
+        self._where: dict[int, Link] = {}
+        self._stale: set[int] = set()
+        self._begun = False
+        self._stopping = False
+        self._fetching = 0
+
+    # -- dispatch ----------------------------------------------------------------------------------------
+
+    def send_gang(self, epoch: int) -> None:
+        """Hand a broadcast's calls to all links."""
+        task = self.tasks[0]
+        for rank in range(self.total):
+            self._send(self.pool.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+
+    def hold(self) -> None:
+        """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
+        self._waiting.extend(range(self.total))
+
+    def release(self) -> bool:
+        """End :meth:`hold`; says whether the run is still wanted."""
+        self._waiting.clear()
+        return self.state == "running"
+
+    def feed(self) -> None:
+        """Hand tasks to nodes, in turns, as long as they can take more."""
+        self._waiting.extend(range(self.total))
+        self._refill()
+
+    def _refill(self) -> None:
+        if self._stopping or not self._waiting:
+            return
+        links = [link for link in self.pool.links if not link.gone]
+        if not links:
+            self._fail_unsent("every node of the pool is gone")
+            return
+        limit = self.pool.slots_per_node + (AHEAD if self._quick() else 1)
+        moved = True
+        while moved and self._waiting:
+            moved = False
+            for link in links if self.kind != "single" else [self.pool.next_link()]:
+                if self._waiting and self._flying.get(link.node, 0) < limit:
+                    index = self._waiting.popleft()
+                    self._flying[link.node] = self._flying.get(link.node, 0) + 1
+                    self._send(link, index, self.tasks[index], {})
+                    moved = True
+
+    def _quick(self) -> bool:
+        recent = self._arrived[-8:]
+        return bool(recent) and sum(outcome.seconds for outcome in recent) / len(recent) < QUICK
+
+    def claim_from(self, links: Sequence[Link]) -> None:
+        """Expect the calls of a run that another client dispatched."""
+        if self.kind == "broadcast":
+            self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
+        elif len(links) == 1:
+            self._where = dict.fromkeys(range(self.total), links[0])
+
+    def _send(self, link: Link, index: int, task: Task, extra: Header) -> None:
+        header: Header = {
+            "t": "call",
+            "run": self.id,
+            "i": index,
+            "name": self.name,
+            "kind": self.kind,
+            "total": self.total,
+            "fn": (task.fn.hash, task.fn.size),
+            "args": (task.args.hash, task.args.size),
+        }
+        if task.timeout is not None:
+            header["timeout"] = task.timeout
+        if task.stream:
+            header["stream"] = True
+        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
+        self._where[index] = link
+        if link.gone:
+            self.pool.lost_call(self, index)
+        else:
+            link.call(header | extra, body)
+
+    # -- what comes back ---------------------------------------------------------------------------------
+
+    def on_item(self, link: Link, header: Header, body: bytes) -> None:
+        """A generator's value."""
+        summary = Summary.from_wire(header["summary"])
+        if summary is not None:
+            self.pool.emit(
+                ev.ItemYielded(
+                    pool=self.pool.name, run=self.id, index=header["i"], rank=header["rank"], seq=header["seq"],
+                    summary=summary,
+                )
+            )  # fmt: skip
+        if self.consumed:
+            self.arrivals.put(("item", link, header, body))
+        else:
+            link.send({"t": "credit", "run": self.id, "i": header["i"], "n": 1, "next": header["seq"] + 1})
+
+    def on_stale(self, index: int) -> None:
+        """A call was handed back: its gang broke before it began."""
+        self._stale.add(index)
+        if not self._stopping:
+            self._stop("its gang broke before all ranks began")
+        self._check_end()
+
+    def on_outcome(self, link: Link, header: Header, body: bytes) -> None:
+        index = header["i"]
+        if index in self.outcomes or is_news(header, body):
+            return
+        self._begun |= header.get("begun", True)
+        outcome = outcome_of(header)
+        self.logs[index] = header.get("log", {})
+        name = header.get("file")
+        if name is None:
+            self.values[index] = body
+            self._take(link, outcome)
+        else:
+            self._fetching += 1
+            self.pool.spawn(self._fetch(link, outcome, name, header["size"]))
+
+    async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
+        target = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
+        try:
+            while True:
+                try:
+                    await link.fetch(name, target, size)
+                    break
+                except ConnectionError as error:
+                    if link.gone:
+                        raise OSError(str(error)) from error
+                    await asyncio.sleep(0.1)  # the link is on its way up again
+            self.values[outcome.index] = target
+        except OSError as error:
+            info = ErrorInfo(
+                "OSError", f"its result of {size:,} bytes could not be fetched to {target}: {error}"
+            )
+            outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
+        finally:
+            self._fetching -= 1
+        self._take(link, outcome)
+
+    def _take(self, link: Link, outcome: Outcome) -> None:
+        self.outcomes[outcome.index] = outcome
+        self._arrived.append(outcome)
+        self.pool.later(self._book, outcome)
+        self.arrivals.put(("outcome", outcome.index))
+        if self.kind != "broadcast":
+            self._flying[link.node] = self._flying.get(link.node, 1) - 1
+            link.acknowledge(self.id, outcome.index)
+        if is_failure(outcome) and not self._stopping and self.pool.spec_options.fail_fast:
+            if is_symptom(outcome) and self.total > 1:
+                asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
+            else:
+                self._stop("fail-fast")
+        if self.kind == "gather":
+            self._refill()
+        self._check_end()
+
+    # -- ending ------------------------------------------------------------------------------------------
+
+    def cancel(self, why: str) -> None:
+        """Stop everything of this run that still runs."""
+        if self.state == "running" and not self.cancelled:
+            self.cancelled = why
+            self._stop("cancel")
+
+    def _stop(self, why: str) -> None:
+        if self._stopping or self.state != "running":
+            return
+        self._stopping = True
+        if self.total == len(self.outcomes):
+            return
+        gang = self.kind == "broadcast"
+        for link in self.pool.links:
+            header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self.pool.spec_options.grace}
+            link.send(header | ({"break": link.epoch} if gang else {}))
+            if self.calls_on(link):
+                # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
+                # is started meanwhile must not count on it.
+                link.broken = link.broken or "a run was stopped"
+        words = "not started: the run was cancelled" if self.cancelled else "not started: another task failed"
+        self._fail_unsent(words, kind="collateral")
+
+    def _fail_unsent(self, words: str, kind: str = "lost") -> None:
+        while self._waiting:
+            index = self._waiting.popleft()
+            rank, node = (index, self.pool.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
+            outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
+            self.outcomes[index] = outcome
+            self._arrived.append(outcome)
+            self.logs[index] = {}
+            self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
+        self._check_end()
+
+    def calls_on(self, link: Link) -> list[int]:
+        """Indices of calls on this link that have no outcome yet."""
+        return [i for i, where in self._where.items() if where is link and i not in self.outcomes]
+
+    def _check_end(self) -> None:
+        if self.state != "running" or self._fetching:
+            return
+        if self._stale and len(self.outcomes.keys() | self._stale) == self.total:
+            self._end_stale()
+        elif len(self.outcomes) == self.total:
+            self._end()
+
+    def _end_stale(self) -> None:
+        if not self._begun and not self.cancelled:
+            # Nobody ran a line of it: start it anew with a whole gang.
+            self.outcomes.clear()
+            self._arrived.clear()
+            self._stale.clear()
+            self._stopping = False
+            for link in self.pool.links:
+                link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
+            self.pool.spawn(self.pool.start_gang(self))
+            return
+        for index in self._stale - self.outcomes.keys():
+            info = ErrorInfo("Stopped", "its gang broke before it began")
+            node = self.pool.link_of(index).node
+            self.logs[index] = {}
+            self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
+            self._arrived.append(self.outcomes[index])
+        self._end()
+
+    def _end(self) -> None:
+        self.root_cause = root_cause(self._arrived)
+        if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
+            self.state = "done"
+        elif self.root_cause is None or self.cancelled:
+            self.state = "cancelled"
+        else:
+            self.state = "failed"
+        # A caller may have cancelled the future; the run is over all the same.
+        if not self.future.done():
+            self.future.set_result(self)
+        self.arrivals.put(("end",))
+        self.pool.later(self._wind_up)
+
+    def _book(self, outcome: Outcome) -> None:
+        self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
+        self.pool.records.outcome(self.id, outcome, self.logs[outcome.index])
+
+    def _wind_up(self) -> None:
+        for link in self.pool.links:
+            link.acknowledge(self.id)
+        self.pool.ended(self)
+
+    # -- for the caller's thread -------------------------------------------------------------------------
+
+    def value(self, index: int) -> Any:
+        """Load what a rank returned; user code may run in here, so never on the loop."""
+        return load(self.values.pop(index))
+
+    def results(self) -> list[Any]:
+        """All values by index.
+
+        Raises:
+            RunError, Cancelled: the run did not succeed.
+        """
+        if self.state != "done":
+            raise self.error()
+        return [self.value(index) for index in range(self.total)]
+
+    def error(self) -> Exception:
+        """The failure as an exception, the user's own one as its cause."""
+        if self.state == "cancelled" or self.root_cause is None:
+            why = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+        cause = self.root_cause
+        culprit = next(o for o in self._arrived if is_failure(o) and RootCause.of(o) == cause)
+        partial = {
+            i: self.value(i) for i, o in self.outcomes.items() if o.kind == "returned" and i in self.values
+        }
+        error = RunError(
+            describe(self, culprit),
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=cause,
+            results=partial,
+        )
+        error.__cause__ = rebuild(culprit, self.values.get(culprit.index))
+        return error
+
+    def items(self, index: int) -> Iterator[Any]:
+        """A generator's values as they come; only for runs of one task, and only for one reader.
+
+        Raises:
+            RunError, Cancelled: after the values that came before the failure.
+        """
+        while True:
+            kind, *rest = self.arrivals.get()
+            if kind == "item":
+                link, header, body = rest
+                yield self.pool.load_item(self, link, header, body)
+                self.pool.pay(self, link, header)
+            elif kind == "end":
+                if self.state != "done":
+                    raise self.error()
+                return
+
+
+def outcome_of(header: Header) -> Outcome:
+    """An outcome frame's header as an :class:`Outcome`."""
+    return Outcome(
+        header["i"],
+        header["rank"],
+        header["node"],
+        header["kind"],
+        header.get("seconds", 0.0),
+        Summary.from_wire(header.get("summary")),
+        ErrorInfo.from_wire(header.get("error")),
+        header.get("exit_code"),
+        header.get("signal"),
+    )
+
+
+def describe(run: Run, culprit: Outcome) -> str:
+    """A failed run in one line."""
+    error = culprit.error or ErrorInfo(culprit.kind, "")
+    what = {
+        "raised": f"raised {error.type}: {error.message}",
+        "exited": error.message,
+        "lost": f"was lost: {error.message}",
+    }[culprit.kind]
+    counts: dict[str, int] = {}
+    for outcome in run.outcomes.values():
+        if outcome is not culprit:
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
+    others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    place = (
+        f"rank {culprit.rank} (node {culprit.node})" if run.kind == "broadcast" else f"task {culprit.index}"
+    )
+    return f"{run.name} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+
+
+def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
+    """The exception behind an outcome, with its remote traceback."""
+    info = outcome.error or ErrorInfo(outcome.kind, "")
+    error: BaseException
+    if outcome.kind == "raised" and value:
+        loaded = load(value)
+        error = loaded if isinstance(loaded, BaseException) else RankExit(info.message)
+    elif info.type == "TimeoutError":
+        error = TimeoutError(f"rank {outcome.rank} {info.message}")
+    else:
+        error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
+    if info.traceback and error.__cause__ is None:
+        error.__cause__ = RemoteTraceback(info.traceback)
+    return error
+
+
+def load(value: Value) -> Any:
+    """Unpickle what a rank sent; a file is read once and removed."""
+    if isinstance(value, bytes):
+        return pickle.loads(value)
+    with open(value, "rb") as source:
+        loaded = pickle.load(source)
+    value.unlink(missing_ok=True)
+    return loaded

@@ -1,0 +1,282 @@
+"""Bringing nodes up: all of a new pool, those of a pool that is found again, one on another machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
+
+from .. import events as ev
+from ..agent.redact import secret_values, url_secrets
+from ..archive import rank_of
+from ..errors import PoolError
+from ..plugins.base import bootstrap_steps, transform_image
+from ..providers.base import Machine
+from ..spec import Image, PoolSpec
+from ..transport.base import Gate, Report
+from ..wire import WireError
+from .link import Link
+
+if TYPE_CHECKING:
+    from .lifecycle import Pool
+
+PRIMED = 1 << 20  # bytes of each old log that a new client shows
+
+
+class Startup:
+    """Has agents running on a pool's nodes, and connects to them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._env: dict[str, str] = {}
+        self._image: dict[str, Any] = pool.row.spec.get("image", {})
+        self._cwd: str = pool.row.spec.get("cwd", "")
+        self._knows_env = False
+        self.credentials: list[str] = []  # in URLs of the image; written nowhere
+
+    def know(self, image: Image) -> None:
+        """The image as it was asked for: the ledger's one lacks variables, and credentials in URLs."""
+        self._know_env(image.env)
+        self._image = image.model_dump(exclude={"env"})
+        self.credentials = url_secrets(self._image)
+        self._pool.redactor.add(self.credentials)
+
+    async def start(self, spec: PoolSpec) -> None:
+        """Create the machines and bring every node to ready.
+
+        Raises:
+            PoolError: says which node failed, at what, and what to do; what was created is still there.
+        """
+        pool = self._pool
+        for node in range(spec.nodes):
+            pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="requested"))
+        pool.machines = await pool.provider.create(spec, pool.row.token)
+        pool.ledger.created(pool.row.token, pool.machines)
+        pool.redactor.add(value for plugin in spec.plugins for value in plugin.secrets())
+        pool.links = [self._link(machine) for machine in pool.machines]
+        gate = Gate(len(pool.links))
+        await _all(self._bring_up(link, gate) for link in pool.links)
+        self._agree()
+
+    async def attach(self) -> None:
+        """Connect to the nodes that are there.
+
+        Raises:
+            PoolError: no machine is left, or none can be reached.
+        """
+        pool = self._pool
+        pool.machines = pool.ledger.machines(pool.row.token)
+        replaced = {each.node: each for each in pool.ledger.replacements(pool.row.token)}
+        seen = await pool.provider.describe(pool.name, pool.machines)
+        if not seen or all(machine.state == "gone" for machine in seen):
+            raise PoolError(f"no machine of pool {pool.name} is left")
+        self._prime()
+        pool.links = [self._link(machine) for machine in pool.machines]
+        for link, machine in zip(pool.links, seen, strict=True):
+            entry = replaced.get(link.node)
+            if entry is not None and (entry.is_alive or machine.state != "running"):
+                link.lose()  # another client brings it up, or has left that to be gone on with
+                self._phase(link, "requested", "another machine is on its way")
+            elif machine.state == "orphaned":
+                await self.prepare(link)
+            elif machine.state == "gone":
+                link.lose()
+                self._phase(link, "gone", "gone when we came")
+        results = await asyncio.gather(
+            *(link.connect() for link in pool.links if not link.gone), return_exceptions=True
+        )
+        failures = [error for error in results if isinstance(error, BaseException)]
+        if failures and len(failures) == len(results):
+            raise PoolError(f"no node of pool {pool.name} answers: {failures[0]}") from failures[0]
+        for link in pool.links:
+            if link.up:
+                self._phase(link, "ready", address=pool.machines[link.node].address)
+
+    async def take_over(self, machine: Machine) -> None:
+        """Bring a node up on another machine than it had.
+
+        Raises:
+            PoolError: the machine cannot be reached or cannot run an agent.
+            OSError: another node has to be asked for the environment, and none can be now.
+        """
+        pool, node = self._pool, machine.node
+        await self._learn()
+        pool.machines[node] = machine
+        link = self._link(machine)
+        try:
+            report = await self.prepare(link)
+            await self._swap(link)
+            self._agree()
+        except BaseException:
+            pool.drop(link)
+            pool.spawn(link.close())
+            raise
+        report("ready")
+
+    async def join(self, machine: Machine) -> None:
+        """Connect to the machine that another client has put in a node's place.
+
+        Raises:
+            PoolError, OSError: it does not answer.
+        """
+        await self._learn()
+        pool = self._pool
+        pool.machines[machine.node] = machine
+        link = self._link(machine)
+        try:
+            await self._swap(link)
+        except BaseException:
+            pool.drop(link)
+            pool.spawn(link.close())
+            raise
+        self._phase(link, "ready", address=machine.address)
+
+    async def _swap(self, link: Link) -> None:
+        """Put a new link in the place of one that is gone."""
+        pool, node = self._pool, link.node
+        pool.spawn(pool.links[node].close())
+        pool.links[node] = link
+        await self._connect(link)
+
+    async def has_plugins(self) -> bool:
+        """Whether plugins enter contexts in the pool's ranks.
+
+        Raises:
+            ConnectionError: only another node can tell, and none is there.
+        """
+        await self._learn()
+        return self._pool.gang is not None and self._pool.gang.has_plugins
+
+    async def _learn(self) -> None:
+        """Have a node tell what only the client knows that made the pool."""
+        gang = self._pool.gang
+        if self._knows_env and (gang is None or gang.knows_plugins):
+            return
+        asked = next((link for link in self._pool.links if link.up), None)
+        if asked is None:
+            raise ConnectionError("no node is there to tell the pool's environment and plugins")
+        answer, plugins = await asked.ask({"t": "setup"})
+        self._know_env(answer["env"])
+        self._pool.redactor.add(answer["secrets"])
+        if gang is not None and not gang.knows_plugins:
+            gang.learn(plugins, answer["secrets"], apps=answer["apps"])
+
+    def _know_env(self, env: dict[str, str]) -> None:
+        self._env, self._knows_env = env, True
+        self._pool.redactor.add(secret_values(env))
+
+    async def prepare(self, link: Link, gate: Gate | None = None) -> Report:
+        """Have an agent running on a node: a new one, or the one that is there.
+
+        Returns:
+            How to tell of the node's further phases.
+
+        Raises:
+            PoolError: the node cannot be reached or cannot run an agent.
+        """
+        machine = self._pool.machines[link.node]
+
+        def report(phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
+            self._phase(link, phase, detail, retry_at, address or machine.address)
+
+        await link.transport.prepare(self._config(link.node), report, gate)
+        return report
+
+    async def _bring_up(self, link: Link, gate: Gate) -> None:
+        report = await self.prepare(link, gate)
+        await self._connect(link)
+        report("ready")
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            await link.connect()
+        except (OSError, WireError) as error:
+            address = self._pool.machines[link.node].address
+            raise PoolError(f"the agent of node {link.node} ({address}) does not answer: {error}") from error
+
+    def _config(self, node: int) -> dict[str, Any]:
+        """What the agent of a node is told; see ``agent.config``."""
+        pool = self._pool
+        worker = pool.row.spec["worker"]
+        return {
+            "pool": pool.name,
+            "node": node,
+            "nodes": len(pool.machines),
+            "address": pool.machines[node].private_address,
+            "ranks_per_node": worker["ranks_per_node"],
+            "concurrency": worker["concurrency"],
+            "executor": worker["executor"],
+            "idle_timeout": pool.spec_options.idle_timeout,
+            "ttl": pool.spec_options.ttl,
+            "grace": pool.spec_options.grace,
+            "env": self._env,
+            "cwd": self._cwd,
+            "path": [*filter(None, (self._image.get("workdir"),)), *sys.path],
+            "image": self._image | {"env": self._env},
+        }
+
+    def _link(self, machine: Machine) -> Link:
+        pool = self._pool
+        return Link(
+            machine.node,
+            pool.provider.transport(pool.name, machine),
+            pool,
+            observer=pool.observer,
+            logs_from=machine.logs_from,
+        )
+
+    def _agree(self) -> None:
+        """All nodes must have as many ranks.
+
+        Raises:
+            PoolError: they have different numbers of GPUs.
+        """
+        links = [link for link in self._pool.links if link.up]
+        counts = [link.welcome["ranks_per_node"] for link in links]
+        if len(set(counts)) > 1:
+            told = ", ".join(f"node {link.node} {link.welcome['ranks_per_node']}" for link in links)
+            raise PoolError(
+                f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._pool.name} has: '
+                f"{told}; give the number: ranks_per_node={min(counts)}, say"
+            )
+
+    def _prime(self) -> None:
+        """Show the end of what was printed before we came."""
+        archive, view = self._pool.archive, self._pool.view
+        for name in sorted(archive.cursors):
+            rank, stream = rank_of(name), name.rpartition(".")[2]
+            if stream == "metrics":
+                view.metrics.feed(name, rank, archive.tail(name, PRIMED))
+            else:
+                view.logs.feed(rank, stream, archive.tail(name, PRIMED))
+
+    def _phase(
+        self, link: Link, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        self._pool.emit(
+            ev.NodePhase(
+                pool=self._pool.name, node=link.node, phase=phase, detail=detail, retry_at=retry_at,
+                address=address,
+            )
+        )  # fmt: skip
+
+
+def whole_image(spec: PoolSpec) -> Image:
+    """What the nodes' environment holds, the plugins' part of it included.
+
+    Raises:
+        PluginError: a plugin cannot be used so.
+    """
+    image = transform_image(spec.plugins, spec.image, spec)
+    return image.model_copy(update={"setup": (*image.setup, *bootstrap_steps(spec.plugins, spec))})
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; the first failure cancels the others and is raised itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

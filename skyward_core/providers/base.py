@@ -1,0 +1,98 @@
+"""The provider protocol: seven verbs that know machines and nothing of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..spec import PoolSpec
+from ..transport.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One machine of a pool, as its provider knows it. Everything in it can be written to the ledger.
+
+    Attributes:
+        id: the provider's own identifier.
+        node: index of the node it is.
+        address: where the client reaches it; for people to read.
+        private_address: where its peers reach it.
+        state: "running"; "orphaned" (it is there, but no agent runs on it: one can be started again); "unreachable"
+            (nothing can be said of it now); "gone"; or what the provider calls it on its way.
+        extra: what the provider needs to reach it again. No secrets.
+        logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
+    """
+
+    id: str
+    node: int
+    address: str
+    private_address: str
+    state: str = "running"
+    extra: dict[str, Any] = field(default_factory=dict)
+    logs_from: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of a check-up: what was looked at, how it went, in words."""
+
+    subject: str
+    state: Literal["ok", "warn", "fail"]
+    detail: str
+
+
+class Provider(Protocol):
+    """Where machines come from. Implementations are small values that can be rebuilt by ``from_json``."""
+
+    name: str
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        """Create the pool's machines; the same token again gives the same machines.
+
+        Raises:
+            PoolError: says what could not be had, and what to do.
+        """
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        """Create another machine for a node whose own is lost; the same token again gives the same machine.
+
+        Args:
+            token: of this creation, not of the pool.
+            machines: those of the other nodes.
+            former: those that the pool has lost, or could not use, in that order; the node's own last one is there.
+
+        Raises:
+            PoolError: there is none to be had now; says why.
+        """
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """The machines of a pool that the provider can see now, with their state. ``known``: the ledger's."""
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Ask for the machines' end; idempotent. ``describe`` tells when it has come."""
+
+    async def teardown(self, pool: str) -> None:
+        """Remove what ``create`` made beside machines; idempotent."""
+
+    async def check(self) -> list[Check]:
+        """Whether a pool could be had: credentials, reachability, versions; in plain words."""
+
+    def transport(self, pool: str, machine: Machine) -> Transport:
+        """The way to one machine."""
+
+    def warm(self, nodes: int) -> AbstractContextManager[object]:
+        """Begin what takes time but makes no machine; nothing of it outlives the block, or this process.
+
+        Called by a thread that is not the loop's.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """What rebuilds this provider in another process; no secrets."""

@@ -1,0 +1,116 @@
+"""Numbers that a rank sends to the live panes: :func:`log`.
+
+A call only leaves its numbers where a thread of this module finds them; that thread writes JSON lines to a
+file of the spool, at most ``RATE`` a second, which the agent follows like a log. Training never waits for a
+reader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, SupportsFloat
+
+from .info import instance_info
+
+RATE = 20  # lines a second of one run
+
+
+def log(**numbers: SupportsFloat) -> None:
+    """Send numbers to the live panes: ``sky.log(step=step, loss=loss.item())``.
+
+    Takes a few microseconds and never blocks. More than 20 calls a second are thinned: of those in between,
+    each name keeps its latest value. Off a pool it does nothing.
+
+    Args:
+        **numbers: name and number; anything ``float()`` takes (for a tensor on a GPU that waits for the GPU).
+
+    Raises:
+        TypeError: a value is no number; the message names it.
+    """
+    for name, value in numbers.items():
+        if type(value) is not float and type(value) is not int:
+            numbers[name] = _number(name, value)
+    if _writer is not None:
+        _writer.put(instance_info().run, numbers)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__}")
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__} ({error})") from error
+
+
+def start(path: str) -> Callable[[], None]:
+    """Write this process's numbers to a file from now on (the worker does this); the first ones create it.
+
+    Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``; NaN and infinities are written as
+    Python's ``json`` does.
+
+    Returns:
+        What writes all that waits, at once; the worker calls it at the end of every call.
+    """
+    global _writer
+    _writer = _Writer(path)
+    return _writer.flush
+
+
+class _Writer:
+    """Holds the latest numbers of every run, and writes them when it is time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = -1  # opened, and the thread started, by the first numbers: most ranks never send any
+        self._latest: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()  # held for moments only, as user code takes it
+        self._writing = threading.Lock()
+        self._some = threading.Event()
+        self._broken = False
+        self._thread: threading.Thread | None = None
+
+    def put(self, run: str, numbers: dict[str, Any]) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
+                self._thread.start()
+            held = self._latest.get(run)
+            if held is None:
+                self._latest[run] = numbers
+            else:
+                held.update(numbers)
+        if not self._some.is_set():
+            self._some.set()
+
+    def flush(self) -> None:
+        with self._writing:
+            with self._lock:
+                latest, self._latest = self._latest, {}
+                self._some.clear()
+            if self._broken or not latest:
+                return
+            at = time.time()
+            lines = [json.dumps({"at": at, "run": run, "values": values}) for run, values in latest.items()]
+            try:
+                if self._file < 0:
+                    self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.write(self._file, ("\n".join(lines) + "\n").encode())
+            except OSError as error:
+                # A full disk must not end the training: the panes stand still, and the log says why.
+                self._broken = True
+                sys.stderr.write(f"sky.log stopped: its file cannot be written ({error})\n")
+
+    def _serve(self) -> None:
+        while True:
+            self._some.wait()
+            self.flush()
+            time.sleep(1 / RATE)
+
+
+_writer: _Writer | None = None

@@ -1,0 +1,179 @@
+"""Who of a gang may print: decorators that silence a rank's Python streams while a function runs.
+
+What is silenced is what Python code writes to ``sys.stdout`` and ``sys.stderr``. Other tasks of the same
+process (threads of one worker) go on printing, so the streams are not swapped: a gate before each looks at
+who is writing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any, Literal, TypeVar, cast, overload
+
+from .info import InstanceInfo, instance_info
+
+F = TypeVar("F", bound=Callable[..., Any])
+Only = Literal["head"] | int | Callable[[InstanceInfo], object]
+
+
+@overload
+def stdout(fn: F, /) -> F: ...
+@overload
+def stdout(*, only: Only = "head") -> Callable[[F], F]: ...
+def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
+    """Let only some ranks print to standard output while the function runs.
+
+    Works above and below ``@function``, and for generator functions (while their body runs).
+
+    Args:
+        only: "head" (rank 0), the index of a rank, or a predicate on :class:`InstanceInfo`.
+
+    Raises:
+        TypeError, ValueError: ``only`` is none of these.
+    """
+    return _decorator(("stdout",), _checked(only), fn)
+
+
+@overload
+def stderr(fn: F, /) -> F: ...
+@overload
+def stderr(*, only: Only = "head") -> Callable[[F], F]: ...
+def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
+    """Let only some ranks print to standard error while the function runs; see :func:`stdout`."""
+    return _decorator(("stderr",), _checked(only), fn)
+
+
+@overload
+def silent(fn: F, /) -> F: ...
+@overload
+def silent(*, only: Only | None = None) -> Callable[[F], F]: ...
+def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[[F], F]:
+    """Silence both streams while the function runs, on all ranks or all but ``only``; see :func:`stdout`."""
+    return _decorator(("stdout", "stderr"), None if only is None else _checked(only), fn)
+
+
+def _checked(only: Only) -> Only:
+    if isinstance(only, bool) or not (only == "head" or isinstance(only, int) or callable(only)):
+        raise TypeError(f'only= must be "head", the index of a rank, or a predicate; got {only!r}')
+    if isinstance(only, int) and only < 0:
+        raise ValueError(f"only= must be the index of a rank, 0 or more; got {only}")
+    return only
+
+
+def _decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -> F | Callable[[F], F]:
+    decorator = cast(Callable[[F], F], partial(_decorated, streams, only))
+    return decorator if fn is None else decorator(fn)
+
+
+def _decorated(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
+    if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate what it wraps
+        return fn.__skyward_wrap__(partial(_decorated, streams, only))
+    # The wrappers travel inside the pickled function: they may only name things that can be imported here.
+    if inspect.isgeneratorfunction(fn):
+
+        @wraps(fn)
+        def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from _QuietGenerator(fn(*args, **kwargs), streams, only))
+
+        return stream
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _quiet(streams, only):
+            return fn(*args, **kwargs)
+
+    return call
+
+
+class _QuietGenerator(Generator[Any, Any, Any]):
+    """A generator whose body runs silenced; between its steps, its consumer's output is its own."""
+
+    def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
+        self._inner = inner
+        self._quiet = partial(_quiet, streams, only)
+
+    def send(self, value: Any, /) -> Any:
+        with self._quiet():
+            return self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._quiet():
+            return self._inner.throw(*error)
+
+    def close(self) -> None:
+        with self._quiet():
+            self._inner.close()
+
+
+_muted: ContextVar[frozenset[str]] = ContextVar("skyward_muted", default=frozenset())
+_muted_here: list[str] = []  # streams muted for the whole process; a list, as mutes nest
+_install = threading.Lock()
+
+
+def _quiet(streams: tuple[str, ...], only: Only | None) -> AbstractContextManager[object]:
+    return nullcontext() if only is not None and _speaks(only, instance_info()) else _muting(streams)
+
+
+def _speaks(only: Only, info: InstanceInfo) -> bool:
+    if isinstance(only, int):
+        return info.rank == only
+    return info.is_head if isinstance(only, str) else bool(only(info))
+
+
+@contextmanager
+def _muting(streams: tuple[str, ...]) -> Iterator[None]:
+    _put_gates(streams)
+    if threading.current_thread() is threading.main_thread():
+        # The task has the process to itself: threads that it starts (data loaders, progress bars) are its.
+        _muted_here.extend(streams)
+        try:
+            yield
+        finally:
+            for name in streams:
+                _muted_here.remove(name)
+    else:
+        token = _muted.set(_muted.get() | frozenset(streams))
+        try:
+            yield
+        finally:
+            _muted.reset(token)
+
+
+def _put_gates(names: tuple[str, ...]) -> None:
+    with _install:
+        for name in names:
+            stream = getattr(sys, name)
+            if stream is not None and not isinstance(stream, _Gate):
+                setattr(sys, name, _Gate(stream, name))
+
+
+class _Gate:
+    """A text stream before another, which lets writes through unless the writer is silenced."""
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def write(self, text: str) -> int:
+        return len(text) if self._closed() else self._stream.write(text)
+
+    def writelines(self, lines: Any) -> None:
+        if not self._closed():
+            self._stream.writelines(lines)
+
+    @property
+    def buffer(self) -> Any:
+        return io.BytesIO() if self._closed() else self._stream.buffer
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._stream, attribute)
+
+    def _closed(self) -> bool:
+        return self._name in _muted_here or self._name in _muted.get()

@@ -1,0 +1,262 @@
+"""The face of the core for a front end: pools of this machine, theirs and ours, as views; verbs as futures.
+
+A session runs its pools on the background thread. Its methods may be called from any thread and return
+``concurrent.futures.Future``; wrap one with ``asyncio.wrap_future`` to await it. It never unpickles anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from . import providers
+from .errors import PoolError, UsageError
+from .events import Event, PoolState
+from .ledger import Ledger, PoolRow, Receipt
+from .loop import submit
+from .payload import Task
+from .pool.lifecycle import LogSink, Pool
+from .pool.reconcile import close_if_gone, in_words
+from .spec import PoolSpec
+from .views import PoolView, RunView
+
+OnEvent = Callable[[Event], None]
+
+
+class Session:
+    """All that an app or a command needs of the core.
+
+    Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._pools: dict[str, Pool] = {}  # by token
+        self._attaching: set[str] = set()
+        self._unreachable: dict[str, PoolView] = {}
+        self._ended: dict[str, PoolView] = {}  # found to have ended with nobody there
+
+    @property
+    def notice(self) -> str:
+        """What a person should know about the ledger, or ""."""
+        aside = self.ledger.set_aside
+        return f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def pools(self) -> list[PoolView]:
+        """Pools known to this session, newest first; ended ones stay until the session ends."""
+        known = [pool.view for pool in self._known()]
+        return [*known, *self._unreachable.values(), *self._ended.values()]
+
+    def _known(self) -> list[Pool]:
+        return sorted(self._pools.values(), key=lambda pool: -pool.row.created_at)
+
+    def view(self, name: str) -> PoolView:
+        """The live pool of that name, else the latest.
+
+        Raises:
+            PoolError: this session knows none.
+        """
+        return self._find(name).view
+
+    def subscribe(
+        self,
+        name: str,
+        on_event: OnEvent | None = None,
+        on_log: LogSink | None = None,
+        *,
+        missed: bool = False,
+    ) -> Future[Callable[[], None]]:
+        """Hear of every event and every piece of log ``(rank, stream, offset, bytes)`` of a pool, in order, on
+        the session's thread. Resolves to what ends it.
+
+        Args:
+            missed: begin with the logs that have come since this session came to the pool.
+        """
+
+        async def work() -> Callable[[], None]:
+            return self._find(name).subscribe(on_event, on_log, missed=missed)
+
+        return submit(work())
+
+    def refresh(self) -> Future[list[PoolView]]:
+        """Look for pools that others made on this machine, and watch them."""
+        return submit(self._refresh())
+
+    async def _refresh(self) -> list[PoolView]:
+        for row in self.ledger.live():
+            if row.token in self._pools or row.token in self._attaching:
+                continue
+            try:
+                await self._watch(row, observer=True)
+            except (PoolError, OSError) as error:
+                receipt = await close_if_gone(row, providers.from_json(row.provider), self.ledger)
+                if receipt is None:
+                    self._cannot_reach(row, str(error))
+                else:
+                    self._ended[row.token] = _view(row, "gone", in_words(receipt), receipt.to_json())
+        live = {row.token for row in self.ledger.live()}
+        for token in [token for token in self._unreachable if token not in live]:
+            del self._unreachable[token]
+        for pool in list(self._pools.values()):
+            if pool.observer and pool.row.token not in live and pool.view.is_live:
+                await self._see_it_gone(pool)
+        return self.pools()
+
+    async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
+        self._attaching.add(row.token)
+        try:
+            if row.state == "starting" and not self.ledger.machines(row.token):
+                raise PoolError(f"pool {row.name} is being started by process {row.pid}")
+            pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
+            try:
+                await pool.attach()
+            except BaseException:
+                await pool.detach()
+                raise
+            self._pools[row.token] = pool
+            self._unreachable.pop(row.token, None)
+            return pool
+        finally:
+            self._attaching.discard(row.token)
+
+    def _cannot_reach(self, row: PoolRow, why: str) -> None:
+        state = "starting" if row.state == "starting" else "unreachable"
+        self._unreachable[row.token] = _view(row, state, why)
+
+    async def _see_it_gone(self, pool: Pool) -> None:
+        """A pool that we watched was torn down by somebody else."""
+        row = self.ledger.pool(pool.row.token)
+        pool.view.receipt = row.receipt
+        pool.emit(PoolState(pool=pool.name, state=row.state))
+        await pool.detach()
+
+    # -- doing -------------------------------------------------------------------------------------------
+
+    def create(self, spec: PoolSpec, cwd: Path | None = None) -> Future[PoolView]:
+        """Bring a pool up; its view is there at once and moves through the phases.
+
+        Raises (through the future):
+            PoolExistsError: the name is taken.
+            PoolError: it could not come up; nothing of it is left.
+        """
+
+        async def work() -> PoolView:
+            pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
+            self._pools[pool.row.token] = pool
+            await pool.start(spec)
+            return pool.view
+
+        return submit(work())
+
+    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
+        """Dispatch a task to every rank, or with ``one`` to a single node; resolves when the run is opened."""
+
+        async def work() -> RunView:
+            found = await self._ours(pool)
+            run = found.open_run("single" if one else "broadcast", [task])
+            return found.view.runs[run.id]
+
+        return submit(work())
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Resolves when a run has ended, and its logs are here."""
+
+        async def work() -> RunView:
+            found = self._find(pool)
+            view = found.view.runs.get(run)
+            if view is None:
+                raise UsageError(f"pool {pool} has no run {run}")
+            ended = asyncio.Event()
+            stop = found.subscribe(lambda event: ended.set(), None)
+            try:
+                while view.state == "running" and found.view.is_live:
+                    ended.clear()
+                    await ended.wait()
+            finally:
+                stop()
+            await found.logs_complete(run)
+            return view
+
+        return submit(work())
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        """Stop a run, whoever dispatched it."""
+
+        async def work() -> None:
+            (await self._ours(pool)).cancel(run)
+
+        return submit(work())
+
+    def attach(self, name: str) -> Future[PoolView]:
+        """Connect to a pool that is up, as one who uses it.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> PoolView:
+            return (await self._ours(name)).view
+
+        return submit(work())
+
+    def down(self, name: str) -> Future[Receipt]:
+        """Tear a pool down, with proof.
+
+        Raises (through the future):
+            PoolError: there is no such pool.
+        """
+
+        async def work() -> Receipt:
+            row = self.ledger.find(name)
+            if row is None or row.ended_at is not None:
+                raise PoolError(f"no pool named {name!r} is up")
+            pool = self._pools.get(row.token)
+            if pool is None:
+                pool = Pool(row, providers.from_json(row.provider), self.ledger)
+                try:
+                    await pool.attach()
+                except (PoolError, OSError):
+                    pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
+                self._pools[row.token] = pool
+            return await pool.down()
+
+        return submit(work())
+
+    def detach(self) -> None:
+        """Leave all pools as they are, and close the ledger."""
+
+        async def work() -> None:
+            for pool in self._pools.values():
+                if pool.view.is_live:
+                    await pool.detach()
+            self.ledger.close()
+
+        submit(work()).result()
+
+    def _find(self, name: str) -> Pool:
+        found = [pool for pool in self._known() if pool.name == name]
+        if not found:
+            raise PoolError(f"no pool named {name!r} is known here; skyward-tui ls shows those that are up")
+        return next((pool for pool in found if pool.view.is_live), found[0])
+
+    async def _ours(self, name: str) -> Pool:
+        row = self.ledger.find(name)
+        if row is None or row.ended_at is not None:
+            raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+        pool = self._pools.get(row.token)
+        if pool is None:
+            pool = await self._watch(row, observer=False)
+        elif pool.observer:
+            pool.use()
+        return pool
+
+
+def _view(row: PoolRow, state: str, detail: str, receipt: dict[str, Any] | None = None) -> PoolView:
+    """A pool that we have no connection to."""
+    provider = row.provider["provider"]
+    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, receipt=receipt)

@@ -1,0 +1,1 @@
+"""How the client reaches a node's agent."""

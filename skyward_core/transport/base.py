@@ -1,0 +1,91 @@
+"""What the pool needs of a way to reach a node: start an agent there, and a byte pipe to its socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+OnData = Callable[[bytes | memoryview], None]  # what it is given is valid during the call only
+OnLost = Callable[[Exception | None], None]
+Report = Callable[..., None]  # report(phase, detail="", retry_at=None, address="")
+
+
+class Gate:
+    """What the nodes of one start have in common: where they wait for each other (nobody passes before all have
+    come), and what is made once for all of them.
+
+    Args:
+        nodes: how many there are.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self.missing = set(range(nodes))
+        self._open = asyncio.Event()
+        self._shared: dict[Any, Any] = {}
+
+    def share(self, key: Any, make: Callable[[], T]) -> T:
+        """What the first node to ask has made, for all."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]  # type: ignore[no-any-return]
+
+    async def arrive(self, node: int) -> None:
+        """Be there, and wait for the others; a node may come again after it had to start anew."""
+        self.missing.discard(node)
+        if not self.missing:
+            self._open.set()
+        await self._open.wait()
+
+
+class Pipe(Protocol):
+    """One open connection to an agent. Writes never block; ``drain`` waits while the other side is slow."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """The way to one node.
+
+    ``shares_files`` tells that client and node see the same files, so that large things need no copying.
+    """
+
+    shares_files: bool
+
+    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+        """Reach the node and have its agent running: starts one, or finds the one that runs.
+
+        ``config`` is the agent's (see ``agent.config``); it travels by standard input, never by argv.
+        Idempotent. Progress goes to ``report`` as phases. What installs something waits at the ``gate`` first,
+        so that nothing is installed anywhere before all nodes are synced.
+
+        Raises:
+            PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
+        """
+
+    async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
+        """Connect to the agent's socket. ``on_lost`` is called once, when the connection is gone.
+
+        Raises:
+            OSError: no agent answers (it may be gone, or the link is down).
+        """
+
+    async def put(self, source: Path, name: str) -> None:
+        """Copy or link a file of the client into the agent's folder, as ``blobs/<name>``, atomically."""
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        """Take ``size`` bytes from ``offset`` of a file in the agent's folder without the agent's help.
+
+        Returns:
+            False where this transport has no shorter way than asking the agent.
+        """
+
+    async def close(self) -> None:
+        """Close what is open; the agent goes on."""

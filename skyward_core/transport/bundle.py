@@ -1,0 +1,97 @@
+"""The bundle: this library, cloudpickle and pynvml as one small archive named by its content.
+
+Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
+names and contents, not of the archive, whose bytes depend on the zlib at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import marshal
+import struct
+import zlib
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from ..errors import PoolError
+
+UNCHECKED_HASH = 0b01
+PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
+ON_SOME_NODES = ("pynvml.py",)  # large, and imported only where there are GPUs
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What travels to a node.
+
+    Attributes:
+        name: 16 hexadecimal digits that stand for the content.
+        files: path in the archive and content, sorted.
+        origins: where the files lie here.
+    """
+
+    name: str
+    files: tuple[tuple[str, bytes], ...]
+    origins: tuple[Path, ...] = ()
+
+    @cached_property
+    def archive(self) -> bytes:
+        """What :func:`.onnode.unpack` takes: the files, and their bytecode where it lies here already, which
+        every node would have to make by itself otherwise.
+
+        Compressed with marshal's framing, which a bare interpreter (of the same version) reads in less time than
+        it takes to import zipfile or tarfile.
+        """
+        content = dict(self.files)
+        for (path, _), origin in zip(self.files, self.origins, strict=False):
+            if path not in ON_SOME_NODES:
+                content |= _bytecode(path, origin)
+        return zlib.compress(marshal.dumps(content), 4)
+
+
+@cache
+def bundle() -> Bundle:
+    """The bundle of the packages that this process runs; made once.
+
+    Raises:
+        PoolError: a package that belongs in it is not installed.
+    """
+    sources = sorted(source for name in PACKAGES for source in _files_of(name))
+    files = tuple((path, source.read_bytes()) for path, source in sources)
+    digest = hashlib.sha256()
+    for path, data in files:
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    return Bundle(digest.hexdigest()[:16], files, tuple(source for _, source in sources))
+
+
+def _bytecode(path: str, source: Path) -> dict[str, bytes]:
+    """A source's compiled file by its path, if there is one that fits, marked to be taken without a look at the source.
+
+    The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
+    """
+    compiled = Path(importlib.util.cache_from_source(str(source)))
+    try:
+        data, found = compiled.read_bytes(), source.stat()
+    except OSError:
+        return {}
+    expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    if data[:16] != importlib.util.MAGIC_NUMBER + expected:
+        return {}
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<IQ", UNCHECKED_HASH, 0)
+    return {(Path(path).parent / "__pycache__" / compiled.name).as_posix(): head + data[16:]}
+
+
+def _files_of(package: str) -> list[tuple[str, Path]]:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise PoolError(f"The Python package {package} is not installed here; install skyward-tui anew.")
+    origin = Path(spec.origin)
+    if not spec.submodule_search_locations:
+        return [(origin.name, origin)]
+    return [
+        (f"{package}/{source.relative_to(origin.parent).as_posix()}", source)
+        for source in origin.parent.rglob("*")
+        if source.suffix in (".py", ".json")  # the catalogue of accelerators is data
+    ]

@@ -1,0 +1,461 @@
+"""SSH connections: whom to reach and how, host keys verified, back-off, errors in plain words."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import random
+import shlex
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import PoolError, UsageError
+from . import hostkeys
+from .lib import asyncssh
+
+CONNECT_TIMEOUT = 15.0
+SHORT_TIMEOUT = (
+    5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
+)
+LOGIN_TIMEOUT = 60.0
+# The kernel watches the connection: what it sends must be acknowledged within this time, idle or not, however
+# much is queued. The loss of a host is to be known within five seconds, with a look from another host; a link
+# that is called dead too soon costs a reconnect and nothing else. SSH's own keepalive, which has to queue behind
+# data, watches the part behind a jump host.
+SILENCE = 2.5
+KEEPALIVE_INTERVAL = 4.0
+KEEPALIVE_COUNT = 2
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+# OpenSSH spends about half of chacha20-poly1305's time on AES-GCM where the CPU has AES instructions.
+AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
+CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
+MSG_IGNORE = 2  # RFC 4253, 11.2
+
+Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A host as a person names it, and how to reach it; see :class:`~skyward_core.providers.ssh.SSH`."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    keys: tuple[str, ...] = ()
+    known_hosts: str | None = None
+    config: bool = True
+    jump: str | None = None
+    host_keys: hostkeys.Policy = "known"
+
+    @property
+    def label(self) -> str:
+        """The host as a command line takes it."""
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+    def named(self, text: str) -> Target:
+        """The same wishes for another host, given as ``[user@]host[:port]`` or an alias.
+
+        Raises:
+            UsageError: the text names no host.
+        """
+        user, _, rest = text.strip().rpartition("@")
+        host, port = rest, ""
+        if rest.startswith("["):  # [address]:port, as IPv6 needs it
+            host, _, port = rest[1:].partition("]")
+            port = port.removeprefix(":")
+        elif rest.count(":") == 1:
+            host, _, port = rest.partition(":")
+        if not host or host.startswith("-") or any(c.isspace() for c in host):
+            raise UsageError(
+                f"{text!r} names no host; write a name, an address, user@host or user@host:port."
+            )
+        if port and not (port.isdigit() and 0 < int(port) < 65536):
+            raise UsageError(f"{text!r} has no such port {port!r}; ports are numbers from 1 to 65535.")
+        return replace(self, host=host, user=user or self.user, port=int(port) if port else self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a target comes to once ``~/.ssh/config`` has been read."""
+
+    host: str
+    port: int
+    user: str
+    name: str
+    jump: str | None
+    known_hosts: tuple[Path, ...]
+    ciphers: tuple[str, ...]
+    identities: tuple[str, ...]
+    proxy_command: str | None
+
+    def __str__(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+async def resolve(target: Target) -> Route:
+    """Read the configuration for a target.
+
+    Raises:
+        UsageError: the configuration does not parse, or the user has no name.
+    """
+    try:
+        options = await asyncssh.SSHClientConnectionOptions.construct(
+            host=target.host, client_keys=None, known_hosts=b"", **_asked(target)
+        )
+    except (asyncssh.ConfigParseError, ValueError) as error:
+        raise UsageError(f"~/.ssh/config cannot be used for host {target.host}: {error}") from error
+    if target.known_hosts is not None:
+        files = [target.known_hosts]
+    else:
+        users = options.config.get("UserKnownHostsFile", ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"])
+        files = [str(hostkeys.own_file()), *users]
+        files += options.config.get("GlobalKnownHostsFile", ["/etc/ssh/ssh_known_hosts"])
+    jump = target.jump or options.tunnel
+    return Route(
+        host=options.host,
+        port=options.port,
+        user=options.username,
+        name=options.host_key_alias or options.host,
+        jump=jump if jump not in (target.host, options.host) else None,
+        known_hosts=tuple(Path(file).expanduser() for file in files),
+        ciphers=() if options.config.get("Ciphers") else CIPHERS,
+        identities=target.keys or tuple(options.config.get("IdentityFile", ())),
+        proxy_command=shlex.join(options.proxy_command) if options.proxy_command else None,
+    )
+
+
+def _asked(target: Target) -> dict[str, Any]:
+    """A target's wishes, in asyncssh's words."""
+    asked: dict[str, Any] = {"config": () if target.config else None}
+    if target.user is not None:
+        asked["username"] = target.user
+    elif not target.config:
+        asked["username"] = getpass.getuser()
+    if target.port is not None:
+        asked["port"] = target.port
+    return asked
+
+
+class Link(asyncssh.SSHClient):
+    """One SSH connection to a host whose key was verified.
+
+    Attributes:
+        ssh: the connection.
+        route: what was reached.
+        lost: set once the connection is gone.
+    """
+
+    ssh: asyncssh.SSHClientConnection
+
+    def __init__(self, target: Target, route: Route, known: hostkeys.Known) -> None:
+        self.target = target
+        self.route = route
+        self.known = known
+        self.shown: asyncssh.SSHKey | None = None
+        self.lost = asyncio.Event()
+        self.jump: _Jump | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        _send_no_fillers(conn)
+        sock = conn.get_extra_info("socket")
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return  # behind a jump host, or a proxy command
+        limits = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+        for name, value in (limits | {"TCP_USER_TIMEOUT": int(SILENCE * 1000)}).items():
+            if hasattr(socket, name):  # Linux has all of them, other systems some
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """asyncssh's question about a key that is not among the trusted ones."""
+        self.shown = key
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+        if self.jump is not None:
+            self.jump.release()
+            self.jump = None
+
+    async def close(self) -> None:
+        """Close the connection; what runs on the host goes on."""
+        self.ssh.close()
+        try:
+            async with asyncio.timeout(2):
+                await self.ssh.wait_closed()
+        except TimeoutError:
+            self.ssh.abort()
+
+
+def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
+    """Leave out the empty message that asyncssh sends ahead of every packet.
+
+    It guards CBC ciphers (RFC 4251, 9.3.1); with the authenticated ones, which need no guard, it only doubles the
+    packets, and each is a system call here and a wake-up there.
+    """
+    send = conn.send_packet
+
+    def send_packet(pkttype: int, *args: bytes, handler: Any = None) -> None:
+        if pkttype != MSG_IGNORE or conn.get_extra_info("send_cipher") not in AEAD:
+            send(pkttype, *args, handler=handler)
+
+    conn.send_packet = send_packet  # type: ignore[method-assign]
+
+
+async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | None = None) -> Link:
+    """Connect to a host, trying again with back-off and jitter while the trouble may pass.
+
+    Args:
+        patience: seconds after which the last trouble is raised; 0 for one attempt.
+        waiting: told of each trouble and of when the next attempt comes.
+
+    Raises:
+        HostKeyError: the host's key is unknown, changed or revoked; nothing was sent.
+        UsageError: the configuration or a key file cannot be used.
+        PoolError: not reached, with the reason and what to do.
+    """
+    early = _early.pop((asyncio.get_running_loop(), target), None)
+    if early is not None and (link := await early) is not None:
+        return link
+    route = await resolve(target)
+    deadline = time.monotonic() + patience
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
+        except (OSError, asyncssh.Error) as error:
+            wait = random.uniform(pause / 2, pause)
+            if not _may_pass(error) or time.monotonic() + wait > deadline:
+                raise PoolError(in_words(target, route, error)) from error
+            if waiting is not None:
+                waiting(_reason(error), time.time() + wait)
+            await asyncio.sleep(wait)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+
+_early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[Link | None]] = {}
+
+
+async def open_early(targets: Sequence[Target]) -> None:
+    """Begin to connect to hosts; the next :func:`connect` to each of them takes that connection."""
+    loop = asyncio.get_running_loop()
+    for target in targets:
+        if (loop, target) not in _early:
+            _early[loop, target] = loop.create_task(_try_early(target))
+
+
+async def _try_early(target: Target) -> Link | None:
+    try:
+        return await _attempt(target, await resolve(target), CONNECT_TIMEOUT)
+    except (OSError, asyncssh.Error, PoolError, UsageError):
+        return None  # whoever needs the connection tries again, and tells
+
+
+async def close_early(targets: Sequence[Target]) -> None:
+    """Close those of them that nobody has taken."""
+    loop = asyncio.get_running_loop()
+    for target in targets:
+        task = _early.pop((loop, target), None)
+        if task is not None:
+            task.cancel()
+            if not isinstance(link := (await asyncio.gather(task, return_exceptions=True))[0], Link):
+                continue
+            await link.close()
+
+
+async def _attempt(target: Target, route: Route, seconds: float) -> Link:
+    known = hostkeys.look_up(route.known_hosts, route.name, route.port)
+    link = Link(target, route, known)
+    if route.jump:
+        link.jump = await _Jump.borrow(_jump_target(target, route.jump))
+    try:
+        link.ssh = await asyncssh.connect(
+            target.host,
+            client_factory=lambda: link,
+            tunnel=link.jump.link.ssh if link.jump else None,
+            known_hosts=((*known.trusted, *known.elsewhere), known.authorities, known.revoked),
+            client_keys=_keys(target, route),
+            ignore_encrypted=True,  # those are the ssh-agent's to use
+            encryption_algs=route.ciphers,
+            x509_trusted_certs=None,
+            gss_kex=False,  # it would take the place of the host key
+            password_auth=False,  # nobody is there to be asked
+            kbdint_auth=False,
+            agent_forwarding=False,  # whatever the configuration says for a person's own logins
+            x11_forwarding=False,
+            keepalive_interval=KEEPALIVE_INTERVAL,
+            keepalive_count_max=KEEPALIVE_COUNT,
+            connect_timeout=seconds,
+            login_timeout=LOGIN_TIMEOUT,
+            **_asked(target),
+        )
+    except BaseException as error:
+        link.connection_lost(None)
+        if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            await _judge(target, route, link, error)
+            return await _attempt(target, route, seconds)
+        if isinstance(error, asyncssh.KeyExchangeFailed) and known.trusted:
+            await _other_type(target, route, known)
+        if isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError) and target.keys:
+            raise UsageError(f"A key given for host {target.host} cannot be used: {error}.") from error
+        raise
+    return link
+
+
+def _keys(target: Target, route: Route) -> list[str] | tuple[()]:
+    """The key files to offer: those given, which must be there, or those of the configuration that are."""
+    if target.keys:
+        return [str(Path(key).expanduser()) for key in target.keys]
+    files = [Path(file).expanduser() for file in route.identities]
+    return [str(file) for file in files if file.exists()] or ()
+
+
+async def _judge(target: Target, route: Route, link: Link, error: Exception) -> None:
+    """Returns only if the key that a host showed has been accepted and written down."""
+    if link.shown is None:
+        raise hostkeys.refused(target.host, str(error)) from error
+    shown = _server_key(target, route, link.shown)
+    if link.known.verdict(link.shown) == "changed":
+        raise hostkeys.changed(shown, link.known) from error
+    if target.host_keys == "known":
+        raise hostkeys.unknown(shown) from error
+    if target.host_keys == "ask" and (hostkeys.ask_hook is None or not await hostkeys.ask_hook(shown)):
+        raise hostkeys.unknown(shown) from error
+    hostkeys.accept(shown)
+
+
+async def _other_type(target: Target, route: Route, known: hostkeys.Known) -> None:
+    """A host that no longer has a key of a type that is known shows a changed key, too."""
+    shown = await fetch_host_key(target)
+    if known.verdict(shown.key) == "changed":
+        raise hostkeys.changed(shown, known)
+
+
+def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> hostkeys.ServerKey:
+    return hostkeys.ServerKey(target.label, route.name, route.port, key, route.known_hosts[0])
+
+
+async def fetch_host_key(target: Target) -> hostkeys.ServerKey:
+    """The key that a host shows now, for a person to look at; give it to :func:`hostkeys.accept`.
+
+    Raises:
+        HostKeyError: the key of a jump host is not known.
+        PoolError: the host cannot be reached.
+    """
+    route = await resolve(target)
+    jump = await _Jump.borrow(_jump_target(target, route.jump)) if route.jump else None
+    asked = _asked(target)
+    asked.pop("username", None)
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            key = await asyncssh.get_server_host_key(
+                target.host, tunnel=jump.link.ssh if jump else None, **asked
+            )
+    except (OSError, asyncssh.Error) as error:
+        raise PoolError(in_words(target, route, error)) from error
+    finally:
+        if jump is not None:
+            jump.release()
+    if key is None:
+        raise PoolError(f"Host {target.host} ({route}) showed no host key.")
+    return _server_key(target, route, key)
+
+
+def _jump_target(target: Target, jump: str) -> Target:
+    before, _, last = jump.rpartition(",")
+    return replace(target, user=None, port=None, jump=before or None).named(last)
+
+
+class _Jump:
+    """A connection to a jump host, shared by all that go through it and closed after the last."""
+
+    _open: dict[tuple[asyncio.AbstractEventLoop, Target], _Jump] = {}  # noqa: RUF012  one for the process
+
+    def __init__(self, key: tuple[asyncio.AbstractEventLoop, Target]) -> None:
+        self.key = key
+        self.users = 0
+        self.task = asyncio.ensure_future(connect(key[1], patience=0))
+
+    @property
+    def link(self) -> Link:
+        return self.task.result()
+
+    @classmethod
+    async def borrow(cls, target: Target) -> _Jump:
+        key = (asyncio.get_running_loop(), target)
+        jump = cls._open.get(key)
+        if jump is None or (jump.task.done() and (jump.task.exception() or jump.link.lost.is_set())):
+            jump = cls._open[key] = cls(key)
+        jump.users += 1
+        try:
+            await asyncio.shield(jump.task)
+        except BaseException:
+            jump.release()
+            raise
+        return jump
+
+    def release(self) -> None:
+        self.users -= 1
+        if self.users == 0:
+            if self._open.get(self.key) is self:
+                del self._open[self.key]
+            if not self.task.done():
+                self.task.cancel()
+            elif not self.task.cancelled() and not self.task.exception():
+                self.link.ssh.close()
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same attempt may succeed a little later."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return not isinstance(
+        error,
+        asyncssh.PermissionDenied
+        | asyncssh.KeyExchangeFailed
+        | asyncssh.ProtocolNotSupported
+        | asyncssh.IllegalUserName,
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "name not found"
+    if isinstance(error, asyncssh.ConnectionLost):
+        return "it closed the connection before the login was done (at its limit, MaxStartups?)"
+    return str(error) or type(error).__name__
+
+
+def in_words(target: Target, route: Route, error: Exception) -> str:
+    """What went wrong with a connection, and what to do about it."""
+    host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
+    if isinstance(error, socket.gaierror):
+        return (
+            f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
+            "spelling, your name service, or give its address (or HostName in ~/.ssh/config)."
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
+        return (
+            f"{host} accepts none of the keys offered for user {route.user!r} (tried: {keys}). Put your "
+            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or name the right user or key; "
+            f"`ssh {target.host}` must work without a password. A key with a passphrase has to be in your "
+            "ssh-agent (ssh-add)."
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"{host} refuses the connection: it is up, but no SSH server listens on port {route.port}."
+    if isinstance(error, TimeoutError):
+        return f"{host} does not answer: it is off, unreachable from here, or a firewall drops the packets."
+    if isinstance(error, asyncssh.ConnectionLost):
+        return (
+            f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
+            "connections (MaxStartups), or block this address."
+        )
+    return f"{host} could not be reached: {_reason(error)}."

@@ -1,0 +1,149 @@
+"""What the client has done on a host besides starting the agent. In the bundle; run by :mod:`.onnode`.
+
+Modules that only some errands need are imported by them: this is loaded on every start of a pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import workcopy
+from .onnode import having, is_running
+
+Receive = Callable[[int], bytes]
+Emit = Callable[[str], None]
+PATIENCE = 8.0  # seconds between the polite signal and the final one
+
+_copies: dict[str, tuple[workcopy.Copy, list[workcopy.Item]]] = {}
+
+
+def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
+    """Do one errand; the answer's values are the result.
+
+    Raises:
+        OSError, ValueError: it could not be done; says why.
+    """
+    base = Path(root)
+    if what == "environment":
+        from . import environment
+
+        return {"python": environment.ensure(wanted["image"], base, wanted["env"], wanted["cwd"], emit)}
+    if what == "manifest":
+        items = workcopy.from_json(receive(wanted["size"]))
+        copy = workcopy.Copy(base, wanted["name"], emit)
+        missing, doubtful = copy.compare(items)
+        found = {"wanted": missing, "doubtful": list(doubtful.items()), "folder": str(copy.folder)}
+        if not missing and not doubtful and copy.lists(items):
+            copy.close()
+            return found | {"current": True}
+        _copies[wanted["name"]] = (copy, items)
+        return found
+    if what == "files":
+        copy, items = _copies.pop(wanted["name"])
+        incoming = _Incoming(receive, wanted["size"])
+        contents = workcopy.Unzipped(incoming) if wanted["compressed"] else incoming
+        with contextlib.closing(copy), contextlib.closing(incoming):
+            copy.apply(items, wanted["same"], wanted["wanted"], contents)
+        return {}
+    if what == "reach":
+        return {"reached": reach([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
+    if what == "end":
+        return {"killed": end(base / "pools" / wanted["folder"], wanted["socket"])}
+    if what == "gpus":
+        return {"gpus": gpus()}
+    raise ValueError(f"this bundle knows no errand {what!r}")
+
+
+class _Incoming:
+    """The announced bytes of standard input, as something to read from."""
+
+    def __init__(self, receive: Receive, size: int) -> None:
+        self._receive = receive
+        self._left = size
+
+    def read(self, size: int, /) -> bytes:
+        size = min(size, self._left)
+        self._left -= size
+        return self._receive(size)
+
+    def close(self) -> None:
+        """Take the rest: what is compressed may be read without its last bytes, and the next request follows."""
+        while self._left:
+            self.read(1 << 20)
+
+
+def end(folder: Path, socket_path: str) -> list[int]:
+    """End a pool's agent and workers for certain and remove its folder; returns what had to be killed.
+
+    The agent is asked first (SIGTERM): it ends its workers itself. What is left is found by the name of the
+    workers' socket on its command line, which is the pool's own.
+    """
+    if is_running(str(folder)):
+        pid = int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        if not _until(lambda: not is_running(str(folder))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _until(lambda: not is_running(str(folder)))
+    import shutil
+
+    killed = []
+    for pid in having(socket_path + ".w"):
+        killed.append(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(os.getpgid(pid), signal.SIGKILL)
+    for path in (socket_path, socket_path + ".w"):
+        Path(path).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    return killed
+
+
+def _until(reached: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def reach(places: list[tuple[str, int]], seconds: float) -> list[bool]:
+    """Whether machines answer at all, be it with a refusal, asked at the same time."""
+    import socket
+    from concurrent.futures import ThreadPoolExecutor
+
+    def answers(place: tuple[str, int]) -> bool:
+        try:
+            socket.create_connection(place, timeout=seconds).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(answers, places))
+
+
+def gpus() -> list[str]:
+    """What nvidia-smi says of each GPU: name, memory, driver."""
+    import shutil
+    import subprocess
+
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    said = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    return (
+        said.stdout.strip().splitlines()
+        if said.returncode == 0
+        else [said.stdout.strip() or "nvidia-smi fails"]
+    )

@@ -1,0 +1,305 @@
+"""What the client runs on a host before anything is there: sent as text, run by ``python -I -S``.
+
+It speaks through the one command channel that it was started by. Requests come on standard input, each a
+header line of JSON (eight hexadecimal digits of length before it) and the bytes it announces; answers go to
+standard output as lines that begin with a word made for this channel, so that whatever else is printed there
+(a login shell's start-up files, a banner) can never be taken for an answer. Standard library only; no line of
+it may be a secret's place, as it is text that everybody has.
+"""
+
+# pathlib would take as long to import as all the rest here takes to run.
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH111, PTH112, PTH118, PTH208, PTH120
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
+LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
+UNKNOWN_LEASE = 86400.0
+WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
+LEAST_FREE = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
+
+
+def receive(size: int) -> bytes:
+    """Exactly ``size`` bytes of standard input, and not one more: the rest may be for the next program."""
+    data = bytearray()
+    while len(data) < size:
+        part = os.read(0, min(size - len(data), 1 << 20))
+        if not part:
+            os._exit(98)  # the client has gone
+        data += part
+    return bytes(data)
+
+
+def request() -> dict[str, Any]:
+    return dict(json.loads(receive(int(receive(8), 16))))
+
+
+def answer(word: str, **values: Any) -> None:
+    data = f"\n{word} {json.dumps(values)}\n".encode()
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def choose_root(folder: str) -> tuple[str, list[str]]:
+    """The first place that can be written, or where this pool lives; and what was wrong with others."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    roots = [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
+    for root in roots:
+        if folder and os.path.exists(os.path.join(root, "pools", folder, "agent.json")):
+            return root, []
+    wrong: list[str] = []
+    for root in roots:
+        trouble = unusable(root)
+        if not trouble:
+            return root, wrong
+        wrong.append(root + ": " + trouble)
+    return "", wrong
+
+
+def unusable(root: str) -> str:
+    """Why a folder cannot hold our things, or ""."""
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        found = os.lstat(root)
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            return "belongs to somebody else or can be written by others"
+        trial = os.path.join(root, f".trial-{os.getpid()}")
+        with open(trial, "wb") as file:
+            file.write(b"x" * 4096)
+        os.unlink(trial)
+        space = os.statvfs(root)
+    except OSError as error:
+        return error.strerror or str(error)
+    free = space.f_bavail * space.f_frsize
+    return "" if free >= LEAST_FREE else f"only {free >> 20} MB free"
+
+
+def socket_path(root: str, folder: str) -> str:
+    """Where the agent of a pool's folder listens; a socket's path may hold about 100 bytes."""
+    path = os.path.join(root, "pools", folder, "agent.sock")
+    if len(path) <= 90:
+        return path
+    short = f"/tmp/skyward-{os.getuid()}"
+    trouble = unusable(short)
+    if trouble:
+        raise OSError(f"no place for a socket: {path} is too long, and {short}: {trouble}")
+    import hashlib
+
+    return os.path.join(short, hashlib.sha256(path.encode()).hexdigest()[:16] + ".sock")
+
+
+def facts(asked: dict[str, Any]) -> dict[str, Any]:
+    """What the client must know of this host before it sends anything."""
+    root, wrong = choose_root(asked["folder"])
+    connection = os.environ.get("SSH_CONNECTION", "").split()
+    known: dict[str, Any] = {
+        "python": sys.executable,
+        "version": list(sys.version_info[:3]),
+        "home": os.path.expanduser("~"),
+        "hostname": os.uname().nodename,
+        "system": os.uname().sysname,
+        "machine": os.uname().machine,
+        "uid": os.getuid(),
+        "address": connection[2] if len(connection) == 4 else "",
+        "port": int(connection[3]) if len(connection) == 4 else 0,
+        "time": time.time(),
+        "root": root,
+        "unusable": wrong,
+        "gpus": gpus(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+    }
+    if root:
+        space = os.statvfs(root)
+        known["free"] = space.f_bavail * space.f_frsize
+        known["bundle"] = os.path.isdir(os.path.join(root, "bundle-" + asked["bundle"]))
+        known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
+        known["running"] = is_running(os.path.join(root, "pools", asked["folder"]))
+        if asked.get("status"):
+            known["orphans"] = having(known["socket"] + ".w")
+            known["ended"] = goodbye(os.path.join(root, "pools"), asked["folder"])
+    return known
+
+
+def is_running(folder: str) -> bool:
+    """Whether an agent holds a pool's folder."""
+    try:
+        with open(os.path.join(folder, "agent.lock"), "r+b") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    return False
+
+
+def goodbye(pools: str, folder: str) -> str:
+    """What an agent that ended by itself left as its word, or ""."""
+    try:
+        with open(os.path.join(pools, "ended." + folder), encoding="utf-8") as file:
+            return file.read().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def having(argument: str) -> list[int]:
+    """Processes with this argument on their command line, where the system has /proc."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ():
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked
+        if os.fsencode(argument) in words:
+            found.append(int(pid))
+    return found
+
+
+def gpus() -> list[str]:
+    """Names of the NVIDIA GPUs, as the driver lists them; costs no start of another program."""
+    names = []
+    base = "/proc/driver/nvidia/gpus"
+    for entry in sorted(os.listdir(base)) if os.path.isdir(base) else []:
+        with open(os.path.join(base, entry, "information"), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("Model:"):
+                    names.append(line.partition(":")[2].strip())
+    return names
+
+
+def take_bundle(root: str, name: str, size: int) -> None:
+    """Unpack a bundle beside where it shall be, and rename it there: whole or not at all."""
+    target = os.path.join(root, "bundle-" + name)
+    partial = f"{target}.{os.getpid()}.part"
+    try:
+        unpack(receive(size), partial)
+        os.rename(partial, target)
+    except OSError:
+        import shutil
+
+        shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.isdir(target):  # else another of our channels was quicker
+            raise
+
+
+def unpack(archive: bytes, folder: str) -> None:
+    """Write the files of an archive of :mod:`.bundle`."""
+    import marshal
+    import zlib
+
+    for path, data in marshal.loads(zlib.decompress(archive)).items():
+        target = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "wb") as file:
+            file.write(data)
+
+
+def sweep(root: str) -> None:
+    """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over."""
+    base = os.path.join(root, "pools")
+    for name in os.listdir(base) if os.path.isdir(base) else ():
+        folder = os.path.join(base, name)
+        try:
+            if name.startswith("ended."):
+                if time.time() - os.stat(folder).st_mtime > WORD_KEPT:
+                    os.unlink(folder)
+                continue
+            state, last = last_sign(folder)
+            lease = max(state.get("idle_timeout", UNKNOWN_LEASE), LEAST_LEASE)
+            socket = state.get("socket", os.path.join(folder, "agent.sock"))
+            if time.time() - last < lease or is_running(folder) or having(socket + ".w"):
+                continue
+            import shutil
+
+            shutil.rmtree(folder, ignore_errors=True)
+            for path in (socket, socket + ".w"):
+                if os.path.exists(path):
+                    os.unlink(path)
+        except (OSError, ValueError):
+            continue  # no pool's folder, or somebody removes it just now
+
+
+def last_sign(folder: str) -> tuple[dict[str, Any], float]:
+    """What an agent wrote of itself, if it came so far, and when something in its folder was last written."""
+    spool = os.path.join(folder, "spool")
+    paths = [folder, spool] + [os.path.join(spool, name) for name in os.listdir(spool)]
+    last = max(os.stat(path).st_mtime for path in paths)
+    try:
+        with open(os.path.join(folder, "agent.json"), encoding="utf-8") as file:
+            return dict(json.load(file)), last
+    except FileNotFoundError:
+        return {}, last
+
+
+def starter(root: str, bundle: str) -> Callable[[], None]:
+    """Set a process aside that becomes the agent's starter, as long as there is little memory for it to inherit.
+
+    What is returned has it go on; the agent's config is what comes next on standard input. Without that it ends
+    with us.
+    """
+    go, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(tell)
+        if not os.read(go, 1):
+            os._exit(0)
+        sweep(root)
+        sys.path.insert(0, os.path.join(root, "bundle-" + bundle))
+        from skyward_core.agent.__main__ import main
+
+        main()
+    os.close(go)
+
+    def start() -> None:
+        os.write(tell, b"!")
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status))
+
+    return start
+
+
+def use_bundle(path: str) -> None:
+    """Make the bundle's modules importable, past the package's own start: errands need none of what it loads."""
+    if path not in sys.path:
+        sys.path.insert(0, path)
+        package = type(sys)("skyward_core")
+        package.__path__ = [os.path.join(path, "skyward_core")]
+        sys.modules["skyward_core"] = package
+
+
+def serve(asked: dict[str, Any]) -> None:
+    """Answer requests until the client has had enough."""
+    word = asked["word"]
+    known = facts(asked)
+    answer(word, **known)
+    root, bundle = known["root"], asked["bundle"]
+    start = starter(root, bundle)
+    while True:
+        wanted = request()
+        what = wanted.pop("do")
+        try:
+            if what == "bundle":
+                take_bundle(root, bundle, wanted["size"])
+                answer(word)
+            elif what == "start":
+                answer(word)
+                start()
+            else:
+                use_bundle(os.path.join(root, "bundle-" + bundle))
+                from skyward_core.transport import errands
+
+                answer(word, **errands.do(what, wanted, root, receive, lambda line: answer(word, line=line)))
+        except (OSError, ValueError) as error:
+            answer(word, error=str(error), kind=type(error).__name__)
+
+
+if __name__ == "__main__":
+    serve(request())

@@ -1,0 +1,338 @@
+"""The way to a node over SSH: one connection, kept and renewed; the agent's socket through it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from ..errors import HostKeyError, PoolError, UsageError
+from ..folders import unfit as why_unfit
+from . import pipes, workdir
+from .base import Gate, OnData, OnLost, Pipe, Report
+from .bundle import bundle
+from .channel import CHUNK, MINOR, WINDOW, Channel, Lines, Said, open_session
+from .connect import Link, Target, connect
+from .lib import asyncssh
+
+PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
+CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
+
+# $1 folder, $2 name, $3 size, $4 word to print when the file is there. No quotes or newlines inside that the
+# login shell could read otherwise.
+_PUT = (
+    'p="$1/.$2.$$";mkdir -p "$1" && cat >"$p" && test $(wc -c <"$p") -eq "$3" && mv "$p" "$1/$2" && '
+    'echo && echo "$4";rm -f "$p"'
+)
+
+
+class SSHTransport:
+    """The way to one node over SSH; see :class:`~skyward_core.transport.base.Transport`.
+
+    Args:
+        target: the host and how it is reached.
+        folder: name of the pool's folder on the host; unique to pool, node and client.
+        python: the interpreter to use on the host; None to look for one.
+        patience: seconds of attempts before a host counts as unreachable.
+    """
+
+    shares_files = False
+    # Those of pools: a provider asks about hosts over the connections that there are.
+    live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
+
+    def __init__(
+        self, target: Target, folder: str, *, python: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        self.target = target
+        self.folder = folder
+        self.python = python
+        self.patience = patience
+        self.loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._linking = asyncio.Lock()
+        self._facts: dict[str, Any] = {}
+        self._forwards = True  # until the host has refused to
+        self.untouched = False  # being prepared, and nothing was left on the host so far
+
+    # -- preparing ---------------------------------------------------------------------------------------
+
+    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+        """Connect; send what the host lacks; have the agent running.
+
+        Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
+        ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
+        ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
+        """
+        wanted = (config.get("image") or {}).get("python")
+        if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
+            raise UsageError(
+                f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
+                f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
+            )
+        report("running", detail=f"connecting to {self.target.host}")
+        self.untouched = True
+        SSHTransport.live.add(self)
+        deadline = time.monotonic() + self.patience
+        while True:
+            link = await self._connected(report, max(0.0, deadline - time.monotonic()))
+            try:
+                return await self._prepare(link, dict(config), report, gate)
+            except ConnectionError as error:
+                if not link.lost.is_set() or time.monotonic() > deadline:
+                    raise PoolError(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                report("running", detail=f"{error}; connecting again")
+
+    async def _connected(self, report: Report | None, patience: float) -> Link:
+        async with self._linking:
+            if self._link is None or self._link.lost.is_set():
+
+                def waiting(why: str, at: float) -> None:
+                    if report is not None:
+                        report("running", detail=f"{self.target.host}: {why}", retry_at=at)
+
+                self._link = await connect(self.target, patience=patience, waiting=waiting)
+            return self._link
+
+    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> Channel:
+        """A command channel on this node, connected where it was not; the caller closes it."""
+        link = await self._connected(None, self.patience)
+        return await Channel.open(link, python=self.python, folder=self.folder, said=said, status=status)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection that is not known to be lost."""
+        return self._link is not None and not self._link.lost.is_set()
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Address and port at which peers reach the host's SSH server, once it has told."""
+        address = self._facts.get("address")
+        return (address, self._facts["port"]) if address else None
+
+    async def _prepare(self, link: Link, config: dict[str, Any], report: Report, gate: Gate | None) -> None:
+        phase = "connected"
+        channel = await Channel.open(
+            link, python=self.python, folder=self.folder, said=lambda line: report(phase, detail=line)
+        )
+        try:
+            facts = self._facts = channel.facts
+            address = facts["address"]
+            report("connected", detail=describe(facts))
+            self._refuse_no_room(facts)
+            phase = "synced"
+            sent = await send_bundle(channel)
+            image = config.pop("image", None) or {}
+            given, config["path"] = config.get("path") or [], []
+            if facts["running"]:
+                report("synced", detail=sent)
+                report("installed", detail="the agent runs already")
+            else:
+                there, detail = await send_workdir(channel, config.get("cwd") or "", image, gate)
+                report("synced", detail=f"{sent}; {detail}")
+                phase = "installed"
+                config["python"] = facts["python"]
+                if any(image.get(part) for part in ("pip", "apt", "setup")):
+                    if gate is not None:
+                        await gate.arrive(config["node"])
+                    report("installed", detail="looking at the environment")
+                    env = config.get("env") or {}
+                    config |= await channel.ask("environment", image=image, env=env, cwd=there)
+                else:
+                    report("installed", detail="nothing to install")
+                config["path"] = moved(given, config.get("cwd") or "", there)
+                config["cwd"] = there
+            config |= {
+                "folder": f"{facts['root']}/pools/{self.folder}",
+                "socket": facts["socket"],
+                "bundle": f"{facts['root']}/bundle-{bundle().name}",
+                "address": config.get("address") or address or "127.0.0.1",
+                "accelerators": config.get("accelerators") or len(facts["gpus"]),
+            }
+            self.untouched = False
+            started = await channel.start(config)
+            facts["socket"] = started["socket"]
+        finally:
+            channel.close()
+
+    def _refuse_no_room(self, facts: Mapping[str, Any]) -> None:
+        if not facts["root"]:
+            tried = "; ".join(facts["unusable"])
+            raise PoolError(
+                f"Host {self.target.host} has no folder that its user can write to with room to spare "
+                f"({tried}). Free some space there, or set XDG_CACHE_HOME in its ~/.ssh/environment or shell."
+            )
+
+    # -- the agent's socket ------------------------------------------------------------------------------
+
+    async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
+        """Connect to the agent's socket, over a new SSH connection where the old one is gone."""
+        SSHTransport.live.add(self)
+        try:
+            link = await self._connected(None, 0)
+            if not self._facts:
+                channel = await self.channel()
+                self._facts = channel.facts
+                channel.close()
+            if self._forwards:
+                forwarded = await self._forward(link, on_data, on_lost)
+                if forwarded is not None:
+                    return forwarded
+            return await self._relay(link, on_data, on_lost)
+        except HostKeyError:
+            raise
+        except (PoolError, asyncssh.Error) as error:
+            raise ConnectionError(str(error)) from error
+
+    async def _forward(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe | None:
+        pipe = pipes.Forwarded(on_data, on_lost)
+        try:
+            await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
+        except asyncssh.ChannelOpenError:
+            if link.lost.is_set():
+                raise
+            # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
+            return None
+        return pipe
+
+    async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
+        word = f"skyward-{secrets.token_hex(8)}"
+        facts = self._facts
+        relay = f"{facts['root']}/bundle-{bundle().name}/skyward_core/agent/relay.py"
+        command = shlex.join(["exec", facts["python"], "-I", "-S", relay, facts["socket"], word])
+        pipe = pipes.Relayed(on_data, on_lost, word.encode())
+        await open_session(link, command, pipe)
+        await pipe.joined
+        self._forwards = False
+        return pipe
+
+    # -- files -------------------------------------------------------------------------------------------
+
+    async def put(self, source: Path, name: str) -> None:
+        """Copy a file of the client into the agent's folder, as ``blobs/<name>``: whole, or not at all.
+
+        Raises:
+            ConnectionError: the host cannot be reached, or did not take it.
+        """
+        deadline = time.monotonic() + self.patience
+        while True:
+            try:
+                link = await self._connected(None, max(0.0, deadline - time.monotonic()))
+                return await self._put(link, source, name)
+            except PoolError as error:
+                raise ConnectionError(str(error)) from error
+            except ConnectionError:
+                if not link.lost.is_set() or time.monotonic() > deadline:
+                    raise
+
+    async def _put(self, link: Link, source: Path, name: str) -> None:
+        size = source.stat().st_size
+        word = f"skyward-{secrets.token_hex(8)}"
+        blobs = f"{self._facts['root']}/pools/{self.folder}/blobs"
+        command = f"exec sh -c '{_PUT}' skyward {shlex.join([blobs, name, str(size), word])}"
+        lines = Lines()
+        channel = await open_session(link, command, lines)
+        try:
+            with source.open("rb") as file:
+                while data := file.read(CHUNK):
+                    channel.write(data)
+                    await lines.writable.wait()
+            channel.write_eof()
+            while (line := await lines.lines.get()) is not None:
+                if line == word.encode():
+                    return
+        except (OSError, asyncssh.Error) as error:
+            raise ConnectionError(f"lost the connection to host {self.target.host}") from error
+        finally:
+            channel.close()
+        said = lines.errors.decode(errors="replace").strip() or "the connection was lost"
+        raise ConnectionError(f"host {self.target.host} did not take the file {name} ({size} bytes): {said}")
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        """There is no shorter way than asking the agent."""
+        return False
+
+    async def close(self) -> None:
+        """Close the connection; the agent goes on."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+
+def describe(facts: Mapping[str, Any]) -> str:
+    """A host in one line, from what it said of itself."""
+    version = ".".join(map(str, facts["version"]))
+    parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
+    gpus = facts["gpus"]
+    parts += [f"{len(gpus)} x {gpus[0]}" if len(set(gpus)) == 1 else ", ".join(gpus)] if gpus else []
+    parts += [f"{facts['free'] / 1e9:.0f} GB free"] if "free" in facts else []
+    offset = facts["time"] - time.time()
+    if abs(offset) > CLOCK_SLACK:
+        parts.append(f"its clock is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}")
+    return ", ".join(parts)
+
+
+async def send_bundle(channel: Channel) -> str:
+    """Have the bundle on the host; says what that took."""
+    if channel.facts["bundle"]:
+        return "bundle is there"
+    archive = bundle().archive
+    await channel.ask("bundle", archive)
+    return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
+
+
+async def send_workdir(
+    channel: Channel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+) -> tuple[str, str]:
+    """Bring the host's copy of the working folder up to date: where it is there, and what that took.
+
+    Raises:
+        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit.
+    """
+    if not cwd:
+        return "", "no working folder"
+    folder = Path(cwd).resolve()
+    unfit = why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder")
+    if unfit and image.get("workdir"):
+        raise PoolError(f"{unfit}, so it is not sent to the nodes: name another one with Image(workdir=...).")
+    if unfit:
+        return "", f"{unfit}, so it is not sent: put the script into a folder of its own"
+
+    def make() -> workdir.Snapshot:
+        return workdir.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
+
+    snapshot = gate.share(folder, make) if gate is not None else make()
+    try:
+        items, listing = await snapshot.files()
+    except workdir.TooLarge as error:
+        raise PoolError(str(error)) from error
+    name = workdir.name_of(folder)
+    total = sum(item.size for item in items)
+    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > workdir.WARNING else ""
+    there = await channel.ask("manifest", listing, name=name)
+    if there.get("current"):
+        return there["folder"], f"none of {len(items)} files has changed{much}"
+    doubtful = dict(there["doubtful"])
+    changed = await snapshot.differ(doubtful) if doubtful else []
+    wanted = sorted({*there["wanted"], *changed})
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
+        compressed = bool(wanted) and await snapshot.pack(wanted, contents)
+        size = contents.tell()
+        same = sorted(doubtful.keys() - set(changed))
+        await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
+    return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:
+    """Those of the client's import paths that lie in its working folder, as they are on the host."""
+    if not (cwd and there):
+        return []
+    root = Path(cwd).resolve()
+    inside = [path for path in map(Path.resolve, map(Path, paths)) if path.is_relative_to(root)]
+    return [str(Path(there) / path.relative_to(root)) for path in inside]

@@ -1,0 +1,73 @@
+"""The frames that client, agent and worker speak. Standard library only.
+
+A frame is two lengths (header, body; unsigned 32 bits, network order), a JSON object, and raw bytes. The header
+says what it is under "t"; the body is opaque (a pickle, a piece of a file) and is never looked into on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+VERSION = 1
+CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
+INLINE = 64 * 1024  # larger payloads and results travel as files
+
+Header = dict[str, Any]
+
+_LENGTHS = struct.Struct("!II")
+_HEADER_LIMIT = 64 << 20
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_decode = json.JSONDecoder().decode
+
+
+class WireError(Exception):
+    """The other side does not speak this protocol."""
+
+
+def frame(header: Header, body: bytes = b"") -> bytes:
+    """One frame as bytes."""
+    head = _encode(header).encode("utf-8", "surrogatepass")
+    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
+
+
+class Decoder:
+    """Turns a stream of bytes back into frames."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
+        """Take bytes as they come; yield the frames they complete.
+
+        Raises:
+            WireError: the bytes are no frame.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while len(buffer) - start >= 8:
+                head, body = _LENGTHS.unpack_from(buffer, start)
+                if head > _HEADER_LIMIT:
+                    raise WireError(f"a header of {head} bytes is not of this protocol")
+                stop = start + 8 + head + body
+                if len(buffer) < stop:
+                    break
+                middle = start + 8 + head
+                try:
+                    header = _decode(buffer[start + 8 : middle].decode("utf-8", "surrogatepass"))
+                except (ValueError, RecursionError) as error:
+                    raise WireError(f"a header does not parse: {error}") from error
+                if type(header) is not dict or "t" not in header:
+                    raise WireError("a header does not say what it is")
+                payload = bytes(memoryview(buffer)[middle:stop])
+                start = stop
+                yield header, payload
+        finally:
+            if start:
+                del buffer[:start]

@@ -1,0 +1,1 @@
+"""The terminal face of skyward: the ``skyward-tui`` command and the app it opens."""

@@ -1,0 +1,206 @@
+"""Every action of the app, once: id, keys, what it says of itself, whether it destroys something.
+
+Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``.
+The ids are what a ``[keys]`` table in ``skyward.toml`` remaps (``"log.follow" = "f"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+SCOPES = {
+    "app": "Everywhere",
+    "pools": "Pools",
+    "launch": "Launch form",
+    "run": "Pool and run",
+    "panel": "Panels (ranks, nodes, numbers)",
+    "log": "Log pane",
+    "errors": "Errors",
+    "files": "File and accelerator pickers",
+    "hostkey": "Unknown host key",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a person can do.
+
+    Attributes:
+        id: ``scope.name``.
+        keys: comma-separated keys, in Textual's names.
+        call: the Textual action.
+        label: one or two words, for the hint line; empty where it is not hinted.
+        help: a sentence for the help, the palette and the documentation.
+        dangerous: whether it ends something.
+        priority: whether it wins over the focused widget.
+    """
+
+    id: str
+    keys: str
+    call: str
+    label: str
+    help: str
+    dangerous: bool = False
+    priority: bool = False
+
+    @property
+    def scope(self) -> str:
+        return self.id.partition(".")[0]
+
+    @property
+    def shown_keys(self) -> tuple[str, ...]:
+        """The keys as a person reads them."""
+        return tuple(_SHOWN.get(key, key) for key in self.keys.split(","))
+
+
+_SHOWN = {
+    "question_mark": "?",
+    "colon": ":",
+    "slash": "/",
+    "ampersand": "&",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+    "escape": "esc",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+    "home": "home",
+    "end": "end",
+}
+
+ACTIONS: tuple[Action, ...] = (
+    Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
+    Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
+    Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
+    # Pools
+    Action("pools.open", "enter", "open", "open", "Open the pool"),
+    Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
+    Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
+    Action("pools.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
+    Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
+    Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
+    # Launch form
+    Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True),
+    Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
+    Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator of the catalogue"),
+    Action(
+        "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
+    ),
+    Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
+    Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
+    Action("launch.back", "escape", "back", "back", "Back, nothing launched"),
+    # Pool and run
+    Action("run.previous_rank", "left_square_bracket", "step_rank(-1)", "[ ] rank", "Previous rank"),
+    Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
+    Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
+    Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
+    Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
+    Action("run.find", "slash", "find", "find", "Find in the log; n and N go on"),
+    Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),
+    Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
+    Action("run.filter", "ampersand", "filter", "filter", "Show only the lines that match; ! first inverts"),
+    Action("run.follow", "f", "follow", "follow", "Follow the newest line"),
+    Action("run.pause", "space", "pause", "pause", "Pause or follow"),
+    Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
+    Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
+    Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
+    Action("run.save", "S", "save", "save", "Save this log and the results to files"),
+    Action("run.ranks", "1", "panel('ranks')", "", "Go to the ranks"),
+    Action("run.log", "2", "panel('log')", "", "Go to the log"),
+    Action("run.phases", "3", "panel('phases')", "", "Go to the nodes"),
+    Action("run.results", "4", "panel('results')", "", "Go to the results"),
+    Action("run.numbers", "5", "panel('numbers')", "", "Go to the numbers of the ranks"),
+    Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
+    Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
+    Action("run.launch", "L", "launch_here", "", "Launch another run on this pool"),
+    Action("run.cancel", "C", "cancel", "", "Cancel the run; the pool stays", dangerous=True),
+    Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
+    Action(
+        "run.back", "escape", "back", "", "Close what is open: find, filter, zoom; then back to the pools"
+    ),
+    Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
+    # Ranks and nodes
+    Action("panel.up", "up,k", "step(-1)", "", "Up; among numbers, the one above"),
+    Action("panel.down", "down,j", "step(1)", "", "Down; among numbers, the one below"),
+    Action("panel.left", "left,h", "sideways(-1)", "", "Left, in the grid"),
+    Action("panel.right", "right,l", "sideways(1)", "", "Right, in the grid"),
+    Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
+    Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
+    Action("panel.first", "home,g", "edge(0)", "", "First"),
+    Action("panel.last", "end,G", "edge(-1)", "", "Last"),
+    Action("panel.open", "enter", "open", "", "Read the rank's log"),
+    # Log pane
+    Action("log.up", "up,k", "move(-1)", "", "Up a line"),
+    Action("log.down", "down,j", "move(1)", "", "Down a line"),
+    Action("log.page_up", "pageup,b", "page(-1)", "", "Page up"),
+    Action("log.page_down", "pagedown", "page(1)", "", "Page down"),
+    Action("log.half_up", "ctrl+u", "page(-0.5)", "", "Half a page up"),
+    Action("log.half_down", "ctrl+d", "page(0.5)", "", "Half a page down"),
+    Action("log.start", "home,g", "start", "", "The oldest line held"),
+    Action("log.end", "end,G", "follow", "", "The newest line, and follow"),
+    Action("log.left", "left,h", "sideways(-1)", "", "Left"),
+    Action("log.right", "right,l", "sideways(1)", "", "Right"),
+    # Errors
+    Action("errors.log", "enter", "log", "log", "Read that rank's log"),
+    Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
+    Action("errors.back", "escape,q,e", "back", "back", "Back"),
+    # File picker
+    Action("files.up", "up", "step(-1)", "", "Up"),
+    Action("files.down", "down", "step(1)", "", "Down"),
+    Action("files.back", "escape", "cancel", "back", "Back, nothing chosen"),
+    # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
+    Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
+    Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
+)
+
+
+def of(*scopes: str) -> Iterator[Action]:
+    """The actions of some scopes, scope by scope."""
+    return (action for scope in scopes for action in ACTIONS if action.scope == scope)
+
+
+def bindings(scope: str) -> list[BindingType]:
+    """A scope's Textual bindings; their ids are the actions' own."""
+    return [
+        Binding(a.keys, a.call, a.label or a.help, show=False, id=a.id, priority=a.priority)
+        for a in of(scope)
+    ]
+
+
+def keys_page() -> str:
+    """``docs/keys.md``: every key, as Markdown."""
+    lines = [
+        "# Keys",
+        "",
+        "Made from `skyward_tui/actions.py` by `python -m skyward_tui.actions`; a test keeps it true.",
+        "In the app, `?` shows the same. Remap any of them by its id in `skyward.toml`:",
+        "",
+        "```toml",
+        "[keys]",
+        '"run.follow" = "F"',
+        "```",
+        "",
+        "`ctrl+c` never ends a run: it copies a selection, or says how to quit. tab and shift+tab move",
+        "between panels and fields.",
+        "Keys marked † end something and ask first.",
+    ]
+    for scope, title in SCOPES.items():
+        lines += ["", f"## {title}", "", "| key | what it does | id |", "|---|---|---|"]
+        for action in of(scope):
+            keys = " ".join(f"`{key}`" for key in action.shown_keys)
+            lines.append(f"| {keys} | {action.help}{' †' if action.dangerous else ''} | `{action.id}` |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(keys_page())

@@ -1,0 +1,245 @@
+"""The app: a session of the core, a stack of screens, one pump. It holds no logic of pools.
+
+Screens are imported when first shown, and the core's session is made in a thread after the first paint, so
+that starting costs Textual's own import and little more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from .actions import bindings
+from .host_keys import HostKeyQuestions
+from .theme import SKYWARD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from skyward_core.session import Session
+    from skyward_core.views import PoolView
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
+REFRESH_SECONDS = 1.0
+DETACH_SECONDS = 5.0
+MIN_WIDTH, MIN_HEIGHT = 60, 15
+
+
+def _new_session() -> Session:
+    from skyward_core.session import Session
+
+    return Session()
+
+
+async def settled(future: Future[T]) -> T:
+    """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+SWITCH_INTERVAL = 0.0005  # seconds
+
+
+class SkywardApp(App[None]):
+    """Launch, watch and tear down pools.
+
+    Args:
+        session_factory: makes the session, called once in a thread; it may take its time and may raise.
+        clock: Unix time in seconds.
+    """
+
+    TITLE = "skyward"
+    BINDINGS = bindings("app")
+    ENABLE_COMMAND_PALETTE = True
+    ESCAPE_TO_MINIMIZE = False
+    # Classes that screens get: -narrow shows the log alone, -slim and -flat nothing but "terminal too small".
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (MIN_WIDTH, "-narrow"), (100, "-normal"), (140, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
+    CSS: ClassVar[str] = """
+    ToastRack { display: none; }
+    """
+
+    def __init__(
+        self,
+        session_factory: Callable[[], Session] = _new_session,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
+        # would hold up every key press here by several of them.
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        self.clock = clock
+        self.session: Session | None = None
+        self.session_error = ""
+        self.host_keys = HostKeyQuestions(self)
+        self._session_factory = session_factory
+        self._refreshing: Future[list[PoolView]] | None = None
+        self._refresh_error = ""
+        self.register_theme(SKYWARD)
+        self.theme = SKYWARD.name
+        if "SSH_CONNECTION" in os.environ:
+            self.animation_level = "none"
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """What our screens need of a theme beyond Textual's own variables."""
+        return {"muted": "$foreground 55%"}
+
+    # Start and pump
+
+    def get_default_screen(self) -> Screen[Any]:
+        from .screens.pools import PoolsScreen
+
+        return PoolsScreen()
+
+    def on_mount(self) -> None:
+        frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
+        self.set_interval(1 / frames, self._pump)
+        self.set_interval(REFRESH_SECONDS, self.refresh_pools)
+        self.call_after_refresh(self.run_worker, self._open_session(), name="session")
+
+    async def _open_session(self) -> None:
+        from skyward_core import config
+        from skyward_core.errors import SkywardError
+
+        try:
+            self.session = await asyncio.to_thread(self._session_factory)
+            keys = config.settings().get("keys", {})
+            self.set_keymap({str(key): str(value) for key, value in keys.items()})
+            if self.session.notice:
+                self.flash(self.session.notice, "error")
+        except (SkywardError, OSError) as error:
+            self.session_error = str(error)
+        self.refresh_pools()
+
+    def _pump(self) -> None:
+        from .screens.base import BaseScreen
+
+        screen = self._front(BaseScreen)
+        # While the app shuts down its screens lose their widgets one by one.
+        if self.is_running and screen is not None and screen.is_mounted:
+            screen.pulse(self.clock())
+
+    def _front(self, kind: type[S]) -> S | None:
+        """The topmost screen of a kind; dialogs may lie over it."""
+        return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
+
+    def refresh_pools(self) -> None:
+        """Look for pools that others made; one look at a time."""
+        session, last = self.session, self._refreshing
+        if session is None or (last is not None and not last.done()):
+            return
+        error = None if last is None else last.exception()
+        if error is not None and str(error) != self._refresh_error:
+            self.flash(f"looking for pools failed: {error}", "error")
+        self._refresh_error = "" if error is None else str(error)
+        self._refreshing = session.refresh()
+
+    # What screens ask of it
+
+    def pools(self) -> list[PoolView]:
+        return [] if self.session is None else self.session.pools()
+
+    def find_pool(self, name: str) -> PoolView | None:
+        """The newest pool of that name."""
+        return next((pool for pool in self.pools() if pool.name == name), None)
+
+    def flash(self, text: str, kind: str = "info") -> None:
+        """Show a message on whatever full screen is there: "info", "done" or "error"."""
+        from .screens.base import BaseScreen
+
+        if (screen := self._front(BaseScreen)) is not None:
+            screen.flash(text, kind)
+
+    def tell(self, title: str, text: str) -> None:
+        """Show what is too long, or too grave, for a line that goes away; it stays until it is closed."""
+        from .screens.ask import ChoiceScreen
+
+        self.push_screen(ChoiceScreen(title, text, [("close", "Close", False)], escape="close"))
+
+    def copy(self, text: str, what: str) -> None:
+        """Put text on the terminal's clipboard (OSC 52), and say so."""
+        if not text:
+            return self.flash(f"no {what} to copy")
+        self.copy_to_clipboard(text)
+        return self.flash(f"copied {what} ({len(text):,} characters)", "done")
+
+    @on(HostKeyQuestions.News)
+    def _ask_about_host_keys(self) -> None:
+        self.host_keys.show()
+
+    def on_unmount(self) -> None:
+        self.host_keys.close()
+
+    # Actions
+
+    def action_help(self) -> None:
+        from .screens.help import HelpScreen
+
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen())
+
+    def action_help_quit(self) -> None:
+        """ctrl+c never ends anything."""
+        self.flash("ctrl+c ends nothing here: ctrl+q quits, and asks first while pools are up")
+
+    async def action_quit(self) -> None:
+        self.action_ask_quit()
+
+    def action_ask_quit(self) -> None:
+        """Quit at once where nothing is up, else ask what becomes of the pools."""
+        live = [pool.name for pool in self.pools() if pool.is_live]
+        if not live:
+            self._leave()
+            return
+        from .screens.quit import QuitScreen
+
+        if not isinstance(self.screen, QuitScreen):
+            self.push_screen(QuitScreen(live), self._quit_as)
+
+    def _quit_as(self, choice: str | None) -> None:
+        if choice == "keep":
+            self._leave()
+        elif choice == "down":
+            from .screens.teardown import TeardownScreen
+
+            names = [pool.name for pool in self.pools() if pool.is_live]
+            self.push_screen(TeardownScreen(names), self._quit_if)
+
+    def _quit_if(self, all_gone: bool | None) -> None:
+        if all_gone:
+            self._leave()
+
+    @work(exclusive=True, group="leave")
+    async def _leave(self) -> None:
+        """Let go of the pools and end; a link that hangs holds nobody up."""
+        if self.session is not None:
+            if self.host_keys.close():
+                await self._starts_ended()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self.session.detach), DETACH_SECONDS)
+        self.exit()
+
+    async def _starts_ended(self) -> None:
+        """A start that was refused a host key on the way out ends, and the ledger knows it."""
+        deadline = time.monotonic() + DETACH_SECONDS
+        while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
+            await asyncio.sleep(0.02)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The palette: every action of this screen, then Textual's theme choice."""
+        from .screens.palette import commands
+
+        yield from commands(self, screen)
+        yield SystemCommand("Theme", "Change the colours", self.action_change_theme)

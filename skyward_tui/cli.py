@@ -1,0 +1,231 @@
+"""The ``skyward-tui`` command: names, options, help. What a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from .commands.console import Console
+
+_json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
+
+
+class _Ranks(click.ParamType[int | str]):
+    """A number of ranks, or "gpu"."""
+
+    name = "N|gpu"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        if value == "gpu":
+            return "gpu"
+        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
+            return int(value)
+        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
+
+
+def main() -> NoReturn:
+    """Run the command and end with its exit status (``docs/exit-codes.md``)."""
+    try:
+        status = cli.main(prog_name="skyward-tui", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = 130
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def _console(as_json: bool) -> Iterator[Console]:
+    """Where the command's output goes; an error ends there as one line, and in the exit status."""
+    from skyward_core import exits
+    from skyward_core.errors import SkywardError
+
+    from .commands.console import Console
+
+    console = Console(as_json)
+    try:
+        yield console
+    except SkywardError as error:
+        console.fail(error)
+        sys.exit(exits.of_error(error))
+    except BrokenPipeError:
+        console.silence()
+        sys.exit(exits.FAILED)
+    except OSError as error:
+        console.fail(error)
+        sys.exit(exits.FAILED)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(context: click.Context) -> int:
+    """Rent or borrow machines, run a Python function on all of them, watch it live, take it all down.
+
+    Without a command, the app opens.
+    """
+    if context.invoked_subcommand is not None:
+        return 0
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+    from .app import SkywardApp
+
+    SkywardApp().run()
+    return 0
+
+
+@cli.command()
+@click.argument("target", metavar="SCRIPT[:FUNCTION]")
+@click.option(
+    "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
+)
+@click.option("--provider", metavar="NAME", help="Where the machines come from.  [default: local]")
+@click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
+@click.option(
+    "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
+)
+@click.option("--ranks-per-node", type=_Ranks(), help="Processes on each machine.  [default: 1]")
+@click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
+@click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin of the pool; repeatable.")
+@click.option("--one", is_flag=True, help="Run on one node only.")
+@click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
+@click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
+@click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
+@click.option(
+    "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
+)
+@_json
+def run(as_json: bool, **wishes: Any) -> int:
+    """Run a script's function on every rank of a pool, and show what each gives back.
+
+    The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
+    terminal it cancels, as SIGTERM does. A second one tears down.
+    """
+    with _console(as_json) as console:
+        from .commands.run import Wish
+        from .commands.run import run as execute
+
+        return execute(Wish(**wishes), console)
+
+
+@cli.command()
+@_json
+def ls(as_json: bool) -> int:
+    """List the pools that are up, with their runs."""
+    with _console(as_json) as console:
+        from .commands.look import ls as execute
+
+        return execute(console)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
+@_json
+def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
+    """Print what the ranks of a run printed, also when the pool is gone.
+
+    Their standard output goes to ours, their standard error to ours.
+    """
+    with _console(as_json) as console:
+        from .commands.look import logs as execute
+
+        return execute(run, rank, follow, console)
+
+
+@cli.command()
+@click.argument("run")
+@_json
+def results(run: str, as_json: bool) -> int:
+    """Show the outcomes of a run, and end with its exit status."""
+    with _console(as_json) as console:
+        from .commands.look import results as execute
+
+        return execute(run, console)
+
+
+@cli.command()
+@click.argument("pool")
+@_json
+def attach(pool: str, as_json: bool) -> int:
+    """Watch what runs on a pool, until it ends."""
+    with _console(as_json) as console:
+        from .commands.run import attach as execute
+
+        return execute(pool, console)
+
+
+@cli.command()
+@click.argument("run")
+@_json
+def cancel(run: str, as_json: bool) -> int:
+    """Stop a run on all its ranks; the pool stays up."""
+    with _console(as_json) as console:
+        from .commands.manage import cancel as execute
+
+        return execute(run, console)
+
+
+@cli.command()
+@click.argument("pools", metavar="POOL...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All pools that are up.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@_json
+def down(pools: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> int:
+    """Tear pools down, and show the receipts.
+
+    Ends with 3 where something may still be running.
+    """
+    if bool(pools) == everything:
+        raise click.UsageError("name the pools to tear down, or give --all")
+    with _console(as_json) as console:
+        from .commands.manage import down as execute
+
+        return execute(pools, everything, yes, console)
+
+
+@cli.command()
+@click.argument("host")
+@click.option(
+    "--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual."
+)
+@click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
+@_json
+def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
+    """Show a host's key, and accept it after a look at its fingerprint.
+
+    One that differs from a key that is known is refused.
+    """
+    with _console(as_json) as console:
+        from .commands.hosts import trust as execute
+
+        return execute(host, known_hosts, yes, console)
+
+
+@cli.command()
+@click.argument("pool")
+@click.argument("node", type=click.IntRange(min=0), default=0)
+@click.option("--include", is_flag=True, help="Put the pools' names into ~/.ssh/config, for plain ssh.")
+def ssh(pool: str, node: int, include: bool) -> int:
+    """Open a shell on a node of a pool."""
+    with _console(False) as console:
+        from .commands.hosts import shell as execute
+
+        return execute(pool, node, include, console)
+
+
+@cli.command()
+@_json
+def doctor(as_json: bool) -> int:
+    """Check what pools need: Python, terminal, folders, ledger, providers."""
+    with _console(as_json) as console:
+        from .commands.doctor import doctor as execute
+
+        return execute(console)

@@ -1,0 +1,111 @@
+"""``skyward-tui doctor``: whether this machine can do what will be asked of it, in plain words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+
+from skyward_core import config, exits, providers
+from skyward_core.errors import SkywardError
+from skyward_core.ledger import VERSION, Ledger
+from skyward_core.providers.base import Check
+
+from .console import Console
+from .report import table
+
+FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
+SMALLEST = (80, 24)
+
+_LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
+
+
+def doctor(console: Console) -> int:
+    """Check what pools need, and print a line for each; exit status 1 where something cannot work."""
+    checks = [_python(), _terminal(), _files(), *_folders(), *_providers()]
+    lines = table([(f"{_LOOKS[c.state][0]} {c.state}", c.subject, c.detail) for c in checks])
+    if console.as_json:
+        rows = [{"subject": c.subject, "state": c.state, "detail": c.detail} for c in checks]
+        console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
+    else:
+        for line, check in zip(lines, checks, strict=True):
+            console.say(console.paint(line, _LOOKS[check.state][1]))
+    return exits.FAILED if any(c.state == "fail" for c in checks) else exits.OK
+
+
+def _python() -> Check:
+    return Check(
+        "python", "ok", f"{platform.python_version()} at {sys.executable}; nodes need the same minor version"
+    )
+
+
+def _terminal() -> Check:
+    if not sys.stdout.isatty():
+        return Check("terminal", "warn", "none here: the app needs one, the other commands do not")
+    size = shutil.get_terminal_size()
+    name = os.environ.get("TERM", "")
+    if size < SMALLEST:
+        return Check("terminal", "warn", f"{size.columns}x{size.lines}; the app wants at least 80x24")
+    return Check("terminal", "ok", f"{name or 'unnamed'}, {size.columns}x{size.lines}")
+
+
+def _files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < FILES_WANTED:
+        return Check(
+            "open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})"
+        )
+    return Check("open files", "ok", f"limit {soft}")
+
+
+def _folders() -> Iterator[Check]:
+    try:
+        home = config.home()
+        probe = home / f".doctor-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+        config.socket_dir(home)
+    except SkywardError as error:
+        yield Check("folders", "fail", str(error))
+        return
+    except OSError as error:
+        yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
+        return
+    yield Check("folders", "ok", f"state is kept in {home}")
+    try:
+        ledger = Ledger()
+    except SkywardError as error:
+        yield Check("ledger", "fail", str(error))
+        return
+    live = [row.name for row in ledger.live()]
+    ledger.close()
+    if ledger.set_aside is not None:
+        said = f"it could not be read and was kept as {ledger.set_aside}; a new one begins"
+        yield Check("ledger", "warn", said)
+    else:
+        yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
+
+
+def _providers() -> Iterator[Check]:
+    yield from _checked("local", "local")
+    try:
+        groups = list(config.settings().get("hosts", {}))
+    except SkywardError as error:
+        yield Check("settings", "fail", str(error))
+        return
+    for group in groups:
+        # Of a host that is in several groups the same is true in each.
+        yield from _checked(f"group {group}", "ssh", f"@{group}")
+    if not groups:
+        yield Check("ssh", "ok", "no groups under [hosts] in skyward.toml, so no hosts to look at")
+
+
+def _checked(subject: str, provider: str, *arguments: str) -> Iterator[Check]:
+    try:
+        yield from asyncio.run(providers.by_name(provider)(*arguments).check())
+    except (SkywardError, OSError) as error:
+        yield Check(subject, "fail", str(error))

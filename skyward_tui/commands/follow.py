@@ -1,0 +1,175 @@
+"""Waiting, on the main thread, for what the session does: logs are printed and signals heeded meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Any, Literal, TypeVar
+
+from skyward_core.events import Event, NodeLink, NodePhase, PoolState
+
+from .console import Console
+
+T = TypeVar("T")
+Choice = Literal["detach", "cancel", "down"]
+
+PATIENCE = 1.0  # seconds of silence after which we say what we wait for
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
+
+
+class Interrupted(Exception):
+    """A signal came while something was awaited, or nobody reads our output any more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Follower:
+    """One inbox for what may come while a command waits: log chunks, events, results, signals.
+
+    The session's thread only puts things in; all printing happens on the thread that waits, so that a slow
+    terminal never holds up the session.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._printer = console.logs()
+        self._asking = False
+        self._leaving = False
+        self._alone = False  # our reader has left, and that was told
+        self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
+
+    def on_event(self, event: Event) -> None:
+        """Take an event of a pool; called on the session's thread."""
+        self._inbox.put(event)
+
+    def on_log(self, rank: int, stream: str, at: int, data: bytes) -> None:
+        """Take a piece of log; called on the session's thread."""
+        self._inbox.put((rank, stream, data))
+
+    @contextmanager
+    def signals(self) -> Iterator[None]:
+        """Turn SIGINT, SIGTERM and SIGHUP into :class:`Interrupted`; those ignored from outside stay so."""
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, self._signalled)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def wait(self, future: Future[T], *, heed: bool = True) -> T:
+        """Print what comes until the future is done, and give its result or raise its exception.
+
+        Args:
+            heed: whether a signal ends the waiting. If not, it is only answered that this has to finish.
+
+        Raises:
+            Interrupted: a signal came; the future goes on.
+        """
+        future.add_done_callback(self._inbox.put)
+        while (item := self._next()) is not future:
+            if isinstance(item, signal.Signals):
+                if heed:
+                    raise Interrupted(item)
+                self._console.note("this must finish, so that nothing is left running; wait")
+            else:
+                self._show(item)
+                if self._console.unread and heed and not self._alone:
+                    self._alone = True
+                    raise Interrupted(signal.SIGPIPE)
+        return future.result()
+
+    def wait_until(self, come: Callable[[], bool]) -> None:
+        """Print what comes until it has made something true.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        while not come():
+            item = self._next()
+            if isinstance(item, signal.Signals):
+                raise Interrupted(item)
+            self._show(item)
+
+    def _next(self) -> object:
+        while True:
+            try:
+                item: object = self._inbox.get(timeout=PATIENCE)
+            except Empty:
+                self._tell_waiting()
+            else:
+                return item
+
+    def finish(self) -> None:
+        """Print what is still in the inbox, and last lines that never ended."""
+        while not self._inbox.empty():
+            self._show(self._inbox.get())
+        self._say(self._printer.finish)
+
+    def ask(self, run: str) -> Choice:
+        """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down"."""
+        self._say(self._printer.flush)
+        sys.stderr.write(
+            f"\n{run} goes on meanwhile. [d]etach and leave it running (default), "
+            "[c]ancel it and keep the pool, [t]ear the pool down? "
+        )
+        sys.stderr.flush()
+        self._asking = True
+        try:
+            while (answer := sys.stdin.readline().strip().lower()) not in _ANSWERS:
+                sys.stderr.write("d, c or t? ")
+                sys.stderr.flush()
+        except KeyboardInterrupt:
+            self._console.note("")
+            return "down"
+        finally:
+            self._asking = False
+        return _ANSWERS[answer]
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self._asking:
+            raise KeyboardInterrupt
+        self._inbox.put(signal.Signals(number))
+
+    def _show(self, item: object) -> None:
+        match item:
+            case (int(rank), str(stream), bytes(data)):
+                self._say(self._printer.feed, rank, stream, data)
+                if self._inbox.empty():
+                    self._say(self._printer.flush)
+            case NodePhase(phase="ready" | "gone"):
+                self._waiting.pop(item.node, None)
+            case NodePhase():
+                self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ")
+                if item.retry_at is not None:
+                    self._tell_waiting()
+            case NodeLink(up=False) if not self._leaving:
+                self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
+            case PoolState(state=state):
+                self._leaving |= state == "stopping"
+                if item.detail:
+                    self._console.note(f"pool {item.pool} {state}: {item.detail}")
+
+    def _say(self, act: Callable[..., None], *arguments: object) -> None:
+        try:
+            act(*arguments)
+        except OSError:
+            self._console.silence()
+
+    def _tell_waiting(self) -> None:
+        """Say what is waited for, once for each piece of news."""
+        for line in self._waiting.values():
+            self._console.note(line)
+        self._waiting.clear()

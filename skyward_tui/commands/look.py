@@ -1,0 +1,184 @@
+"""``skyward-tui ls``, ``logs`` and ``results``: what there is, and what there was."""
+
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+from skyward_core import exits
+from skyward_core.archive import log_ranges, merged, rank_of
+from skyward_core.errors import PoolError, UsageError
+from skyward_core.ledger import Ledger, RunRow
+from skyward_core.views import RunView, TaskView
+
+from ..widgets.text import duration, money
+from .console import Console
+from .reach import opened, recorded
+from .report import pool_json, run_json, show_run, table
+from .run import exit_status
+
+PERIOD = 0.05  # seconds between two looks at log files
+SETTLED = 0.3  # seconds without anything new after which a log has been read
+
+
+def ls(console: Console) -> int:
+    """The pools that are up, or whose end nobody has verified, with their runs."""
+    with opened(console) as session:
+        found = session.refresh().result()
+    pools = [pool for pool in found if pool.is_live]
+    for pool in found:
+        if not pool.is_live:
+            console.note(f"pool {pool.name}: {pool.detail}")
+    rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
+    for pool in pools:
+        runs = ", ".join(f"{run.id} {run.function} {run.state}" for run in pool.runs.values())
+        ready = f"{pool.nodes_ready}/{len(pool.nodes)}"
+        left = pool.lease_left(time.time())
+        ends = "" if left is None else f"in {duration(left)}"
+        price = f"{money(pool.price_hourly)}/h"
+        rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
+    if console.as_json:
+        console.result({"pools": [pool_json(pool) for pool in pools]})
+    else:
+        for line in table(rows) if pools else ["no pools are up"]:
+            console.say(line)
+    return exits.OK
+
+
+def results(run: str, console: Console) -> int:
+    """The outcomes of a run so far; ends with the status that the run ended with."""
+    with opened(console) as session:
+        row = recorded(session, run)
+        pool = session.ledger.pool(row.token)
+        view = _recall(session.ledger, row, pool.name)
+        if row.state == "running" and pool.ended_at is None:
+            # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
+            with suppress(PoolError):
+                view = session.attach(pool.name).result().runs.get(run, view)
+    if console.as_json:
+        console.result(run_json(view))
+    else:
+        console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
+        show_run(view, console)
+    return exits.OK if view.state == "running" else exit_status(view)
+
+
+def _recall(ledger: Ledger, row: RunRow, pool: str) -> RunView:
+    """A run as the ledger has it."""
+    view = RunView(row.run, pool, row.function, row.kind, row.total, row.opened_at)
+    view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
+    for outcome, _ in ledger.outcomes(row.run):
+        view.tasks[outcome.index] = TaskView(
+            outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
+        )
+        view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    return view
+
+
+def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
+    """What the ranks of a run printed: their standard output to ours, their standard error to ours.
+
+    Of one rank, lines come as they are; of all ranks, every line has its rank before it. With ``follow`` until
+    the run ends.
+    """
+    with opened(console) as session:
+        ledger, row = session.ledger, recorded(session, run)
+        if rank is not None and row.kind == "broadcast" and rank >= row.total:
+            raise UsageError(f"run {run} has ranks 0 to {row.total - 1}, not {rank}")
+        out = _Out(console, rank)
+        pool = ledger.pool(row.token)
+        if row.state == "running" and pool.ended_at is None:
+            session.attach(pool.name).result()
+            _follow(ledger, row, session.wait(pool.name, run) if follow else None, out)
+        else:
+            _print_recorded(ledger, row, out)
+    out.finish(run)
+    return exits.OK
+
+
+class _Out:
+    """Where log bytes go: to printers, or, for ``--json``, into one object."""
+
+    def __init__(self, console: Console, rank: int | None) -> None:
+        self.rank = rank
+        self._console = console
+        self._kept: dict[int, dict[str, bytearray]] = {}
+        self._printers = {
+            "out": console.logs(sys.stdout, prefix=rank is None),
+            "err": console.logs(sys.stderr, prefix=rank is None),
+        }
+
+    def put(self, name: str, data: bytes) -> None:
+        """Take bytes of a log file."""
+        rank, stream = rank_of(name), name.rpartition(".")[2]
+        if self.rank not in (None, rank):
+            return
+        if self._console.as_json:
+            kept = self._kept.setdefault(rank, {"out": bytearray(), "err": bytearray()})
+            kept[stream] += data
+        else:
+            self._printers[stream].feed(rank, name, data)
+            self._printers[stream].flush()
+
+    def finish(self, run: str) -> None:
+        for printer in self._printers.values():
+            printer.finish()
+        texts = [
+            {"rank": rank} | {stream: bytes(data).decode("utf-8", "replace") for stream, data in kept.items()}
+            for rank, kept in sorted(self._kept.items())
+        ]
+        self._console.result({"run": run, "logs": texts})
+
+
+def _print_recorded(ledger: Ledger, row: RunRow, out: _Out) -> None:
+    """What the ledger knows to be a run's part of the log files."""
+    folder, ranges = log_ranges(ledger, row.run)
+    for rank in sorted(ranges):
+        for name, spans in sorted(
+            ranges[rank].items(), reverse=True
+        ):  # what went well before what went wrong
+            for start, end in merged(spans):
+                out.put(name, _read(folder / name, start, end))
+
+
+def _follow(ledger: Ledger, row: RunRow, ended: Future[RunView] | None, out: _Out) -> None:
+    """A running run's part of the log files: from where those of runs before it ended.
+
+    It is read as it grows until ``ended`` is done; without that, until nothing has come for a moment.
+    """
+    folder, _ = log_ranges(ledger, row.run)
+    places: dict[str, int] = {}
+    for other in ledger.runs(row.token):
+        for _, log in ledger.outcomes(other.run) if other.run != row.run else ():
+            for name, (_, end) in log.items():
+                places[name] = max(end, places.get(name, 0))
+    quiet = 0.0
+    while True:
+        over = quiet >= SETTLED if ended is None else ended.done()
+        came = False
+        for path in sorted(folder.iterdir()):
+            if path.suffix == ".metrics":
+                continue
+            data = _read(path, places.get(path.name, 0), None)
+            places[path.name] = places.get(path.name, 0) + len(data)
+            out.put(path.name, data)
+            came |= bool(data)
+        if over:
+            break
+        quiet = 0.0 if came else quiet + PERIOD
+        time.sleep(PERIOD)
+    if ended is not None:
+        ended.result()
+
+
+def _read(path: Path, start: int, end: int | None) -> bytes:
+    """Bytes of a log file; nothing where it is not, or not yet."""
+    try:
+        with path.open("rb") as source:
+            source.seek(start)
+            return source.read() if end is None else source.read(end - start)
+    except FileNotFoundError:
+        return b""

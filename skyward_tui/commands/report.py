@@ -1,0 +1,149 @@
+"""Runs, pools and receipts as tables for people and as JSON objects for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skyward_core.ledger import Receipt
+from skyward_core.logs import prefix_of
+from skyward_core.outcome import Outcome
+from skyward_core.views import PoolView, RunView, TaskView
+
+from ..widgets.text import clip, count, number, one_line, took
+from .console import Console
+
+_GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
+_COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
+
+
+def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
+    """A run as one object; ranks that have not ended have the state they are in as outcome."""
+    return {
+        "run": run.id,
+        "pool": run.pool,
+        "function": run.function,
+        "ranks": [_rank_json(task) for _, task in sorted(run.tasks.items())],
+        "aggregate": run.aggregate(),
+        "root_cause": run.root_cause.to_json() if run.root_cause else None,
+        "receipt": receipt.to_json() if receipt else None,
+    }
+
+
+def _rank_json(task: TaskView) -> dict[str, Any]:
+    outcome = task.outcome
+    error = outcome.error if outcome else None
+    return {
+        "rank": task.rank,
+        "node": task.node,
+        "outcome": task.state,
+        "seconds": outcome.seconds if outcome else None,
+        "value": _value_json(outcome),
+        "error": {"type": error.type, "message": error.message, "traceback": error.traceback}
+        if error
+        else None,
+    }
+
+
+def _value_json(outcome: Outcome | None) -> Any:
+    summary = outcome.summary if outcome else None
+    if summary is None:
+        return None
+    return (
+        summary.json
+        if summary.is_json
+        else {"type": summary.type, "text": summary.text, "size": summary.size}
+    )
+
+
+def pool_json(pool: PoolView) -> dict[str, Any]:
+    """A pool as one object."""
+    return {
+        "name": pool.name,
+        "state": pool.state,
+        "provider": pool.provider,
+        "nodes": len(pool.nodes),
+        "nodes_ready": pool.nodes_ready,
+        "price_hourly": pool.price_hourly,
+        "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
+    }
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines with aligned columns; the last column may be as long as it likes."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def run_table(run: RunView) -> list[tuple[str, int | None]]:
+    """The result table: a line per rank, with the SGR code it may be coloured with."""
+    tasks = [task for _, task in sorted(run.tasks.items())]
+    rows = [("rank", "node", "outcome", "time", "result")]
+    for task in tasks:
+        name = (
+            prefix_of(task.rank)[:4]
+            if run.kind == "broadcast"
+            else f"#{task.index} {prefix_of(task.rank)[:4]}"
+        )
+        state = f"{_GLYPHS.get(task.state, '◌')} {task.state}"
+        rows.append(
+            (name, f"n{task.node}", state, took(task.outcome.seconds) if task.outcome else "", _note(task))
+        )
+    lines = table(rows)
+    return [
+        (lines[0], 1),
+        *((line, _COLORS.get(task.state)) for line, task in zip(lines[1:], tasks, strict=True)),
+    ]
+
+
+def _note(task: TaskView) -> str:
+    outcome = task.outcome
+    if outcome is None:
+        return ""
+    if outcome.error is not None:
+        said = one_line(outcome.error.message)
+        return f"{outcome.error.type}: {said}" if outcome.kind == "raised" else said
+    text = one_line(outcome.summary.text) if outcome.summary else ""
+    return (
+        f"{count(task.items, 'item')}; last {task.last_item.text}" if task.items and task.last_item else text
+    )
+
+
+def aggregate_lines(run: RunView) -> list[str]:
+    """Mean, spread and range of numeric results, a line for each name."""
+    return [
+        f"{name}: mean {number(row['mean'])} ± {number(row['std'])}, "
+        f"{number(row['min'])} … {number(row['max'])}, sum {number(row['sum'])} of {row['n']}"
+        for name, row in (run.aggregate() or {}).items()
+    ]
+
+
+def failure_lines(run: RunView) -> list[str]:
+    """Who failed first, how, and with which traceback."""
+    cause = run.root_cause
+    if cause is None:
+        return []
+    said = f"{cause.type}: {cause.message}".rstrip(": ") if cause.outcome == "raised" else cause.message
+    lines = [f"root cause: {prefix_of(cause.rank)[:4]} {cause.outcome}: {said}"]
+    task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
+    trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""
+    return [*lines, *trace.rstrip().splitlines()]
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """The proof of a teardown, or the alarm that there is none."""
+    if receipt.ok:
+        return f"pool {receipt.pool} is down: {receipt} ({took(receipt.seconds)})"
+    return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}"
+
+
+def show_run(run: RunView, console: Console) -> None:
+    """The result table, the aggregate and what failed."""
+    for line, color in run_table(run):
+        console.say(console.paint(clip(line, console.width), *([color] if color else [])))
+    for line in aggregate_lines(run):
+        console.say(line)
+    for line in failure_lines(run):
+        console.note(line)

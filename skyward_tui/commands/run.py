@@ -1,0 +1,259 @@
+"""``skyward-tui run`` and ``attach``: see a run to its end, and leave nothing half done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGINT
+from typing import Literal, cast
+
+from pydantic import ValidationError
+
+from skyward_core import accelerators, exits, providers
+from skyward_core.compute import in_words, made_up_name
+from skyward_core.errors import PoolExistsError, SkywardError, UsageError
+from skyward_core.folders import workdir
+from skyward_core.ledger import Receipt
+from skyward_core.metrics import numbers_line
+from skyward_core.payload import Task
+from skyward_core.plugins import by_name as plugin
+from skyward_core.providers.base import Provider
+from skyward_core.scripts import build_task, find_function, parse_arguments, split_target
+from skyward_core.session import Session
+from skyward_core.spec import Image, PoolSpec, Worker
+from skyward_core.views import PoolView, RunView
+
+from ..widgets.text import count
+from .console import Console
+from .follow import Choice, Follower, Interrupted
+from .reach import opened, up
+from .report import pool_json, receipt_line, run_json, show_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What ``run`` was asked for; None where nothing was said."""
+
+    target: str
+    arguments: Sequence[str] = ()
+    provider: str | None = None
+    hosts: str | None = None
+    nodes: int | None = None
+    ranks_per_node: int | Literal["gpu"] | None = None
+    accelerator: str | None = None
+    plugins: Sequence[str] = ()
+    one: bool = False
+    pool: str | None = None
+    keep: bool = False
+    detach: bool = False
+    timeout: float | None = None
+
+    @property
+    def shapes_pool(self) -> bool:
+        return bool(self.plugins) or any(
+            wish is not None
+            for wish in (self.provider, self.hosts, self.nodes, self.ranks_per_node, self.accelerator)
+        )
+
+
+def run(wish: Wish, console: Console) -> int:
+    """Run a script's function on a pool, and give the exit status.
+
+    The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
+    """
+    path, name = split_target(wish.target)
+    function = find_function(path, name)
+    values = parse_arguments(function, wish.arguments)
+    spec = _spec(wish, path)
+    with opened(console) as session:
+        found = _live(session, wish.pool)
+        if found is not None and wish.shapes_pool:
+            raise PoolExistsError(
+                f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
+                "leave out --provider, --hosts, --nodes, --ranks-per-node, --accelerator and --plugin to run on it "
+                f"as it is, end it (skyward-tui down {found.name}), or choose another name"
+            )
+        plugins = spec.plugins if found is None else [plugin(each) for each in found.spec["plugins"]]
+        task = build_task(path, function.name, values, plugins=plugins, echo=True)
+        if wish.timeout is not None:
+            task = replace(task, timeout=wish.timeout)
+        job = _Job(session, console, spec.name, ours=found is None, keep=wish.keep or wish.detach)
+        with job.follower.signals():
+            return job.execute(None if found else spec, task, one=wish.one, detach=wish.detach)
+
+
+def attach(pool: str, console: Console) -> int:
+    """Follow what runs on a pool until it ends, and give its exit status; the pool stays up."""
+    with opened(console) as session:
+        up(session, (pool,))
+        view = session.attach(pool).result()
+        running = [run for run in view.runs.values() if run.state == "running"]
+        if not running:
+            console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")
+            console.result(pool_json(view))
+            return exits.OK
+        job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
+        with job.follower.signals():
+            return job.resume(running[-1])
+
+
+def _spec(wish: Wish, script: Path) -> PoolSpec:
+    provider = _provider(wish)
+    try:
+        return PoolSpec(
+            name=wish.pool or made_up_name(script),
+            provider=provider,
+            nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
+            accelerator=accelerators.resolve(wish.accelerator),
+            image=Image(workdir=workdir(script)),
+            plugins=tuple(plugin(name) for name in wish.plugins),
+            worker=Worker(ranks_per_node=wish.ranks_per_node or 1),
+        )
+    except ValidationError as error:
+        raise UsageError(in_words(error)) from error
+
+
+def _provider(wish: Wish) -> Provider:
+    if wish.hosts is None:
+        if wish.provider == "ssh":
+            raise UsageError("which hosts? name them, or a group of skyward.toml: --hosts gpu1,gpu2")
+        return cast(Provider, providers.resolve(wish.provider))
+    if wish.provider not in (None, "ssh"):
+        raise UsageError(
+            f"--hosts are reached over SSH, not by provider {wish.provider}: leave one of them out"
+        )
+    names = [name.strip() for name in wish.hosts.split(",") if name.strip()]
+    return cast(Provider, providers.by_name("ssh")(names[0] if len(names) == 1 else names))
+
+
+def _live(session: Session, name: str | None) -> PoolView | None:
+    if name is None:
+        return None
+    return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
+
+
+class _Job:
+    """One run and its pool, from the first request to the receipt."""
+
+    def __init__(
+        self,
+        session: Session,
+        console: Console,
+        pool: str,
+        *,
+        ours: bool,
+        keep: bool,
+        off_terminal: Choice = "cancel",
+    ) -> None:
+        self.session = session
+        self.console = console
+        self.follower = Follower(console)
+        self.pool = pool
+        self.ours = ours
+        self.leave = keep or not ours
+        self.off_terminal = off_terminal
+        self.run: RunView | None = None
+        self.error: SkywardError | None = None
+
+    def execute(self, spec: PoolSpec | None, task: Task, *, one: bool, detach: bool) -> int:
+        """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
+        up = spec is None
+        try:
+            if spec is not None:
+                self.console.note(f"pool {spec.name}: {count(spec.nodes, 'node')} on {spec.provider.name}")
+                creation = self.session.create(spec)
+                self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log)
+                self.follower.wait(creation)
+                up = True
+            else:
+                self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log)
+            self.run = self.follower.wait(self.session.launch(self.pool, task, one=one))
+            self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
+            status = self._see_out(self.run, detach)
+        except Interrupted:
+            status = exits.INTERRUPTED
+            self.leave &= up  # a pool half made is no use to keep
+        except SkywardError as error:
+            self.error, status = error, exits.of_error(error)
+            self.leave &= up
+            self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
+        return self._finish(status)
+
+    def resume(self, run: RunView) -> int:
+        """Follow a run that is under way."""
+        self.run = run
+        self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log, missed=True)
+        self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
+        return self._finish(self._see_out(run))
+
+    def _see_out(self, run: RunView, detach: bool = False) -> int:
+        """Wait for the run's end, whatever signals come, and give the exit status."""
+        if detach:
+            # Until its ranks have begun, the run needs us.
+            self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
+            self._tell_way_back(run)
+            return exits.OK
+        ended = self.session.wait(self.pool, run.id)
+        try:
+            self._report(self.follower.wait(ended))
+        except Interrupted as interruption:
+            choice = self.off_terminal
+            if interruption.number == SIGINT and self.console.is_terminal:
+                choice = self.follower.ask(f"run {run.id}")
+                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+            if choice == "detach":
+                self._tell_way_back(run)
+            else:
+                self._cancel(run, ended)
+            return exits.INTERRUPTED
+        return exit_status(run)
+
+    def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
+        self.console.note(f"cancelling run {run.id}")
+        try:
+            self.follower.wait(self.session.cancel(self.pool, run.id))
+            self._report(self.follower.wait(ended))
+        except Interrupted:
+            self.leave &= not self.ours  # no patience left: the teardown stops the run as well
+
+    def _finish(self, status: int) -> int:
+        """Tear down where that is due, say what is left to say, and give the exit status."""
+        receipt: Receipt | None = None
+        if not self.leave and any(view.name == self.pool and view.is_live for view in self.session.pools()):
+            try:
+                receipt = self.follower.wait(self.session.down(self.pool), heed=False)
+            except SkywardError as error:
+                self.error, status = error, exits.UNVERIFIED
+        self.follower.finish()
+        if receipt is not None:
+            self.console.note(receipt_line(receipt))
+            status = status if receipt.ok else exits.UNVERIFIED
+        if self.error is not None:
+            self.console.fail(self.error)
+        if self.run is not None:
+            self.console.result(run_json(self.run, receipt))
+        return status
+
+    def _report(self, run: RunView) -> None:
+        self.follower.finish()
+        show_run(run, self.console)
+        view = next((pool for pool in self.session.pools() if pool.name == self.pool), None)
+        if view is not None and (ranks := view.metrics.ranks(run.id)):
+            more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
+            last = numbers_line(view.metrics.latest(run.id, ranks[0]))
+            self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")
+
+    def _tell_way_back(self, run: RunView) -> None:
+        self.console.note(
+            f"run {run.id} goes on; watch it with: skyward-tui attach {self.pool}\n"
+            f"its results: skyward-tui results {run.id}; the pool's end: skyward-tui down {self.pool}"
+        )
+
+
+def exit_status(run: RunView) -> int:
+    """What a command ends with that saw this run end."""
+    if run.state in ("done", "cancelled"):
+        return exits.OK if run.state == "done" else exits.INTERRUPTED
+    return exits.of_root_cause(run.root_cause)

@@ -1,0 +1,22 @@
+"""Add up the numbers below ``n``, every rank its share.
+
+skyward-tui run hello.py --nodes 4
+"""
+
+import skyward_core as sky
+
+
+@sky.function
+def hello(n: int = 1_000_000) -> int:
+    """Sum this rank's shard of ``range(n)``; the shards' sums make the whole."""
+    info = sky.instance_info()
+    mine = sky.shard(range(n))  # rank 1 of 4 gets 1, 5, 9, ...
+    print(f"rank {info.rank} of {info.world_size} on node {info.node}: {len(mine):,} numbers", flush=True)
+    return sum(mine)
+
+
+if __name__ == "__main__":
+    # `@` runs it on every rank and gives a list in rank order; leaving the block tears the pool down.
+    with sky.Compute(provider=sky.Local(), nodes=4) as compute:
+        sums = hello(1_000_000) @ compute
+    print(f"{' + '.join(map(str, sums))} = {sum(sums)}")

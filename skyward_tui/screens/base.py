@@ -1,0 +1,93 @@
+"""What every full screen shares: header, hint line, breakpoints, and the pulse that the app gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.screen import Screen
+
+from skyward_core.metrics import numbers_line
+
+from ..actions import Action, of
+from ..app import SkywardApp
+from ..theme import look
+from ..widgets.chrome import FLASH_SECONDS, Crumbs, HintBar, TooSmall
+from ..widgets.text import count, duration, money
+
+if TYPE_CHECKING:
+    from skyward_core.views import PoolView, RunView
+
+Result = TypeVar("Result")
+
+NUMBERS = 3  # of what the first rank logged, in the header
+
+
+class BaseScreen(Screen[Result]):
+    """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
+
+    SCOPE: ClassVar[str] = ""
+    DEFAULT_CSS = """
+    BaseScreen.-slim > *, BaseScreen.-flat > * { display: none; }
+    BaseScreen.-slim > TooSmall, BaseScreen.-flat > TooSmall { display: block; }
+    """
+    app = getters.app(SkywardApp)
+
+    def compose(self) -> ComposeResult:
+        yield Crumbs()
+        yield from self.body()
+        yield HintBar()
+        yield TooSmall()
+
+    def body(self) -> ComposeResult:
+        raise NotImplementedError
+
+    def pulse(self, now: float) -> None:
+        """Show what has changed."""
+        self.query_one(HintBar).show(self.hints(), now)
+
+    def hints(self) -> Iterable[Action]:
+        """Actions that make sense now, those of the screen first."""
+        return (a for a in of(self.SCOPE, "app") if self.check_action(a.call.partition("(")[0], ()) is True)
+
+    def flash(self, text: str, kind: str = "info") -> None:
+        """Show a message in the hint line: "info", "done" or "error"."""
+        now = self.app.clock()
+        bar = self.query_one(HintBar)
+        bar.flash(text, kind, now + FLASH_SECONDS)
+        bar.show((), now)
+
+
+def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
+    """State of a run and of its pool, and the money: parts for the header, what matters most first."""
+    parts: list[Content] = []
+    if run is not None:
+        mark = look(run.state)
+        parts.append(
+            Content.styled(
+                f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}"
+            )
+        )
+        for kind in ("raised", "exited", "lost"):
+            if many := run.counts.get(kind):
+                parts.append(Content.styled(f"{look(kind).glyph} {many} {kind}", look(kind).style))
+        if ranks := pool.metrics.ranks(run.id):
+            numbers = pool.metrics.latest(run.id, ranks[0])
+            parts.append(Content(numbers_line(dict(list(numbers.items())[:NUMBERS]))))
+    mark = look(pool.state)
+    cost = f"{money(pool.price_hourly)}/h"
+    if pool.price_hourly:
+        cost += f" spent {money(pool.spent(now))}"
+    parts.append(Content.styled(cost, "$muted"))
+    state = Content.styled(f"pool {mark.text}", mark.style)
+    parts.append(state)
+    parts.append(Content.styled(f"{pool.nodes_ready}/{count(len(pool.nodes), 'node')}", "$muted"))
+    if (left := pool.lease_left(now)) is not None:
+        parts.append(Content.styled(f"ends in {duration(left)}", "$text-warning"))
+    if pool.state not in ("up", "gone"):
+        # A pool that is not as it should be matters more than its money.
+        parts.insert(0, parts.pop(parts.index(state)))
+    return parts

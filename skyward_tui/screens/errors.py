@@ -1,0 +1,131 @@
+"""Why a run failed: the root cause first, then the other failures, what was lost, what we stopped."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from skyward_core.outcome import Outcome, signal_name
+from skyward_core.views import RunView
+
+from ..actions import bindings
+from ..theme import look
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.text import one_line, took
+from .base import BaseScreen
+
+_ORDER = ("raised", "exited", "lost", "collateral")
+
+
+def failures(run: RunView) -> list[Outcome]:
+    """Outcomes that are no results: root cause first, collateral last, ranks in order within a kind."""
+    root = run.root_cause.rank if run.root_cause else None
+    failed = [outcome for outcome in run.outcomes() if outcome.kind != "returned"]
+    return sorted(
+        failed,
+        key=lambda o: (o.rank != root or o.kind == "collateral", _ORDER.index(o.kind), o.index),
+    )
+
+
+def account(outcome: Outcome) -> str:
+    """One failure, whole, as text."""
+    head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {took(outcome.seconds)}"
+    if outcome.signal is not None:
+        head += f", ended by {signal_name(outcome.signal)}"
+    elif outcome.exit_code is not None:
+        head += f", exit status {outcome.exit_code}"
+    if outcome.error is None:
+        return head
+    error = f"{outcome.error.type}: {outcome.error.message}"
+    traceback = outcome.error.traceback.strip()
+    return "\n\n".join(part for part in (head, error, traceback) if part)
+
+
+class ErrorsScreen(BaseScreen[int | None]):
+    """Returns a rank whose log is to be read, or None."""
+
+    SCOPE = "errors"
+    BINDINGS = bindings("errors")
+    DEFAULT_CSS = """
+    ErrorsScreen #failed { height: auto; max-height: 40%; }
+    ErrorsScreen OptionList {
+        height: auto; max-height: 100%; border: none; padding: 0; background: transparent;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    ErrorsScreen #trace { padding: 0 1; }
+    ErrorsScreen #traceback { height: auto; }
+    """
+
+    def __init__(self, run: RunView) -> None:
+        super().__init__()
+        self._outcomes = failures(run)
+        self._run = run
+
+    def body(self) -> ComposeResult:
+        listed = Panel(OptionList(*self._options(), compact=True), id="failed")
+        listed.border_title = "failures"
+        yield listed
+        trace = Panel(VerticalScroll(Static(id="traceback")), id="trace")
+        trace.border_title = "traceback"
+        yield trace
+
+    def _options(self) -> list[Option]:
+        return [
+            Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes)
+        ]
+
+    def _row(self, outcome: Outcome, *, first: bool) -> Content:
+        mark = look(outcome.kind)
+        cause = first and self._run.root_cause is not None
+        dim = outcome.kind == "collateral"
+        said = one_line(outcome.error.message) if outcome.error else ""
+        name = outcome.error.type if outcome.error else ""
+        if outcome.signal is not None:
+            name = signal_name(outcome.signal)
+        return Content.assemble(
+            (" ROOT CAUSE " if cause else "            ", "bold $text-error" if cause else ""),
+            (f" r{outcome.rank:<4}n{outcome.node:<4}", "$muted" if dim else "bold"),
+            (f"{mark.text:<14}", mark.style),
+            (f"{name}: {said}" if said else name, "$muted" if dim else ""),
+        )
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self._show(0)
+        self.pulse(self.app.clock())
+
+    def pulse(self, now: float) -> None:
+        counts = [
+            Content.styled(f"{look(kind).glyph} {many} {kind}", look(kind).style)
+            for kind in _ORDER
+            if (many := self._run.counts.get(kind))
+        ]
+        self.query_one(Crumbs).show(["pools", self._run.pool, self._run.function, "errors"], counts)
+        super().pulse(now)
+
+    @property
+    def _chosen(self) -> Outcome:
+        return self._outcomes[self.query_one(OptionList).highlighted or 0]
+
+    def _show(self, place: int) -> None:
+        outcome = self._outcomes[place]
+        self.query_one("#trace").border_title = f"rank {outcome.rank}"
+        self.query_one("#traceback", Static).update(Content(account(outcome)))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self._show(event.option_index)
+
+    def on_option_list_option_selected(self) -> None:
+        self.action_log()
+
+    def action_log(self) -> None:
+        self.dismiss(self._chosen.rank)
+
+    def action_copy(self) -> None:
+        self.app.copy(account(self._chosen), "traceback")
+
+    def action_back(self) -> None:
+        self.dismiss(None)

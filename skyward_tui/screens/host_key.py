@@ -1,0 +1,116 @@
+"""Whether to believe a host that no known_hosts file knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.reactive import var
+from textual.screen import ModalScreen
+from textual.widgets import Button, Static
+
+from ..actions import bindings
+from ..app import SkywardApp
+from ..widgets.text import count
+from .ask import DIALOG_CSS
+
+if TYPE_CHECKING:
+    from skyward_core.transport.hostkeys import ServerKey
+
+
+def _short(path: Path) -> str:
+    """A path, from ``~`` where it is below the person's home."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+class HostKeyScreen(ModalScreen[bool]):
+    """Returns whether the key was accepted. Refuse has the focus, and is what escape means.
+
+    Args:
+        key: what the host showed.
+
+    Attributes:
+        more: how many other hosts are to be asked about after this one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings("hostkey"),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+    DEFAULT_CSS = DIALOG_CSS.format("HostKeyScreen") + "HostKeyScreen #dialog { border: round $warning; }"
+    app = getters.app(SkywardApp)
+    more: var[int] = var(0, init=False)
+
+    def __init__(self, key: ServerKey) -> None:
+        super().__init__()
+        self.key = key
+        self._withdrawn = False
+        self._answered = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog") as dialog:
+            dialog.border_title = "Unknown host key"
+            yield Static(self._question())
+            with Horizontal(id="buttons"):
+                yield Button("Refuse (esc)", id="refuse", compact=True)
+                yield Button("Accept (A)", id="accept", variant="warning", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#refuse").focus()
+        self.watch_more(self.more)
+
+    def _question(self) -> Content:
+        key = self.key
+        look = f"ssh-keygen -lf /etc/ssh/ssh_host_{key.kind.lower()}_key.pub"
+        rows = [("host", key.host), ("key type", key.kind), ("fingerprint", key.fingerprint)]
+        if (key.name, key.port) != (key.host, 22) and f"{key.name}:{key.port}" != key.host:
+            rows.insert(1, ("reached at", f"{key.name} port {key.port}"))
+        parts: list[tuple[str, str]] = []
+        for name, value in rows:
+            parts += [(f"{name:<13}", "$muted"), (f"{value}\n", "bold")]
+        parts += [
+            ("\nCompare with what this prints on the host itself:\n", ""),
+            (f"{look}\n\n", "$text-accent"),
+            ("Accepted, ", "bold"),
+            (
+                "the host is believed whenever it shows this key, and the pool's start goes on. It is kept in\n",
+                "",
+            ),
+            (f"{_short(key.file)}\n\n", "$text-accent"),
+            ("Refused, ", "bold"),
+            ("nothing is sent to the host, and the start ends.", ""),
+        ]
+        return Content.assemble(*parts)
+
+    def watch_more(self, more: int) -> None:
+        for dialog in self.query("#dialog"):
+            dialog.border_subtitle = f"{count(more, 'more host')} after this one" if more else ""
+
+    def withdraw(self) -> None:
+        """Close without an answer; under another dialog, as soon as that one has closed."""
+        self._withdrawn = True
+        if self.app.screen is self:  # a dialog below others counts as "current", too
+            self._answer(False)
+
+    def on_screen_resume(self) -> None:
+        if self._withdrawn:
+            self._answer(False)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        self._answer(event.button.id == "accept")
+
+    def action_answer(self, accepted: bool) -> None:
+        self._answer(accepted)
+
+    def _answer(self, accepted: bool) -> None:
+        # A person's answer and a withdrawal may come at the same time.
+        if not self._answered:
+            self._answered = True
+            self.dismiss(accepted)

@@ -1,0 +1,346 @@
+"""The launch form: what to run on the left, what will happen on the right."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container, Horizontal, VerticalScroll
+from textual.content import Content
+from textual.suggester import SuggestFromList
+from textual.widget import Widget
+from textual.widgets import Button, Input, Label, Select, Static
+
+from skyward_core.errors import SkywardError
+from skyward_core.views import PoolView
+
+from ..actions import bindings
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.text import one_line
+from ..widgets.toggles import Toggles
+from .base import BaseScreen
+from .launch_plan import (
+    PROVIDERS,
+    FieldError,
+    Form,
+    Launch,
+    check,
+    command_line,
+    frameworks_of,
+    functions_of,
+    host_groups,
+    plan,
+)
+from .launching import create, follow
+
+if TYPE_CHECKING:
+    from skyward_core.payload import Task
+    from skyward_core.scripts import FunctionInfo
+
+_NEW = "new pool"
+LOCAL_NODES = "4"
+
+
+class LaunchScreen(BaseScreen[None]):
+    """Nothing is created before ``ctrl+r``.
+
+    Args:
+        pool: a live pool to launch on; empty for a new one.
+    """
+
+    SCOPE = "launch"
+    BINDINGS = bindings("launch")
+    DEFAULT_CSS = """
+    LaunchScreen #sides { layout: horizontal; height: 1fr; }
+    LaunchScreen.-narrow #sides { layout: vertical; }
+    LaunchScreen #form { width: 3fr; padding: 0 1; }
+    LaunchScreen #plan { width: 2fr; padding: 0 1; }
+    LaunchScreen.-narrow #form { width: 1fr; height: auto; }
+    LaunchScreen.-narrow #plan { width: 1fr; height: 1fr; }
+    LaunchScreen .row { height: auto; min-height: 1; }
+    LaunchScreen.-tall.-normal .row, LaunchScreen.-tall.-wide .row { margin-bottom: 1; }
+    LaunchScreen .row > Label { width: 12; color: $muted; }
+    LaunchScreen .row > Label.inner { width: auto; padding: 0 1 0 2; }
+    LaunchScreen Input { width: 1fr; background: $panel; }
+    LaunchScreen Select { width: 1fr; }
+    LaunchScreen #nodes, LaunchScreen #ranks { width: 8; }
+    LaunchScreen #on-ssh { display: none; }
+    LaunchScreen #hint { color: $muted; height: auto; max-height: 2; margin-left: 12; }
+    LaunchScreen.-tall.-normal #hint, LaunchScreen.-tall.-wide #hint { margin: -1 0 1 12; }
+    LaunchScreen #last { height: auto; }
+    LaunchScreen #message { height: auto; max-height: 4; color: $muted; padding: 0 1; }
+    LaunchScreen #message.-error { color: $text-error; }
+    LaunchScreen #launch { min-width: 11; }
+    LaunchScreen #why { height: auto; }
+    """
+
+    def __init__(self, pool: str = "") -> None:
+        super().__init__()
+        self._pool = pool
+        self._functions: list[FunctionInfo] = []
+        self._plugins_touched = False
+        self._busy = False
+
+    def body(self) -> ComposeResult:
+        from skyward_core.plugins import available
+
+        live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.name) for pool in self._live()]
+        with Container(id="sides"):
+            with Panel(id="form") as form:
+                form.border_title = "launch"
+                yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
+                yield _row(
+                    "Function", Select([], prompt="the script's functions", id="function", compact=True)
+                )
+                yield _row("Arguments", _input("arguments", "name=value …"))
+                yield Static(id="hint", markup=False)
+                pools = Select(
+                    [(_NEW, ""), *live], value=self._pool, allow_blank=False, id="pool", compact=True
+                )
+                yield _row(
+                    "Pool", pools, Label("name", classes="inner"), _input("name", "made from the script's")
+                )
+                providers = [(choice.label, choice.name) for choice in PROVIDERS.values()]
+                yield _row(
+                    "Provider",
+                    Select(providers, value="local", allow_blank=False, id="provider", compact=True),
+                )
+                groups = host_groups()
+                known = f"; a group: {', '.join(groups)}" if groups else ", or a group of skyward.toml"
+                hosts = _input("hosts", f"gpu1 me@gpu2:2222{known}")
+                hosts.suggester = SuggestFromList(groups)
+                yield _row("Hosts", hosts, id="on-ssh")
+                yield _row(
+                    "Nodes",
+                    _input("nodes", value=LOCAL_NODES, type="integer"),
+                    Label("ranks per node", classes="inner"),
+                    _input("ranks", value="1", type="integer"),
+                    Label("accelerator", classes="inner"),
+                    _input("accelerator", "any; ctrl+g lists"),
+                )
+                yield _row("Plugins", Toggles([(p.name, p.name) for p in available()], set(), id="plugins"))
+                options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
+                yield _row("Options", Toggles(options, {"keep"}, id="options"))
+                with Horizontal(id="last"):
+                    yield Button("Launch", id="launch", variant="primary", compact=True)
+                    yield Static(id="message", markup=False)
+            with Panel(id="plan") as box:
+                box.border_title = "plan"
+                with VerticalScroll(can_focus=False):
+                    yield Static(id="why")
+
+    def on_mount(self) -> None:
+        self.query_one("#script").focus()
+        self._review()
+        self.pulse(self.app.clock())
+
+    def pulse(self, now: float) -> None:
+        self.query_one(Crumbs).show(["pools", "launch"])
+        super().pulse(now)
+
+    def _live(self) -> list[PoolView]:
+        return [pool for pool in self.app.pools() if pool.is_live and pool.state == "up"]
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._review)
+
+    # Reading the form
+
+    def form(self) -> Form:
+        """What the fields say."""
+        function, pool = self.query_one("#function", Select).value, self.query_one("#pool", Select).value
+        provider = self.query_one("#provider", Select).value
+        chosen = self.query_one("#options", Toggles).chosen
+        plugins = self.query_one("#plugins", Toggles)
+        return Form(
+            script=self._text("script"),
+            function=function if isinstance(function, str) else "",
+            arguments=self._text("arguments"),
+            pool=pool if isinstance(pool, str) else "",
+            name=self._text("name"),
+            provider=provider if isinstance(provider, str) else "local",
+            hosts=self._text("hosts"),
+            accelerator=self._text("accelerator"),
+            nodes=self._text("nodes"),
+            ranks=self._text("ranks"),
+            plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
+            keep="keep" in chosen,
+            one="one" in chosen,
+        )
+
+    def _text(self, field: str) -> str:
+        return self.query_one(f"#{field}", Input).value
+
+    @on(Input.Changed, "#script")
+    def _script_changed(self) -> None:
+        """List the functions of the script, as soon as there is one."""
+        select = self.query_one("#function", Select)
+        try:
+            self._functions = functions_of(self._text("script"))
+        except FieldError:
+            self._functions = []
+        select.set_options([(info.name, info.name) for info in self._functions])
+        if self._functions:
+            select.value = self._functions[0].name
+            self._choose_plugins()
+        self._review()
+
+    def _choose_plugins(self) -> None:
+        """Switch on what the script plainly needs, until the person has a say."""
+        toggles = self.query_one("#plugins", Toggles)
+        if not self._plugins_touched:
+            wanted = frameworks_of(Path(self._text("script").strip()).expanduser())
+            toggles.chosen = {name for name, _ in toggles.options if name in wanted}
+            toggles.refresh()
+
+    @on(Toggles.Changed, "#plugins")
+    def _plugins_changed(self) -> None:
+        self._plugins_touched = True
+
+    @on(Select.Changed, "#provider")
+    def _provider_changed(self, event: Select.Changed) -> None:
+        """Hosts are all used unless a number is given; local nodes need one."""
+        on_ssh = event.value == "ssh"
+        nodes = self.query_one("#nodes", Input)
+        self.query_one("#on-ssh").display = on_ssh
+        nodes.placeholder = "all" if on_ssh else ""
+        if on_ssh and nodes.value == LOCAL_NODES:
+            nodes.value = ""
+        elif not on_ssh and not nodes.value:
+            nodes.value = LOCAL_NODES
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    @on(Toggles.Changed)
+    def _review(self) -> None:
+        """Say what the form as it stands would do, or what is wrong with it."""
+        if self._busy:
+            return
+        form = self.form()
+        for field in ("name", "provider", "hosts", "nodes", "ranks", "accelerator", "plugins"):
+            self.query_one(f"#{field}").disabled = bool(form.pool)
+        info = next((info for info in self._functions if info.name == form.function), None)
+        self.query_one("#hint", Static).update(str(info) if info else "")
+        try:
+            launch = check(form, self.app.pools())
+        except FieldError as error:
+            self._say(one_line(str(error)), error=bool(form.script.strip()))
+            self._show_plan([], form, str(error) if "\n" in str(error) else "")
+        else:
+            self._say("")
+            self._show_plan(plan(launch, form, self.app.pools()), form)
+
+    def _show_plan(self, rows: list[tuple[str, str]], form: Form, why: str = "") -> None:
+        parts: list[tuple[str, str]] = []
+        styles = {"cost": "bold", "note": "$text-warning"}
+        room = max(20, self.query_one("#why").size.width - 9)
+        for heading, text in rows:
+            lines = ("\n" + " " * 9).join(textwrap.wrap(text, room))
+            parts += [(f"{heading:<9}", "$muted"), (f"{lines}\n", styles.get(heading, ""))]
+        if why:
+            parts.append((f"{why}\n", "$text-error"))
+        parts += [("as a command\n", "$muted"), (command_line(form), "$text-accent")]
+        self.query_one("#why", Static).update(Content.assemble(*parts))
+
+    def _say(self, text: str, *, error: bool = False) -> None:
+        message = self.query_one("#message", Static)
+        message.set_class(error, "-error")
+        message.update(f"✗ {text}" if error else text)
+
+    # Acting
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in ("launch", "files", "accelerators") and self._busy)
+
+    def on_button_pressed(self) -> None:
+        self.action_launch()
+
+    def action_launch(self) -> None:
+        try:
+            launch = check(self.form(), self.app.pools())
+        except FieldError as error:
+            self._say(one_line(str(error)), error=True)
+            self.query_one(f"#{error.field}").focus()
+            return
+        self.run_worker(self._launch(launch), exclusive=True, group="launch")
+
+    async def _launch(self, launch: Launch) -> None:
+        """Build the task first, so that a script that does not load costs no machine; then the pool."""
+        from skyward_core.scripts import build_task
+
+        self._busy = True
+        self.query_one("#launch", Button).disabled = True
+        self._say(f"loading {launch.script.name} in a process of its own …")
+        try:
+            task = await asyncio.to_thread(
+                build_task, launch.script, launch.info.name, launch.kwargs, plugins=launch.plugins
+            )
+            self._say(f"creating pool {launch.pool} …" if launch.spec else "launching …")
+            with self.app.host_keys.held():
+                created = await create(self.app, launch)
+                self._leave_for(launch, task, created)
+        except SkywardError as error:
+            self._busy = False
+            self.query_one("#launch", Button).disabled = False
+            self._say(one_line(str(error)), error=True)
+            self._show_plan([], self.form(), str(error))
+
+    def _leave_for(self, launch: Launch, task: Task, created: Future[PoolView] | None) -> None:
+        from .run import RunScreen
+
+        app = self.app
+        app.switch_screen(RunScreen(launch.pool))
+        app.run_worker(follow(app, launch, task, created), name="launch", exclusive=False)
+
+    def action_files(self) -> None:
+        from .files import FilesScreen
+
+        def picked(path: str | None) -> None:
+            if path is not None:
+                self.query_one("#script", Input).value = _near(Path(path))
+                self.query_one("#arguments").focus()
+
+        here = Path(self._text("script")).expanduser().parent
+        self.app.push_screen(FilesScreen(here.resolve() if here.is_dir() else Path.cwd()), picked)
+
+    def action_accelerators(self) -> None:
+        from .accelerators import AcceleratorsScreen
+
+        field = self.query_one("#accelerator", Input)
+
+        def picked(name: str | None) -> None:
+            if name is not None:
+                _, colon, count = field.value.partition(":")
+                field.value = name + colon + count
+                field.focus()
+
+        if not field.disabled:
+            self.app.push_screen(AcceleratorsScreen(), picked)
+
+    def action_copy_command(self) -> None:
+        self.app.copy(command_line(self.form()), "the command line")
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+
+def _near(path: Path) -> str:
+    """The path from here where it is below, else whole."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
+    return Horizontal(Label(label), *content, classes="row", id=id)
+
+
+def _input(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
+    kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
+    field = Input(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
+    field.cursor_blink = False
+    return field

@@ -1,0 +1,337 @@
+"""What the launch form says, checked: a pool to create and a call to make; and the same as a command line."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skyward_core.errors import SkywardError
+from skyward_core.views import PoolView
+
+from ..widgets.text import count, money
+
+if TYPE_CHECKING:
+    from skyward_core.accelerators import Accelerator
+    from skyward_core.scripts import FunctionInfo
+    from skyward_core.spec import PoolSpec
+
+HOSTS_SHOWN = 6
+GANG_PLUGINS = ("torch", "jax")
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def _local(form: Form) -> Any:
+    from skyward_core.providers.local import Local
+
+    return Local()
+
+
+def _ssh(form: Form) -> Any:
+    from skyward_core.providers.ssh import SSH
+
+    names = form.hosts.replace(",", " ").split()
+    if not names:
+        known = ", ".join(host_groups())
+        groups = f" or a group of skyward.toml ({known})" if known else ""
+        raise FieldError("hosts", f"name hosts{groups}: gpu1 me@gpu2:2222")
+    try:
+        # A name alone may be a group's, as for `run --hosts`.
+        return SSH(names[0] if len(names) == 1 else names, host_keys="ask")
+    except SkywardError as error:
+        raise FieldError("hosts", str(error)) from error
+
+
+def host_groups() -> list[str]:
+    """Names of the groups of hosts in ``skyward.toml``; none where it does not parse, which a launch tells."""
+    from skyward_core import config
+
+    try:
+        groups = config.settings().get("hosts", {})
+    except SkywardError:
+        return []
+    return sorted(groups) if isinstance(groups, dict) else []
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderChoice:
+    """A provider that the form offers; ``make`` may raise :class:`FieldError`."""
+
+    name: str
+    label: str
+    node: str
+    make: Callable[[Form], Any]
+    price_hourly: float = 0.0
+
+
+PROVIDERS: Mapping[str, ProviderChoice] = {
+    "local": ProviderChoice("local", "local: processes on this machine", "local node", _local),
+    "ssh": ProviderChoice("ssh", "ssh: hosts of your own", "host", _ssh),
+}
+
+
+class FieldError(Exception):
+    """A field of the form is wrong: which one, and what to do."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form as it stands, in texts. ``pool``: name of a live pool to use, or empty for a new one; ``nodes``:
+    empty for all hosts, where the provider has hosts."""
+
+    script: str = ""
+    function: str = ""
+    arguments: str = ""
+    pool: str = ""
+    name: str = ""
+    provider: str = "local"
+    hosts: str = ""
+    accelerator: str = ""
+    nodes: str = "4"
+    ranks: str = "1"
+    plugins: tuple[str, ...] = ()
+    keep: bool = True
+    one: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A checked form. ``spec`` is None where a live pool is used."""
+
+    script: Path
+    info: FunctionInfo
+    kwargs: dict[str, Any]
+    pool: str
+    spec: PoolSpec | None
+    plugins: tuple[Any, ...]
+    keep: bool
+    one: bool
+
+
+def functions_of(script: str) -> list[FunctionInfo]:
+    """The functions of a script.
+
+    Raises:
+        FieldError: there is no script, or nothing in it to run.
+    """
+    from skyward_core.scripts import list_functions
+
+    if not script.strip():
+        raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
+    try:
+        return list_functions(Path(script.strip()).expanduser())
+    except SkywardError as error:
+        raise FieldError("script", str(error)) from error
+
+
+def check(form: Form, pools: Collection[PoolView]) -> Launch:
+    """Turn the form into a launch.
+
+    Raises:
+        FieldError: names the first field that is wrong.
+    """
+    from skyward_core.plugins import by_name
+
+    functions = {info.name: info for info in functions_of(form.script)}
+    info = functions.get(form.function) or next(iter(functions.values()))
+    kwargs = arguments(info, form.arguments)
+    script = Path(form.script.strip()).expanduser()
+    live = {pool.name: pool for pool in pools if pool.is_live}
+    try:
+        if form.pool:
+            if form.pool not in live:
+                raise FieldError("pool", f"pool {form.pool} is not up any more; choose another or a new one")
+            names = live[form.pool].spec.get("plugins", [])
+            plugins = tuple(by_name(name) for name in names)
+            return Launch(script, info, kwargs, form.pool, None, plugins, form.keep, form.one)
+        plugins = tuple(by_name(name) for name in form.plugins)
+    except SkywardError as error:
+        raise FieldError("plugins", str(error)) from error
+    spec = _spec(form, script, plugins, live)
+    return Launch(script, info, kwargs, spec.name, spec, plugins, form.keep, form.one)
+
+
+def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
+    """``epochs=3 note="a b"`` as typed values.
+
+    Raises:
+        FieldError: says what is wrong with which argument.
+    """
+    from skyward_core.scripts import parse_arguments
+
+    try:
+        return parse_arguments(info, shlex.split(text))
+    except (SkywardError, ValueError) as error:
+        raise FieldError("arguments", str(error)) from error
+
+
+def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[str]) -> PoolSpec:
+    from pydantic import ValidationError
+
+    from skyward_core.folders import workdir
+    from skyward_core.spec import Image, PoolSpec, Worker
+
+    name = form.name.strip() or free_name(script, live)
+    if name in live:
+        raise FieldError("name", f"a pool named {name} is already up: use it, or give another name")
+    provider = PROVIDERS[form.provider].make(form)
+    nodes = _nodes(form, provider)
+    ranks = _whole(form.ranks, "ranks", 64)
+    accelerator = _accelerator(form.accelerator)
+    try:
+        worker = Worker(ranks_per_node=ranks)
+        image = Image(workdir=workdir(script))
+        return PoolSpec(
+            name=name,
+            provider=provider,
+            nodes=nodes,
+            accelerator=accelerator,
+            image=image,
+            plugins=plugins,
+            worker=worker,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise FieldError(str(first["loc"][0]), first["msg"].removeprefix("Value error, ")) from error
+
+
+def _accelerator(text: str) -> Accelerator | None:
+    from skyward_core import accelerators
+
+    try:
+        return accelerators.parse(text) if text.strip() else None
+    except SkywardError as error:
+        raise FieldError("accelerator", str(error)) from error
+
+
+def _nodes(form: Form, provider: Any) -> int:
+    hosts = getattr(provider, "hosts", None)
+    if hosts is None:
+        return _whole(form.nodes, "nodes", 1024)
+    nodes = _whole(form.nodes, "nodes", 1024) if form.nodes.strip() else len(hosts)
+    if nodes > len(hosts):
+        raise FieldError(
+            "nodes",
+            f"{nodes} nodes, and {count(len(hosts), 'host')}: name more hosts, or leave nodes empty for all",
+        )
+    return nodes
+
+
+def _whole(text: str, field: str, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= most:
+        what = "nodes" if field == "nodes" else "ranks per node"
+        raise FieldError(field, f"{what}: a whole number from 1 to {most:,}, not {text.strip() or 'nothing'}")
+    return value
+
+
+def free_name(script: Path, taken: Collection[str]) -> str:
+    """A pool name made of the script's, that no live pool has: ``ddp``, ``ddp-2``."""
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in script.stem.lower())
+    stem = letters.strip("-")[:40].strip("-") or "pool"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def command_line(form: Form) -> str:
+    """The same launch as a command to type."""
+    script = form.script.strip() or "SCRIPT"
+    words = ["skyward-tui", "run", f"{script}:{form.function}" if form.function else script]
+    try:
+        pairs = shlex.split(form.arguments)
+    except ValueError:
+        pairs = [form.arguments]
+    for pair in pairs:
+        words += ["--arg", pair]
+    if form.pool:
+        words += ["--pool", form.pool]
+    else:
+        words += ["--provider", form.provider]
+        if form.provider == "ssh":
+            words += ["--hosts", ",".join(form.hosts.replace(",", " ").split())]
+        if form.nodes.strip():
+            words += ["--nodes", form.nodes.strip()]
+        if form.ranks.strip() not in ("", "1"):
+            words += ["--ranks-per-node", form.ranks.strip()]
+        if form.accelerator.strip():
+            words += ["--accelerator", form.accelerator.strip()]
+        for plugin in form.plugins:
+            words += ["--plugin", plugin]
+        if form.name.strip():
+            words += ["--pool", form.name.strip()]
+    if form.one:
+        words.append("--one")
+    if form.keep:
+        words.append("--keep")
+    return shlex.join(words)
+
+
+def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[str, str]]:
+    """What will happen, as (heading, text)."""
+    if launch.spec is not None:
+        choice = PROVIDERS[form.provider]
+        spec = launch.spec
+        world = spec.world_size
+        what = f"pool {spec.name}: {count(spec.nodes, choice.node)} × {count(spec.ranks_per_node, 'rank')}"
+        price = choice.price_hourly * spec.nodes
+        rows = [("creates", f"{what}, world size {world:,}")]
+        if hosts := getattr(spec.provider, "hosts", ()):
+            rows.append(("hosts", _listed(hosts[: spec.nodes])))
+        if spec.accelerator is not None:
+            rows.append(("needs", _needs(spec.accelerator)))
+        rows.append(("cost", f"{money(price)}/h"))
+    else:
+        view = next(pool for pool in pools if pool.name == launch.pool and pool.is_live)
+        world = view.world_size
+        what = f"pool {view.name}: {count(len(view.nodes), 'node')}, world size {world:,}"
+        rows = [("uses", what), ("cost", "nothing new")]
+    given = ", ".join(f"{name}={value!r}" for name, value in launch.kwargs.items())
+    where = "one rank" if launch.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
+    streams = ", streaming what it yields" if launch.info.is_generator else ""
+    rows.append(("runs", f"{launch.info.name}({given}) on {where}{streams}"))
+    if launch.plugins:
+        rows.append(("plugins", ", ".join(plugin.name for plugin in launch.plugins)))
+    off = [name for name in frameworks_of(launch.script) if name not in {p.name for p in launch.plugins}]
+    if off:
+        rows.append(("note", f"the script imports {off[0]}, whose plugin is off"))
+    if launch.spec is not None and launch.spec.accelerator is not None:
+        # Both providers of this form take machines as they are.
+        rows.append(("note", f"nothing is rented: that there is {launch.spec.accelerator} is yours to know"))
+    end = "the pool stays up; X tears it down" if launch.keep else "the pool is torn down when the run ends"
+    rows.append(("then", end))
+    return rows
+
+
+def _needs(accelerator: Accelerator) -> str:
+    power = f", bf16 {accelerator.bf16_tflops:,.0f} TFLOP/s" if accelerator.bf16_tflops else ""
+    each = f"{accelerator.min_memory_gb:g} GB{power}"
+    return f"{accelerator.count} × {accelerator.maker} {accelerator.name} per node, each {each}"
+
+
+def _listed(hosts: Sequence[str]) -> str:
+    """Hosts as the plan has room for them."""
+    more = len(hosts) - HOSTS_SHOWN
+    return ", ".join(hosts[:HOSTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def frameworks_of(script: Path) -> list[str]:
+    """Frameworks that a script imports and whose ranks meet only through the plugin of that name."""
+    from skyward_core.scripts import parse
+
+    roots = set()
+    for node in ast.walk(parse(script)):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            roots.add((node.module or "").partition(".")[0])
+    return [name for name in GANG_PLUGINS if name in roots]

@@ -1,0 +1,73 @@
+"""A launch, from the checked form to the end of the run. It outlives the form that began it."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from skyward_core.errors import Cancelled, PoolError, SkywardError
+from skyward_core.views import PoolView
+
+from ..app import settled
+from ..widgets.text import one_line
+
+if TYPE_CHECKING:
+    from skyward_core.payload import Task
+
+    from ..app import SkywardApp
+    from .launch_plan import Launch
+
+
+async def create(app: SkywardApp, launch: Launch) -> Future[PoolView] | None:
+    """Ask for the pool; returns as soon as there is one to look at. None where a live one is used.
+
+    Raises:
+        SkywardError: it was refused at once (its name is taken, the ledger cannot be written).
+    """
+    session = app.session
+    if session is None:
+        raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
+    if launch.spec is None:
+        return None
+    if getattr(launch.spec.provider, "host_keys", "") == "ask":
+        app.host_keys.begin()
+    before = set(map(id, session.pools()))
+    future = session.create(launch.spec)
+    while not future.done():
+        if any(pool.name == launch.pool and id(pool) not in before for pool in session.pools()):
+            return future
+        await asyncio.sleep(0.02)
+    future.result()
+    return future
+
+
+async def follow(app: SkywardApp, launch: Launch, task: Task, created: Future[PoolView] | None) -> None:
+    """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
+    session = app.session
+    if session is None:
+        return
+    try:
+        if created is not None and not await _is_up(app, launch, created):
+            return
+        run = await settled(session.launch(launch.pool, task, one=launch.one))
+        if launch.keep or launch.spec is None:
+            return
+        await settled(session.wait(launch.pool, run.id))
+        receipt = await settled(session.down(launch.pool))
+    except SkywardError as error:
+        app.flash(f"{launch.pool}: {one_line(str(error))}", "error")
+        return
+    app.flash(f"run ended, {launch.pool} torn down: {receipt}", "done" if receipt.ok else "error")
+
+
+async def _is_up(app: SkywardApp, launch: Launch, created: Future[PoolView]) -> bool:
+    try:
+        await settled(created)
+    except Cancelled as error:
+        app.flash(str(error))
+        return False
+    except SkywardError as error:
+        app.tell(f"Pool {launch.pool} did not start", str(error))
+        return False
+    return True

@@ -1,0 +1,207 @@
+"""The pools of this machine, whoever made them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
+
+from ..actions import bindings
+from ..theme import look
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.roll import Roll
+from ..widgets.text import clip, count, duration, money
+from .base import BaseScreen
+
+if TYPE_CHECKING:
+    from skyward_core.views import PoolView, RunView
+
+_ROOMY = 96  # columns from which every fact of a pool is shown
+_WELCOME = """
+  No pools yet.
+
+  Press [b $text-accent]n[/] to launch a script: one of the packaged examples,
+  or any Python file with a [b]@sky.function[/] in it.
+
+  [$muted]Pools that scripts and the command line make on this machine
+  show up here too. [b]?[/b] lists every key.[/]
+"""
+
+
+def newest_run(pool: PoolView) -> RunView | None:
+    """The run opened last."""
+    runs = list(pool.runs.values())
+    return runs[-1] if runs else None
+
+
+class PoolList(Roll):
+    """A row per pool, with a cursor."""
+
+    @dataclass
+    class Opened(Message):
+        pool: str
+
+    def __init__(self) -> None:
+        super().__init__(id="list")
+        self.pools: list[PoolView] = []
+        self.cursor = 0
+        self.note = ""
+        self._now = 0.0
+        self._state: object = None
+
+    @property
+    def chosen(self) -> PoolView | None:
+        return self.pools[self.cursor] if self.pools else None
+
+    def update(self, pools: list[PoolView], note: str, now: float) -> None:
+        state = ([(id(pool), pool.version) for pool in pools], note, int(now), self.size)
+        if state == self._state:
+            return
+        # The cursor stays on its pool while others come above it.
+        chosen = self.chosen
+        self._state, self.pools, self.note, self._now = state, pools, note, now
+        places = [i for i, pool in enumerate(pools) if pool is chosen]
+        self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
+        self.refresh()
+
+    def render(self) -> Content:
+        if self.pools:
+            return super().render()
+        return Content.from_markup(_WELCOME) if not self.note else Content("\n  " + self.note)
+
+    def head(self, width: int) -> list[Content]:
+        name = self._name_width(width)
+        more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
+        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE':>8}"
+        return [Content.styled(clip(f"{text} {'$/H':>8}  RUN", width), "$muted")]
+
+    def _name_width(self, width: int) -> int:
+        longest = max((len(pool.name) for pool in self.pools), default=4)
+        return max(4, min(longest, width - (64 if width >= _ROOMY else 56)))
+
+    def row_count(self, width: int) -> int:
+        return len(self.pools)
+
+    def keep_in_view(self) -> range:
+        return range(self.cursor, self.cursor + 1)
+
+    def row(self, index: int, width: int) -> Content:
+        pool = self.pools[index]
+        mark = look(pool.state)
+        name = self._name_width(width)
+        here = index == self.cursor
+        parts = [
+            ("▶ " if here else "  ", "$text-accent"),
+            (f"{clip(pool.name, name):<{name}} ", "bold"),
+            (f"{mark.text:<14}", mark.style),
+            (f"{f'{pool.nodes_ready}/{len(pool.nodes)}':<8}", ""),
+            (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
+            (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
+            (f"{duration(self._now - pool.created_at) if pool.is_live else '':>8} ", "$muted"),
+            (f"{money(pool.price_hourly):>8}  ", "$muted"),
+        ]
+        if (run := newest_run(pool)) is not None:
+            shown = look(run.state)
+            parts.append((f"{shown.text} {run.function} {run.ended:,}/{run.total:,}", shown.style))
+        if (left := pool.lease_left(self._now)) is not None:
+            parts.append((f"  ends in {duration(left)}", "$text-warning"))
+        elif run is None and pool.detail:
+            parts.append((clip(pool.detail, 160), "$muted"))
+        line = Content.assemble(*parts)
+        if here:
+            line = line.pad_right(max(0, width - line.cell_length)).stylize_before(
+                "on $block-cursor-background"
+            )
+        return line
+
+    def action_step(self, rows: int) -> None:
+        self.cursor = min(max(0, self.cursor + rows), max(0, len(self.pools) - 1))
+        self.refresh()
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(len(self.pools) if end else -len(self.pools))
+
+    def action_open(self) -> None:
+        if self.chosen is not None:
+            self.post_message(self.Opened(self.chosen.name))
+
+
+class PoolsScreen(BaseScreen[None]):
+    """The root of the app."""
+
+    SCOPE = "pools"
+    BINDINGS = bindings("pools")
+    DEFAULT_CSS = "PoolsScreen Panel { margin: 0; }"
+
+    def body(self) -> ComposeResult:
+        panel = Panel(PoolList())
+        panel.border_title = "pools"
+        yield panel
+
+    def on_mount(self) -> None:
+        self.query_one(PoolList).focus()
+        self.pulse(self.app.clock())
+
+    def pulse(self, now: float) -> None:
+        app = self.app
+        pools = app.pools()
+        live = [pool for pool in pools if pool.is_live]
+        status = [
+            Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted"),
+            Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h", "$muted"),
+            Content.styled(f"spent {money(sum(pool.spent(now) for pool in live))}", "$muted"),
+        ]
+        self.query_one(Crumbs).show(["pools"], status)
+        note = ""
+        if app.session_error:
+            note = f"✗ {app.session_error}"
+        elif app.session is None:
+            note = "reading the ledger …"
+        self.query_one(PoolList).update(pools, note, now)
+        super().pulse(now)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        chosen = self.query(PoolList).first().chosen if self.is_mounted else None
+        if action == "open":
+            return chosen is not None
+        if action in ("down", "launch_here"):
+            return chosen is not None and chosen.is_live
+        if action == "new":
+            return self.app.session is not None
+        return True
+
+    def on_pool_list_opened(self, event: PoolList.Opened) -> None:
+        self._open(event.pool)
+
+    def action_open(self) -> None:
+        if (chosen := self.query_one(PoolList).chosen) is not None:
+            self._open(chosen.name)
+
+    def _open(self, pool: str) -> None:
+        from .run import RunScreen
+
+        self.app.push_screen(RunScreen(pool))
+
+    def action_new(self) -> None:
+        from .launch import LaunchScreen
+
+        self.app.push_screen(LaunchScreen())
+
+    def action_launch_here(self) -> None:
+        from .launch import LaunchScreen
+
+        if (chosen := self.query_one(PoolList).chosen) is not None:
+            self.app.push_screen(LaunchScreen(pool=chosen.name))
+
+    def action_down(self) -> None:
+        from .teardown import TeardownScreen
+
+        if (chosen := self.query_one(PoolList).chosen) is not None:
+            self.app.push_screen(TeardownScreen([chosen.name]))
+
+    def action_refresh(self) -> None:
+        self.app.refresh_pools()
+        self.flash("looking for pools …")

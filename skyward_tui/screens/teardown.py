@@ -1,0 +1,216 @@
+"""Take pools down: ask, show each node go, then the receipt that nothing is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from skyward_core.errors import SkywardError
+from skyward_core.views import PoolView
+
+from ..app import SkywardApp, settled
+from ..theme import node_look
+from ..widgets.text import count, duration, money
+from .ask import DIALOG_CSS
+
+if TYPE_CHECKING:
+    from skyward_core.ledger import Receipt
+
+_NODES_SHOWN = 12
+
+
+class TeardownScreen(ModalScreen[bool]):
+    """Tears pools down after confirmation; returns whether every one is verified gone.
+
+    A pool that costs money or has more than one node wants its name typed. Cancel has the focus.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+    DEFAULT_CSS = (
+        DIALOG_CSS.format("TeardownScreen")
+        + """
+    TeardownScreen #dialog { border: round $error; }
+    TeardownScreen #dialog.-gone { border: round $success; }
+    TeardownScreen .hidden { display: none; }
+    """
+    )
+    app = getters.app(SkywardApp)
+
+    def __init__(self, pools: list[str]) -> None:
+        super().__init__()
+        self._names = pools
+        self._receipts: dict[str, Receipt | str] = {}
+        self._began = False
+
+    @property
+    def _views(self) -> list[PoolView]:
+        found = (self.app.find_pool(name) for name in self._names)
+        return [view for view in found if view is not None]
+
+    @property
+    def _word(self) -> str:
+        """What must be typed; empty where a press of the button is enough."""
+        views = self._views
+        if all(view.price_hourly == 0 and len(view.nodes) <= 1 for view in views):
+            return ""
+        return self._names[0] if len(self._names) == 1 else str(len(self._names))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="dialog") as dialog:
+            many = len(self._names)
+            dialog.border_title = f"Tear down {self._names[0] if many == 1 else count(many, 'pool')}?"
+            yield Static(self._question(), id="text")
+            answer = Input(placeholder=self._word, compact=True, id="answer")
+            answer.cursor_blink = False
+            answer.set_class(not self._word, "hidden")
+            yield answer
+            with Horizontal(id="buttons"):
+                yield Button("Cancel", id="cancel", compact=True)
+                yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel").focus()
+
+    def _question(self) -> Content:
+        now = self.app.clock()
+        lines = [self._facts(view, now) for view in self._views]
+        if word := self._word:
+            what = "the pool's name" if len(self._names) == 1 else "the number of pools"
+            lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to confirm:"))
+        return Content("\n").join(lines)
+
+    def _facts(self, view: PoolView, now: float) -> Content:
+        parts: list[tuple[str, str]] = [
+            (view.name, "bold"),
+            (f": {count(len(view.nodes), 'node')}, {count(view.world_size, 'rank')}, ", ""),
+            (f"up {duration(now - view.created_at)}, {money(view.price_hourly)}/h.", ""),
+        ]
+        running = [run for run in view.runs.values() if run.state == "running"]
+        for run in running:
+            parts.append(
+                (f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning")
+            )
+        return Content.assemble(*parts)
+
+    # Confirming
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.query_one("#down", Button).disabled = event.value.strip() != self._word
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        if event.value.strip() == self._word:
+            self._begin()
+        else:
+            self.app.flash("that is not what was asked for; nothing was torn down", "error")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "down":
+            self._begin()
+        else:
+            self.action_close()
+
+    def action_close(self) -> None:
+        """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
+        self.dismiss(self._began and self._is_over and self._all_gone)
+
+    # Going down
+
+    def _begin(self) -> None:
+        session = self.app.session
+        if self._began or session is None:
+            return
+        self._began = True
+        self.query_one("#dialog").border_title = "Tearing down"
+        self.query_one("#answer").add_class("hidden")
+        self.query_one("#down").add_class("hidden")
+        close = self.query_one("#cancel", Button)
+        close.label = "Hide"
+        close.focus()
+        # The app's worker and not this screen's: the teardown goes on when the screen is closed.
+        self.app.run_worker(self._tear_down(), name="teardown", exclusive=False)
+        self.set_interval(0.2, self._show_progress)
+        self._show_progress()
+
+    async def _tear_down(self) -> None:
+        session = self.app.session
+        if session is None:
+            return
+        futures = {name: session.down(name) for name in self._names}
+        for name, future in futures.items():
+            try:
+                verified: Receipt = await settled(future)
+                self._receipts[name] = verified
+            except (SkywardError, OSError) as error:
+                self._receipts[name] = str(error)
+        for name, receipt in self._receipts.items():
+            self.app.flash(f"{name}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
+        if self.is_attached:
+            self._show_progress()
+            self.query_one("#cancel", Button).label = "Close"
+
+    @property
+    def _is_over(self) -> bool:
+        return len(self._receipts) == len(self._names)
+
+    @property
+    def _all_gone(self) -> bool:
+        return all(_is_gone(receipt) for receipt in self._receipts.values())
+
+    def _show_progress(self) -> None:
+        blocks = []
+        for name in self._names:
+            view = self.app.find_pool(name)
+            blocks.append(_progress(name, view, self._receipts.get(name)))
+        self.query_one("#text", Static).update(Content("\n").join(blocks))
+        if self._is_over:
+            title = "Torn down, nothing left" if self._all_gone else "Something may be left"
+            dialog = self.query_one("#dialog")
+            dialog.border_title = title
+            dialog.set_class(self._all_gone, "-gone")
+
+
+def _is_gone(receipt: Receipt | str) -> bool:
+    return not isinstance(receipt, str) and receipt.ok
+
+
+def _said(receipt: Receipt | str) -> str:
+    """The receipt in words; an error as it is."""
+    if isinstance(receipt, str):
+        return receipt
+    return f"{receipt} ({receipt.seconds:.1f} s)"
+
+
+def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -> Content:
+    parts: list[tuple[str, str]] = [(name, "bold")]
+    nodes = view.nodes if view is not None else []
+    for node in nodes[:_NODES_SHOWN]:
+        mark = node_look(node.phase)
+        state = (
+            ("✓ gone", "$text-success")
+            if node.phase == "gone"
+            else (f"◍ stopping ({mark.word})", "$text-warning")
+        )
+        parts += [(f"\n  n{node.index:<4}", ""), state, (f"  {node.detail}", "$muted")]
+    if len(nodes) > _NODES_SHOWN:
+        gone = sum(node.phase == "gone" for node in nodes)
+        parts.append((f"\n  … {gone} of {count(len(nodes), 'node')} gone", "$muted"))
+    if receipt is not None:
+        good = _is_gone(receipt)
+        parts.append(
+            (
+                f"\n  {'✓' if good else '✗'} {_said(receipt)}",
+                "bold $text-success" if good else "bold $text-error",
+            )
+        )
+    return Content.assemble(*parts)

@@ -1,0 +1,135 @@
+"""Lines drawn with the dots of braille characters: two columns and four rows of them to a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import isfinite
+
+Points = Sequence[tuple[float, float]]
+
+_BLANK = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Canvas:
+    """A grid of cells to draw on.
+
+    Args:
+        width, height: in cells.
+        x, y: (least, greatest) value that the canvas spans, in the points' own units.
+    """
+
+    def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
+        self.width, self.height = width, height
+        self._x, self._y = x, y
+        self._cells = [bytearray(width) for _ in range(height)]
+        self._owners = [bytearray(width) for _ in range(height)]
+
+    def line(self, points: Points, owner: int) -> None:
+        """Draw a line through points; what is no number interrupts it. A cell takes the greatest owner's colour."""
+        x_low, x_scale = _scale(self._x, 2 * self.width - 1)
+        y_low, y_scale = _scale(self._y, 4 * self.height - 1)
+        bottom = 4 * self.height - 1
+        right = 2 * self.width - 1
+        last: tuple[int, int] | None = None
+        for x, y in points:
+            if not isfinite(y):
+                last = None
+                continue
+            column = min(max(0, int((x / 2 - x_low) * x_scale + 0.5)), right)
+            row = bottom - min(max(0, int((y / 2 - y_low) * y_scale + 0.5)), bottom)
+            place = (column, row)
+            if place != last:
+                self._stroke(last or place, place, owner)
+                last = place
+
+    def _stroke(self, start: tuple[int, int], end: tuple[int, int], owner: int) -> None:
+        (x0, y0), (x1, y1) = start, end
+        width, height = x1 - x0, y1 - y0
+        steps = max(abs(width), abs(height)) or 1
+        cells, owners = self._cells, self._owners
+        for step in range(steps + 1):
+            x = x0 + width * step // steps
+            y = y0 + height * step // steps
+            row, column = y >> 2, x >> 1
+            cells[row][column] |= _DOTS[x & 1][y & 3]
+            if owner > owners[row][column]:
+                owners[row][column] = owner
+
+    def runs(self, row: int) -> list[tuple[str, int]]:
+        """A row as pieces of one owner each; owner 0 is nobody's."""
+        pieces: list[tuple[str, int]] = []
+        for dots, owner in zip(self._cells[row], self._owners[row], strict=True):
+            char = chr(_BLANK + dots) if dots else " "
+            if pieces and pieces[-1][1] == owner:
+                pieces[-1] = (pieces[-1][0] + char, owner)
+            else:
+                pieces.append((char, owner))
+        return pieces
+
+
+def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
+    """Half of the least value, and dots per unit of half a value: halves, since the whole span may be infinite.
+    Where the span is nothing, all lies at the least one."""
+    low, high = span
+    room = high / 2 - low / 2
+    return low / 2, most / room if room > 0 else 0.0
+
+
+def _scaled(value: float, span: tuple[float, float], most: int) -> int:
+    low, scale = _scale(span, most)
+    return min(max(0, int((value / 2 - low) * scale + 0.5)), most) if scale else most // 2
+
+
+def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """What all points span, as (x, y); None where there is not one. A flat line gets room around it."""
+    xs = [x for points in series for x, y in points if isfinite(y)]
+    ys = [y for points in series for _, y in points if isfinite(y)]
+    if not ys:
+        return None
+    low, high = min(ys), max(ys)
+    if low == high:
+        room = abs(low) / 2 or 1.0
+        low, high = low - room, high + room
+    return (min(xs), max(xs)), (low, high)
+
+
+def spark(points: Points, width: int) -> str:
+    """The values as a row of bars, the newest on the right; each column the last value of its part."""
+    values = [value for _, value in points if isfinite(value)]
+    if not values or width < 1:
+        return ""
+    columns = min(width, len(values))
+    picked = [values[(column + 1) * len(values) // columns - 1] for column in range(columns)]
+    span = (min(picked), max(picked))
+    return "".join(_BARS[_scaled(value, span, len(_BARS) - 1)] for value in picked)
+
+
+def mean(series: Sequence[Points], columns: int) -> list[tuple[float, float]]:
+    """One line for many: at each of ``columns`` places the mean of those that have begun and not ended."""
+    spanned = bounds(series)
+    if spanned is None or columns < 2:
+        return []
+    (first, last), _ = spanned
+    step = (last - first) / (columns - 1)
+    low, scale = _scale((first, last), columns - 1)
+    sums, counts = [0.0] * columns, [0] * columns
+    for points in series:
+        # The last value of each column; straight lines between columns that have one.
+        values = {int((x / 2 - low) * scale + 0.5): y for x, y in points if isfinite(y)}
+        places = sorted(values)
+        for column in places:
+            sums[column] += values[column] / len(series)
+            counts[column] += 1
+        for here, there in pairwise(places):
+            for column in range(here + 1, there):
+                part = (column - here) / (there - here)
+                sums[column] += (values[here] * (1 - part) + values[there] * part) / len(series)
+                counts[column] += 1
+    return [
+        (first + step * at, total * (len(series) / many))
+        for at, (total, many) in enumerate(zip(sums, counts, strict=True))
+        if many
+    ]

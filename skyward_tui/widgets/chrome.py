@@ -1,0 +1,134 @@
+"""What every screen has: breadcrumbs above, keys and news below, a word for terminals that are too small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from ..actions import Action
+from ..app import MIN_HEIGHT, MIN_WIDTH
+
+FLASH_SECONDS = 6.0
+_EMPTY = Content("")
+_FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "error": ("✗ ", "$text-error")}
+
+
+class Crumbs(Static):
+    """``pools › NAME › run`` on the left, the state on the right."""
+
+    DEFAULT_CSS = """
+    Crumbs { dock: top; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: object = None
+
+    def show(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
+        """Show where we are, and what the state is; of that, as many parts as fit, the first first."""
+        trail, states = list(trail), list(parts_of_state)
+        shown = (trail, [state.plain for state in states], self.size.width)
+        if shown == self._shown:
+            return
+        self._shown = shown
+        *above, here = trail
+        parts: list[tuple[str, str]] = [(" ", "")]
+        for crumb in above:
+            parts += [(crumb, "$muted"), (" › ", "$muted")]
+        left = Content.assemble(*parts, (here, "bold"))
+        room = self.size.width - left.cell_length - 3
+        status = Content("")
+        for state in states:
+            longer = Content.assemble(status, "  " if status else "", state)
+            if longer.cell_length > room:
+                break
+            status = longer
+        gap = max(2, self.size.width - left.cell_length - status.cell_length - 1)
+        self.update(Content.assemble(left, " " * gap, status), layout=False)
+
+    def on_resize(self) -> None:
+        self._shown = None
+
+
+class HintBar(Static):
+    """The keys that matter here; for a few seconds, the newest message instead."""
+
+    DEFAULT_CSS = """
+    HintBar { dock: bottom; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: tuple[str, str, float] | None = None
+        self._shown: object = None
+
+    def flash(self, text: str, kind: str, until: float) -> None:
+        self._message = (text, kind, until)
+
+    def show(self, actions: Iterable[Action], now: float) -> None:
+        if self._message is not None and now < self._message[2]:
+            text, kind, _ = self._message
+            glyph, style = _FLASHES[kind]
+            shown: object = self._message
+            content = Content.assemble(" ", (glyph, style), (text, style))
+        else:
+            self._message = None
+            parts: list[tuple[str, str]] = []
+            for action in actions:
+                if action.label:
+                    key, label = _hint(action)
+                    parts += [(f" {key} ", "bold $text-accent"), (f"{label} ", "$muted")]
+            content = Content.assemble(*parts)
+            shown = content.plain
+        if shown != self._shown:
+            self._shown = shown
+            self.update(content, layout=False)
+
+
+def _hint(action: Action) -> tuple[str, str]:
+    """Key and label; keys that belong together stand in the label: ``[ ] rank``."""
+    if action.label.startswith("[ ] "):
+        return "[ ]", action.label[4:]
+    return action.shown_keys[0], action.label
+
+
+class TooSmall(Static):
+    """All that fits below 60 by 15."""
+
+    DEFAULT_CSS = """
+    TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(f"terminal too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least")
+
+
+class Panel(Vertical):
+    """A box with a title around one widget."""
+
+    _titles: tuple[Content, Content] | None = None
+
+    def retitle(self, title: Content, subtitle: Content = _EMPTY) -> None:
+        """Change the titles where they differ: Textual repaints the box and all in it."""
+        if (
+            self._titles is None
+            or not _alike(self._titles[0], title)
+            or not _alike(self._titles[1], subtitle)
+        ):
+            self._titles = (title, subtitle)
+            self.border_title = title
+            self.border_subtitle = subtitle
+
+    DEFAULT_CSS = """
+    Panel {
+        border: round $border; border-title-color: $text; border-title-style: bold; height: 1fr; width: 1fr;
+    }
+    """
+
+
+def _alike(one: Content, other: Content) -> bool:
+    """Equal in text and colours; contents compare by text alone."""
+    return one.plain == other.plain and one.spans == other.spans

@@ -1,0 +1,376 @@
+"""Rank logs, painted straight from a ring of lines.
+
+Textual's own log widgets style every line that arrives; this one only paints what is on the screen, when the
+screen's pump asks, so that a flood costs no more than a trickle. It overrides ``render_lines``: borders and
+padding belong to its parent.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.color import Color
+from textual.geometry import Region
+from textual.message import Message
+from textual.reactive import var
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skyward_core.logs import LogRing
+
+from ..actions import bindings
+from .log_window import LogWindow, Matcher
+from .sgr import CELL_LIMIT, Parsed, parse
+
+_PREFIX = re.compile(r"r\d{3,}\| ")
+_PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
+_SIDEWAYS = 16  # cells per step
+
+
+class LogPane(Widget, can_focus=True):
+    """A window onto a :class:`~skyward_core.logs.LogRing`.
+
+    The reader's place is an absolute line number and a row within it (``top``), or None while following the
+    newest line.
+    """
+
+    BINDINGS = bindings("log")
+    ALLOW_SELECT = True
+    DEFAULT_CSS = "LogPane { width: 1fr; height: 1fr; }"
+
+    wrap: var[bool] = var(False)
+    empty_text: var[str] = var("")
+
+    class Moved(Message):
+        """What the title should say has changed."""
+
+        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.window = LogWindow(LogRing(1))
+        self.top: tuple[int, int] | None = None
+        self.current_hit: int | None = None
+        self.merged = False
+        self._left = 0
+        self._painted_version = -1
+        self._cache: dict[int, tuple[str, list[Strip]]] = {}
+        self._rows: list[Strip] = []
+        self._shown: list[tuple[int, int]] = []  # line number and row within it, for every painted row
+
+    # What it shows
+
+    def show(self, ring: LogRing, *, merged: bool = False) -> None:
+        """Look at another ring; the filter and the search stay."""
+        if ring is self.window.ring:
+            return
+        old = self.window
+        self.window = LogWindow(ring)
+        self.window.set_filter(old.filter.matcher if old.filter else None)
+        self.window.set_search(old.search.matcher if old.search else None)
+        self.top, self.merged, self.current_hit = None, merged, None
+        self._repaint()
+
+    def pump(self) -> bool:
+        """Called a few times a second: paint if new lines show. Returns whether anything is new."""
+        version = self.window.ring.version
+        if version == self._painted_version:
+            return False
+        self._painted_version = version
+        self.window.update()
+        if self.following and self.is_on_screen:
+            self.refresh()
+        return True
+
+    @property
+    def following(self) -> bool:
+        return self.top is None
+
+    @property
+    def behind(self) -> int:
+        """Lines below the last one on the screen."""
+        if self.top is None:
+            return 0
+        return self.window.newer(self._shown[-1][0] if self._shown else self.top[0])
+
+    @property
+    def hit_count(self) -> int:
+        return len(self.window.search.numbers) if self.window.search else 0
+
+    def visible_text(self) -> str:
+        """The lines on the screen, whole, as plain text."""
+        numbers = sorted({number for number, _ in self._shown})
+        return "\n".join(
+            parse(text).plain for number in numbers for _, text in self.window.raw(number, number + 1)
+        )
+
+    # Searching and filtering
+
+    def set_filter(self, matcher: Matcher | None) -> None:
+        self.window.set_filter(matcher)
+        self._repaint()
+
+    def set_search(self, matcher: Matcher | None) -> None:
+        """Search for something; goes to the newest hit above the end, where there is one."""
+        self.window.set_search(matcher)
+        self.current_hit = None
+        if matcher is not None:
+            self._go_to_hit(self.window.find(self._last_number(), backwards=True))
+        self._repaint()
+
+    def action_next_hit(self) -> None:
+        start = self._shown[0][0] if self.current_hit is None and self._shown else (self.current_hit or 0) + 1
+        self._go_to_hit(self.window.find(start))
+
+    def action_previous_hit(self) -> None:
+        start = self._last_number() if self.current_hit is None else self.current_hit - 1
+        self._go_to_hit(self.window.find(start, backwards=True))
+
+    def _last_number(self) -> int:
+        return self._shown[-1][0] if self._shown else self.window.end
+
+    def _go_to_hit(self, number: int | None) -> None:
+        if number is None:
+            return
+        self.current_hit = number
+        if all(shown != number for shown, _ in self._shown):
+            above = self.window.before(number, self.size.height // 2)
+            self._stop_at((above[0][0] if above else number, 0))
+        elif self.following:
+            self.action_pause()
+        self._repaint()
+
+    # Moving
+
+    def action_follow(self) -> None:
+        self.top = None
+        self.window.release()
+        self._repaint()
+
+    def action_pause(self) -> None:
+        if self.top is None:
+            self._stop_at(self._shown[0] if self._shown else (self.window.end, 0))
+
+    def action_toggle_pause(self) -> None:
+        if self.following:
+            self.action_pause()
+        else:
+            self.action_follow()
+
+    def action_move(self, rows: int) -> None:
+        if rows < 0:
+            self._up(-rows)
+        elif self.top is not None:
+            self._down(self.top, rows)
+
+    def action_page(self, pages: float) -> None:
+        self.action_move(int(pages * max(1, self.size.height - 1)))
+
+    def action_start(self) -> None:
+        first = self.window.after(self.window.first, 1)
+        self._stop_at((first[0][0] if first else self.window.first, 0))
+
+    def action_sideways(self, steps: int) -> None:
+        if not self.wrap:
+            self._left = min(max(0, self._left + steps * _SIDEWAYS), CELL_LIMIT)
+            self._repaint()
+
+    def action_wrap(self) -> None:
+        self.wrap = not self.wrap
+
+    def _up(self, rows: int) -> None:
+        if self.top is None and not self._is_full:
+            return
+        number, row = self.top or self._shown[0]
+        while rows > row:
+            above = self.window.before(number, 1)
+            if not above:
+                row = rows = 0
+                break
+            rows -= row + 1
+            number, text = above[0]
+            row = len(self._strips(number, text)) - 1
+        self._stop_at((number, row - rows))
+
+    def _down(self, top: tuple[int, int], rows: int) -> None:
+        """Move down; reaching the end means to follow again."""
+        row = top[1] + rows
+        for number, text in self.window.after(top[0], rows + 1):
+            height = len(self._strips(number, text))
+            if row < height:
+                if self._reaches_end(number, row):
+                    break
+                self.top = (number, row)
+                self._repaint()
+                return
+            row -= height
+        self.action_follow()
+
+    def _reaches_end(self, number: int, row: int) -> bool:
+        if self.window.newer(number) >= self.size.height:
+            return False
+        lines = self.window.after(number, self.size.height + 1)
+        return sum(len(self._strips(*line)) for line in lines) - row <= self.size.height
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._shown) >= self.size.height > 0
+
+    def _stop_at(self, top: tuple[int, int]) -> None:
+        if self.top is None:
+            self.window.hold()
+        self.top = top
+        self._repaint()
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_move(-3)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_move(3)
+
+    # Painting
+
+    def watch_wrap(self) -> None:
+        self._left = 0
+        if self.top is not None:
+            self.top = (self.top[0], 0)
+        self._repaint()
+
+    def watch_empty_text(self) -> None:
+        self.refresh()
+
+    def _on_resize(self, event: events.Resize) -> None:
+        self._cache.clear()
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._cache.clear()
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        if selection is not None:
+            self.action_pause()
+        self._repaint()
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return selection.extract("\n".join(strip.text.rstrip() for strip in self._rows)), "\n"
+
+    def _repaint(self) -> None:
+        self._cache.clear()
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        width, height = self.size
+        base = self.rich_style
+        self._rows = self._paint(width, height, base)
+        background = self.background_colors[1]
+        filters = self.get_line_filters()
+        selection = self.text_selection
+        painted = []
+        for y in range(crop.y, crop.bottom):
+            strip = self._rows[y] if y < len(self._rows) else Strip.blank(width, base)
+            if selection is not None and (span := selection.get_span(y)) is not None:
+                strip = self._selected(strip, span)
+            strip = strip.apply_offsets(0, y).extend_cell_length(width, base).crop(crop.x, crop.right)
+            for line_filter in filters:
+                strip = strip.apply_filter(line_filter, background)
+            painted.append(strip)
+        return painted
+
+    def _paint(self, width: int, height: int, base: Style) -> list[Strip]:
+        if not width or not height:
+            return []
+        if len(self._cache) > 8 * height + 256:
+            self._cache.clear()
+        rows: list[tuple[tuple[int, int], Strip]] = []
+        if self.top is None:
+            pending = [] if self.window.filter else self.window.ring.pending()
+            lines = self.window.before(self.window.end, height)
+            tail = [
+                ((self.window.end, i), self._cut(parse(text), base, False)[0])
+                for i, text in enumerate(pending)
+            ]
+            for number, text in reversed(lines):
+                if len(rows) + len(tail) >= height:
+                    break
+                strips = self._strips(number, text, base)
+                rows[:0] = [((number, i), strip) for i, strip in enumerate(strips)]
+            rows = (rows + tail)[-height:]
+        else:
+            first, skip = self.top
+            for number, text in self.window.after(first, height + 1):
+                rows += [((number, i), strip) for i, strip in enumerate(self._strips(number, text, base))]
+                if len(rows) >= height + skip:
+                    break
+            rows = rows[skip : skip + height]
+        self._shown = [place for place, _ in rows]
+        if not rows and self.empty_text:
+            return [Strip([Segment(" " + self.empty_text, base + Style(dim=True))])]
+        return [strip for _, strip in rows]
+
+    def _strips(self, number: int, text: str, base: Style | None = None) -> list[Strip]:
+        """The rows of one line, from the cache where its text is still the same."""
+        cached = self._cache.get(number)
+        if cached is not None and cached[0] is text:
+            return cached[1]
+        strips = self._cut(parse(text), base or self.rich_style, number == self.current_hit)
+        self._cache[number] = (text, strips)
+        return strips
+
+    def _cut(self, parsed: Parsed, base: Style, is_current: bool) -> list[Strip]:
+        """Style one line and cut it into rows of the pane's width."""
+        segments = self._segments(parsed, base, is_current)
+        strip = Strip(segments, cell_len(parsed.plain))
+        width = max(1, self.size.width)
+        if not self.wrap:
+            return [strip.crop(self._left, self._left + width)]
+        if strip.cell_length <= width:
+            return [strip]
+        return list(strip.divide([*range(width, strip.cell_length, width), strip.cell_length]))
+
+    def _segments(self, parsed: Parsed, base: Style, is_current: bool) -> list[Segment]:
+        text, layers = parsed.plain, list(parsed.spans)
+        if self.merged and (prefix := _PREFIX.match(text)):
+            color = _PREFIX_COLORS[int(prefix[0][1:-2]) % len(_PREFIX_COLORS)]
+            layers.append((0, prefix.end(), Style(color=color)))
+        if self.window.search is not None and (spans := self.window.search.matcher.spans(text)):
+            mark = self._hit_style(is_current)
+            layers += [(a, b, mark) for a, b in spans]
+        if not layers:
+            return [Segment(text, base)] if text else []
+        edges = sorted({0, len(text), *(a for a, _, _ in layers), *(b for _, b, _ in layers)})
+        segments = []
+        for start, stop in pairwise(edges):
+            style = base
+            for low, high, layer in layers:
+                if low <= start and stop <= high:
+                    style += layer
+            segments.append(Segment(text[start:stop], style))
+        return segments
+
+    def _hit_style(self, is_current: bool) -> Style:
+        variables = self.app.theme_variables
+        back = Color.parse(variables["warning" if is_current else "warning-darken-3"])
+        return Style(
+            bgcolor=back.rich_color, color=back.get_contrast_text(1).rich_color, underline=is_current
+        )
+
+    def _selected(self, strip: Strip, span: tuple[int, int]) -> Strip:
+        start, stop = span
+        length = strip.cell_length
+        stop = length if stop == -1 else min(stop, length)
+        if start >= stop:
+            return strip
+        style = self.selection_style
+        parts = [*strip.divide([start, stop, length])] if stop < length else [*strip.divide([start, length])]
+        parts[1] = Strip([Segment(text, (old or Style()) + style) for text, old, _ in parts[1]], stop - start)
+        return Strip.join(parts)

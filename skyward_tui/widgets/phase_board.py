@@ -1,0 +1,68 @@
+"""The nodes of a pool, phase by phase: where each is, since when, what it waits for, when it tries again."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from skyward_core.views import PHASES, NodeView, PoolView
+
+from ..theme import node_look
+from .rank_state import link_note
+from .roll import Roll
+from .text import clip, duration
+
+_ROAD = PHASES[:-1]
+
+
+class PhaseBoard(Roll):
+    """One row per node; the ones that are not ready come first where there are many."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._rows: list[Content] = []
+        self._head: list[Content] = []
+        self._state: object = None
+
+    def update(self, pool: PoolView, now: float) -> None:
+        state = (pool.version, int(now), self.size)
+        if state == self._state:
+            return
+        self._state = state
+        bad = pool.state in ("failed", "degraded", "unreachable")
+        style = "$text-error" if bad else "$muted"
+        self._head = [Content.styled(f" {line}", style) for line in pool.detail.splitlines()[:3]]
+        nodes = pool.nodes
+        if len(nodes) > self.size.height:
+            nodes = sorted(
+                nodes, key=lambda node: (node.phase == "ready" and not link_note(node), node.index)
+            )
+        self._rows = [self._node(node, now) for node in nodes]
+        self.refresh()
+
+    def head(self, width: int) -> list[Content]:
+        return self._head
+
+    def row_count(self, width: int) -> int:
+        return len(self._rows)
+
+    def row(self, index: int, width: int) -> Content:
+        return self._rows[index]
+
+    def _node(self, node: NodeView, now: float) -> Content:
+        mark = node_look(node.phase)
+        reached = len(_ROAD) if node.phase == "gone" else _ROAD.index(node.phase) + 1
+        style = "$muted" if node.phase == "gone" else mark.style
+        parts = [
+            (f" n{node.index:<3}", "bold"),
+            ("■" * reached, style),
+            ("□" * (len(_ROAD) - reached), "$muted"),
+            (f" {mark.text:<11}", mark.style),
+            (f"{duration(now - node.since):>6}", "$muted"),
+        ]
+        if node.retry_at is not None and node.retry_at > now:
+            parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
+        if note := link_note(node):
+            parts.append((f"  ! {note}", "$text-error"))
+        elif said := node.detail or node.address:
+            parts.append((f"  {clip(said, 160)}", "$muted"))
+        return Content.assemble(*parts)

@@ -1,0 +1,79 @@
+"""What every rank of a pool is doing, from the views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from skyward_core.logs import LogRing
+from skyward_core.metrics import numbers_line
+from skyward_core.views import NodeView, PoolView, RunView, TaskView
+
+from .results import task_note
+from .sgr import plain
+from .text import clock
+
+FAILURES = ("raised", "exited", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it."""
+
+    rank: int
+    node: int
+    state: str
+    seconds: float | None
+    note: str
+
+
+def rank_states(pool: PoolView, run: RunView | None, now: float) -> list[RankState]:
+    """One state per rank, in rank order."""
+    newest: dict[int, TaskView] = {}
+    for task in list(run.tasks.values()) if run else []:
+        other = newest.get(task.rank)
+        if other is None or (task.began_at or 0.0) >= (other.began_at or 0.0):
+            newest[task.rank] = task
+    per_node = pool.ranks_per_node
+    return [
+        _state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now)
+        for rank in range(pool.world_size)
+    ]
+
+
+def _state(
+    rank: int, node: NodeView, task: TaskView | None, pool: PoolView, run: RunView | None, now: float
+) -> RankState:
+    if task is None:
+        return RankState(rank, node.index, *_without_task(node, run))
+    if task.outcome is not None:
+        return RankState(rank, node.index, task.state, task.outcome.seconds, task_note(task))
+    seconds = None if task.began_at is None else now - task.began_at
+    numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
+    note = link_note(node) or numbers or task_note(task) or last_line(pool.logs.ranks.get(rank))
+    return RankState(rank, node.index, task.state, seconds, note)
+
+
+def _without_task(node: NodeView, run: RunView | None) -> tuple[str, float | None, str]:
+    note = link_note(node)
+    if node.phase == "gone":
+        return "gone", None, ""
+    if node.phase != "ready":
+        return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip()
+    expected = run is not None and run.state == "running" and run.kind == "broadcast"
+    return "waiting" if expected else "idle", None, note
+
+
+def link_note(node: NodeView) -> str:
+    """``link down since 12:00:01`` where it is."""
+    if node.link_up is not False or node.phase == "gone":
+        return ""
+    detail = f" ({node.link_detail})" if node.link_detail else ""
+    return f"link down since {clock(node.link_since)}{detail}"
+
+
+def last_line(ring: LogRing | None) -> str:
+    """The newest thing a rank printed."""
+    if ring is None:
+        return ""
+    lines = ring.pending() or ring.lines(ring.end - 1, ring.end)
+    return plain(lines[-1]).strip() if lines else ""

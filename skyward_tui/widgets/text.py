@@ -1,0 +1,59 @@
+"""Numbers and times as a person reads them."""
+
+from __future__ import annotations
+
+import time
+
+from rich.cells import cell_len, set_cell_size
+
+
+def duration(seconds: float) -> str:
+    """``41`` -> ``0:41``; ``3725`` -> ``1:02:05``; days as ``2d 03:00``."""
+    whole = max(0, int(seconds))
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d {hours % 24:02d}:{minute:02d}"
+    if hours:
+        return f"{hours}:{minute:02d}:{second:02d}"
+    return f"{minute}:{second:02d}"
+
+
+def took(seconds: float) -> str:
+    """How long something ran, finer than :func:`duration` below a minute."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+
+
+def clock(at: float) -> str:
+    """A Unix time as the wall clock showed it."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def money(amount: float) -> str:
+    return f"${amount:,.2f}"
+
+
+def number(value: float) -> str:
+    """Six significant digits at most, integers as they are."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+
+
+def count(many: int, one: str, more: str = "") -> str:
+    """``1 node``, ``4 nodes``."""
+    return f"{many:,} {one if many == 1 else more or one + 's'}"
+
+
+def clip(text: str, width: int) -> str:
+    """Cut to a number of cells, with an ellipsis where something went."""
+    if cell_len(text) <= width:
+        return text
+    return set_cell_size(text, max(0, width - 1)).rstrip() + "…" if width > 0 else ""
+
+
+def one_line(text: str) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,61 @@
+"""Call a function in a fresh interpreter: start-up counts, and nothing is warm from what ran before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class BenchError(RuntimeError):
+    """A side of a measurement failed; carries what it printed."""
+
+
+def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
+    """Call ``function`` (``"module:name"`` under ``tests.bench``) in a new interpreter.
+
+    Args:
+        args: JSON values.
+        timeout: seconds.
+
+    Returns:
+        The function's result, which must be JSON too.
+
+    Raises:
+        BenchError: it failed or took too long; holds the end of its standard error.
+    """
+    command = [sys.executable, "-m", "tests.bench.fresh", function, json.dumps(args)]
+    with tempfile.TemporaryDirectory() as home:
+        environment = os.environ | {"SKYWARD_HOME": home}  # a ledger of its own, not the person's
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout
+            )
+        except subprocess.TimeoutExpired:
+            raise BenchError(f"{function} took longer than {timeout:g} s") from None
+    if done.returncode:
+        raise BenchError(f"{function} exited with {done.returncode}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_turn(rounds: int, *functions: str) -> list[float]:
+    """The median of each function's result, called in turn so that a busy moment hits all alike."""
+    results: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name in functions:
+            results[name].append(fresh(name))
+    return [median(results[name]) for name in functions]
+
+
+if __name__ == "__main__":
+    module, _, name = sys.argv[1].partition(":")
+    result = getattr(import_module(f"tests.bench.{module}"), name)(*json.loads(sys.argv[2]))
+    print(json.dumps(result))

@@ -1,0 +1,164 @@
+"""Eight ranks print as fast as they can: lines a second into the views, none lost, and the app's loop lag."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+from .fresh import BenchError, fresh
+from .metric import Bar, Metric
+
+if TYPE_CHECKING:
+    from skyward_core.session import Session
+    from skyward_core.views import PoolView, RunView
+
+RANKS = 8
+LINES = 100_000  # of each rank
+POOL = "bench-logs"
+SECONDS = 120.0
+TICK = 0.005  # of the clock that feels the app's loop
+
+FLOOD = """
+import skyward_core as sky
+
+@sky.function
+def flood(lines: int) -> None:
+    rank = sky.instance_info().rank
+    for i in range(lines):
+        print(f"rank {rank} step {i} loss {1 / (i + 1):.6f} and what else a training loop says")
+"""
+
+
+def measure() -> list[Metric]:
+    into_views = fresh("logs:into_views")
+    in_app = fresh("logs:in_app")
+    return [
+        Metric("lines_per_s", into_views["lines_per_s"], None, Bar(at_least=100_000)),
+        Metric("ranks_with_loss", into_views["ranks_with_loss"], None, Bar(at_most=0)),
+        Metric("with_app_lines_per_s", in_app["lines_per_s"], None, Bar(at_least=100_000)),
+        Metric("with_app_ranks_with_loss", in_app["ranks_with_loss"], None, Bar(at_most=0)),
+        Metric("app_loop_lag_p95_ms", in_app["lag_p95_ms"], None, Bar(at_most=20)),
+    ]
+
+
+def into_views() -> dict[str, float]:
+    """Without a screen: from the launch to the last line in the views."""
+    from skyward_core.providers.local import Local
+    from skyward_core.session import Session
+
+    session = Session()
+    pool = session.create(_spec(Local(), RANKS)).result(SECONDS)
+    try:
+        return flood_figures(session, pool, RANKS, LINES)
+    finally:
+        session.down(pool.name).result(SECONDS)
+        session.detach()
+
+
+class Flood:
+    """A run that floods a pool with lines, and the check that each one came: in order, once, as printed."""
+
+    def __init__(self, session: Session, pool: PoolView, ranks: int, lines: int) -> None:
+        from skyward_core.scripts import build_task
+
+        self._session, self._pool, self._ranks, self._lines = session, pool, ranks, lines
+        self._seen = [hashlib.sha256() for _ in range(ranks)]
+        self._next = [0] * ranks
+        self._gaps = 0
+        session.subscribe(pool.name, on_log=self._note).result(SECONDS)
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "flood.py"
+            script.write_text(FLOOD)
+            self._task = build_task(script, "flood", {"lines": lines})
+
+    def launch(self) -> RunView:
+        """Open the run; the clock begins before it."""
+        self._began = perf_counter()
+        self._deadline = self._began + SECONDS
+        return self._session.launch(self._pool.name, self._task).result(SECONDS)
+
+    @property
+    def flows(self) -> bool:
+        """Whether lines are still to come."""
+        there = sum(self._pool.logs.rank(rank).end for rank in range(self._ranks))
+        return there < self._ranks * self._lines and perf_counter() < self._deadline
+
+    def figures(self) -> dict[str, float]:
+        """``lines_per_s``, and ``ranks_with_loss``: ranks whose log in the views is not what they printed."""
+        taken = perf_counter() - self._began
+        wrong = sum(not self._is_whole(rank) for rank in range(self._ranks))
+        return {"lines_per_s": self._ranks * self._lines / taken, "ranks_with_loss": wrong + self._gaps}
+
+    def _note(self, rank: int, stream: str, offset: int, data: bytes) -> None:
+        if stream == "out":
+            self._gaps += offset != self._next[rank]
+            self._next[rank] = offset + len(data)
+            self._seen[rank].update(data)
+
+    def _is_whole(self, rank: int) -> bool:
+        ring = self._pool.logs.rank(rank)
+        printed = [_line(rank, i) for i in range(self._lines)]
+        whole = hashlib.sha256("".join(f"{line}\n" for line in printed).encode()).digest()
+        return (
+            self._seen[rank].digest() == whole
+            and ring.end == self._lines
+            and ring.lines(ring.first, ring.end) == printed[ring.first :]
+        )
+
+
+def flood_figures(session: Session, pool: PoolView, ranks: int, lines: int) -> dict[str, float]:
+    """Flood a running pool of the session and follow until all is there; see :meth:`Flood.figures`."""
+    flood = Flood(session, pool, ranks, lines)
+    flood.launch()
+    while flood.flows:
+        sleep(TICK)
+    return flood.figures()
+
+
+def in_app() -> dict[str, float]:
+    """The same while the app shows the run, a clock on its loop."""
+    return asyncio.run(_in_app())
+
+
+async def _in_app() -> dict[str, float]:
+    from skyward_core.providers.local import Local
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.screens.run import RunScreen
+
+    app = SkywardApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        deadline = perf_counter() + SECONDS
+        while app.session is None:
+            if perf_counter() > deadline:
+                raise BenchError(f"the app got no session: {app.session_error}")
+            await pilot.pause(TICK)
+        session = app.session
+        pool = await asyncio.wrap_future(session.create(_spec(Local(), RANKS)))
+        try:
+            flood = await asyncio.to_thread(Flood, session, pool, RANKS, LINES)
+            run = await asyncio.to_thread(flood.launch)
+            await app.push_screen(RunScreen(pool.name, run.id))
+            lags: list[float] = []
+            while flood.flows:
+                asked = perf_counter()
+                await asyncio.sleep(TICK)
+                lags.append(perf_counter() - asked - TICK)
+            figures = flood.figures()
+        finally:
+            await asyncio.wrap_future(session.down(pool.name))
+    lags.sort()
+    return figures | {"lag_p95_ms": lags[int(len(lags) * 0.95)] * 1000}
+
+
+def _spec(provider: Any, nodes: int) -> Any:
+    from skyward_core.spec import Options, PoolSpec
+
+    return PoolSpec(name=POOL, provider=provider, nodes=nodes, options=Options(console=False))
+
+
+def _line(rank: int, i: int) -> str:
+    return f"rank {rank} step {i} loss {1 / (i + 1):.6f} and what else a training loop says"

@@ -1,0 +1,23 @@
+"""The order of the test files: long ones first, and those that wait (for cables, leases, dead clients) beside those
+that compute. So several processes end at about the same time."""
+
+from __future__ import annotations
+
+from itertools import chain, zip_longest
+
+import pytest
+
+TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files by :data:`TURNS`; what is in a file stays together and in order."""
+    folders: dict[str, dict[str, list[pytest.Item]]] = {}
+    for item in items:
+        folders.setdefault(item.path.parent.name, {}).setdefault(str(item.path), []).append(item)
+    files: list[list[pytest.Item]] = []
+    for turn in TURNS:
+        together = [folders.pop(name, {}).values() for name in turn]
+        files += chain.from_iterable(zip_longest(*together, fillvalue=[]))
+    files += chain.from_iterable(others.values() for others in folders.values())
+    items[:] = chain.from_iterable(files)

@@ -1,0 +1,31 @@
+"""Pools for the tests with real frameworks. Each is shared by a module: importing a framework takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+
+
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A world of its own, and no way to the network."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
+    patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
+    patch.setenv("HF_HUB_OFFLINE", "1")
+    patch.delenv("HF_TOKEN", raising=False)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Two nodes with the module's ``PLUGINS``."""
+    options = sky.Options(console=False)
+    with sky.Compute(nodes=2, plugins=request.module.PLUGINS, options=options) as compute:
+        yield compute
+    assert compute.receipt is not None and compute.receipt.ok

@@ -1,0 +1,93 @@
+"""transformers' Trainer across real ranks, with a token that must be found nowhere."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import skyward_core as sky
+from skyward_tui.examples import finetune as example
+
+TOKEN = "hf_" + "NeverWrittenAnywhere".ljust(34, "x")
+PLUGINS = [sky.plugins.torch(), sky.plugins.huggingface(token=TOKEN)]
+
+
+@sky.function
+def finetune() -> dict[str, Any]:
+    """A tiny BERT from random weights learns whether the first token is large."""
+    import tempfile
+
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+    )
+    model = BertForSequenceClassification(config)
+    ids = torch.randint(0, 20, (64, 8), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": int(row[0] > 9)} for row in ids]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            num_train_epochs=4,
+            per_device_train_batch_size=8,
+            learning_rate=1e-2,
+            report_to=[],
+            disable_tqdm=True,
+            logging_steps=4,
+            save_strategy="no",
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=data)
+        trainer.train()
+    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return {
+        "world": arguments.world_size,
+        "rank": arguments.process_index,
+        "steps": trainer.state.global_step,
+        "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        "hash": hashlib.sha256(weights).hexdigest(),
+        # Not the token itself: what a function returns is kept.
+        "token": hashlib.sha256(os.environ["HF_TOKEN"].encode()).hexdigest(),
+    }
+
+
+def test_the_trainer_finds_the_pool(pool):
+    first, second = finetune() @ pool
+    assert (first["world"], second["world"]) == (2, 2)
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["steps"] == 64 // (2 * 8) * 4
+    assert first["losses"] == second["losses"]
+    assert first["losses"][-1] < first["losses"][0]
+    assert first["hash"] == second["hash"]
+    assert first["token"] == second["token"] == hashlib.sha256(TOKEN.encode()).hexdigest()
+
+
+def test_the_packaged_example(pool):
+    first, second = example.finetune(epochs=1, samples=256) @ pool
+    assert first == second
+    assert first["ranks"] == 2
+    assert first["loss"] < first["first_loss"]
+
+
+def test_the_token_is_written_nowhere(pool):
+    hits = []
+    for folder in (Path(os.environ["SKYWARD_HOME"]), Path(os.environ["HF_HOME"])):
+        hits += [path for path in folder.rglob("*") if path.is_file() and holds(path)]
+    for name in ("cmdline", "environ"):
+        hits += [path for path in Path("/proc").glob(f"[0-9]*/{name}") if holds(path)]
+    assert hits == []
+    assert TOKEN not in repr(pool.spec)
+    assert TOKEN not in str(pool.spec.describe())
+
+
+def holds(path: Path) -> bool:
+    try:
+        return TOKEN.encode() in path.read_bytes()
+    except OSError:  # a process that ended, or another person's
+        return False

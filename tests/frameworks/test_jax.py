@@ -1,0 +1,151 @@
+"""JAX, and Keras on it, across real ranks."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from fates import gone, pids
+
+import skyward_core as sky
+from skyward_tui.examples import jax_mesh, keras_fit
+
+PLUGINS = [sky.plugins.jax()]
+
+
+@sky.function
+def gather() -> dict[str, Any]:
+    import jax
+    from jax.experimental import multihost_utils
+
+    mine = jax.numpy.full((2,), sky.instance_info().rank)
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_COUNT")
+    return {
+        "processes": jax.process_count(),
+        "devices": [jax.device_count(), jax.local_device_count()],
+        "gathered": multihost_utils.process_allgather(mine).tolist(),
+        "environment": {name: os.environ[name] for name in names},
+    }
+
+
+def test_every_device_is_in_one_world(pool):
+    for rank, seen in enumerate(gather() @ pool):
+        assert seen["processes"] == 2
+        assert seen["devices"] == [2, 1]
+        assert seen["gathered"] == [[0, 0], [1, 1]]
+        address = seen["environment"].pop("JAX_COORDINATOR_ADDRESS")
+        assert address.startswith("127.0.0.1:")
+        assert seen["environment"] == {
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_LOCAL_DEVICE_COUNT": "1",
+        }
+
+
+@sky.function
+def descend(steps: int) -> list[float]:
+    """Linear regression by shard_map over all devices; on one rank, over the one there is."""
+    import jax
+    import numpy as np
+    from jax import numpy as jnp
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+    y = x.sum(axis=1)
+    spread = NamedSharding(mesh, PartitionSpec("data"))
+    # Blocks, not strides: an array over the mesh is made of contiguous parts.
+    xs, ys = (jax.make_array_from_process_local_data(spread, a) for a in sky.shard(x, y, drop_last=True))
+
+    def step(w: Any, xs: Any, ys: Any) -> Any:
+        gradient = jax.grad(lambda w: jnp.mean((xs @ w - ys) ** 2))(w)
+        return w - 0.1 * jax.lax.pmean(gradient, "data")
+
+    data, everywhere = PartitionSpec("data"), PartitionSpec()
+    update = jax.jit(
+        jax.shard_map(
+            step, mesh=mesh, in_specs=(everywhere, data, data), out_specs=everywhere, check_vma=False
+        )
+    )
+    w = jax.device_put(np.zeros(4, dtype="float32"), NamedSharding(mesh, everywhere))
+    for _ in range(steps):
+        w = update(w, xs, ys)
+    return [float(v) for v in w.addressable_data(0)]
+
+
+def test_a_step_over_the_mesh_equals_one_process(pool):
+    first, second = descend(5) @ pool
+    assert first == second
+    assert first == pytest.approx(descend.local(5), abs=1e-5)
+    mesh, same = jax_mesh.descend(steps=20, samples=256, lr=0.3) @ pool  # the packaged example
+    assert mesh == same
+    assert mesh["loss"] < 0.1
+
+
+@sky.function
+def fit() -> dict[str, Any]:
+    import hashlib
+
+    import keras
+    import numpy as np
+
+    x = np.random.default_rng(0).normal(size=(64, 8)).astype("float32")
+    y = (x.sum(1) > 0).astype("int32")
+    xs, ys = sky.shard(x, y, shuffle=True, seed=42)
+    model = keras.Sequential([keras.layers.Dense(16, activation="relu"), keras.layers.Dense(2)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.Adam(0.02), loss=loss)
+    history = model.fit(xs, ys, epochs=3, batch_size=8, verbose=0)
+    return {
+        "backend": keras.config.backend(),
+        "distribution": type(keras.distribution.distribution()).__name__,
+        "losses": history.history["loss"],
+        "hash": hashlib.sha256(b"".join(np.asarray(w).tobytes() for w in model.get_weights())).hexdigest(),
+    }
+
+
+def test_keras_trains_over_all_devices():
+    plugins = [sky.plugins.jax(), sky.plugins.keras(backend="jax")]
+    with sky.Compute(nodes=2, plugins=plugins, options=sky.Options(console=False)) as pool:
+        first, second = fit() @ pool
+        fitted, same = keras_fit.fit(epochs=2, samples=512) @ pool
+    assert fitted == same
+    assert fitted["accuracy"] > 0.5
+    assert first == second
+    assert (first["backend"], first["distribution"]) == ("jax", "DataParallel")
+    assert first["losses"][-1] < first["losses"][0]
+
+
+@sky.function
+def fail_in_the_middle(how: str) -> None:
+    import jax
+    from jax.experimental import multihost_utils
+
+    multihost_utils.process_allgather(jax.numpy.ones(1))
+    if sky.instance_info().rank == 1:
+        if how == "raise":
+            raise ArithmeticError("bad batch")
+        if how == "exit":
+            os._exit(7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    multihost_utils.process_allgather(jax.numpy.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "exit_code"), [("raise", "raised", None), ("exit", "exited", 7), ("kill", "exited", 137)]
+)
+def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
+    ranks = pids() @ pool
+    with pytest.raises(sky.RunError) as caught:
+        fail_in_the_middle(how).with_timeout(60) @ pool
+    cause = caught.value.root_cause
+    assert (cause.rank, cause.outcome, cause.exit_code) == (1, kind, exit_code)
+    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), (
+        "its peer was not left hanging"
+    )
+    assert set(pids() @ pool).isdisjoint(ranks), "the next run has fresh ranks"
+    assert gone(ranks)
+
+
+def test_the_next_run_has_a_fresh_gang(pool):
+    assert [seen["processes"] for seen in gather() @ pool] == [2, 2]

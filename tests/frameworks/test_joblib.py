@@ -1,0 +1,67 @@
+"""joblib and scikit-learn of the client, run on the pool."""
+
+import os
+
+import joblib
+import numpy as np
+import pytest
+
+import skyward_core as sky
+
+PLUGINS = [sky.plugins.sklearn()]
+
+
+def where(x):
+    return x * x, os.getpid()
+
+
+def test_parallel_runs_on_the_pool_in_order(pool):
+    results = joblib.Parallel()(joblib.delayed(where)(i) for i in range(20))
+    assert [square for square, _ in results] == [i * i for i in range(20)]
+    pids = {pid for _, pid in results}
+    assert os.getpid() not in pids
+    assert len(pids) == 2
+
+
+def test_results_can_be_taken_as_they_come(pool):
+    parallel = joblib.Parallel(n_jobs=2, return_as="generator")
+    assert [square for square, _ in parallel(joblib.delayed(where)(i) for i in range(6))] == [
+        0,
+        1,
+        4,
+        9,
+        16,
+        25,
+    ]
+
+
+def fails(x):
+    if x == 3:
+        raise LookupError("no three")
+    return x
+
+
+def test_an_error_reaches_the_caller(pool):
+    with pytest.raises(sky.RunError) as caught:
+        joblib.Parallel()(joblib.delayed(fails)(i) for i in range(6))
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert joblib.Parallel()(joblib.delayed(where)(i) for i in range(2))  # the pool is well
+
+
+def test_a_search_runs_on_the_pool(pool):
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.tree import DecisionTreeClassifier
+
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    search = GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 2, 4]}, cv=3)
+    search.fit(x, x[:, 0] > 0)
+    assert search.best_score_ > 0.9
+
+
+def test_when_the_pool_is_gone_joblib_is_as_it_was():
+    before = joblib.Parallel()._backend
+    plugins = [sky.plugins.joblib(n_jobs=3)]
+    with sky.Compute(nodes=1, plugins=plugins, options=sky.Options(console=False)):
+        assert joblib.Parallel()._backend is not before
+        assert joblib.Parallel().n_jobs == 3
+    assert joblib.Parallel()._backend is before

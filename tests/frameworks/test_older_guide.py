@@ -1,0 +1,275 @@
+"""The older guide's scripts as they are written, with data, models and devices of this machine in place of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_scripts import run_script
+
+
+def run(script: str, folder: Path) -> Any:
+    """What the script's variable ``results`` held."""
+    done = run_script(
+        script + "\nimport json\nprint('RESULTS', json.dumps(results, default=float))\n", folder, 240
+    )
+    (line,) = re.findall(r"^RESULTS (.*)$", done.stdout, re.MULTILINE)
+    return json.loads(line)
+
+
+TORCH = """
+import skyward as sky
+
+import torch
+class MyModel(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, 1)
+dataset = [(torch.full((4,), i / 64), torch.tensor([i / 16])) for i in range(128)]
+
+@sky.compute
+def train(epochs: int) -> dict:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from torch.utils.data import DataLoader
+
+    info = sky.instance_info()
+
+    # Model setup
+    model = MyModel()
+    if dist.is_initialized():
+        model = DDP(model)
+
+    # Data loading with distributed sampler
+    sampler = sky.DistributedSampler(dataset, shuffle=True)
+    loader = DataLoader(dataset, sampler=sampler, batch_size=64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train_step(model, batch):
+        x, y = batch
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    # Training loop
+    losses = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)  # Important!
+        for batch in loader:
+            losses.append(train_step(model, batch))
+
+    return {"node": info.node, "loss": losses[-1], "first": losses[0], "steps": len(losses)}
+
+
+# Launch on 2 nodes with A100 GPUs
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=2,
+    accelerator=sky.NVIDIA.A100,
+    image=sky.Image(pip=["torch"]),
+) as pool:
+    results = train(epochs=10) @ pool
+"""
+
+
+def test_torch(tmp_path: Path) -> None:
+    results = run(TORCH, tmp_path)
+    assert [result["node"] for result in results] == [0, 1]
+    assert [result["steps"] for result in results] == [10, 10], "a batch of 64 of 128 for each of two ranks"
+    assert all(result["loss"] < result["first"] for result in results)
+
+
+KERAS = """
+import skyward as sky
+
+@sky.integrations.keras(backend="jax")
+@sky.compute
+def train_model(epochs: int) -> dict:
+    import keras
+    import numpy as np
+
+    pool = sky.instance_info()
+
+    # Load data
+    pixels = np.random.default_rng(0)
+    x_train, y_train = pixels.integers(0, 255, (256, 28, 28)), pixels.integers(0, 10, 256)
+    x_train = x_train.astype(np.float32) / 255.0
+
+    # Shard data across nodes
+    x_local, y_local = sky.shard(x_train, y_train, shuffle=True, seed=42)
+
+    # Build model
+    model = keras.Sequential([
+        keras.layers.Flatten(input_shape=(28, 28)),
+        keras.layers.Dense(128, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+
+    model.compile(
+        optimizer="adam",
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+
+    # Train
+    history = model.fit(x_local, y_local, epochs=epochs, batch_size=64)
+
+    return {
+        "node": pool.node,
+        "accuracy": history.history["accuracy"][-1],
+    }
+
+
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=2,
+    accelerator="A100",
+    image=sky.Image(
+        pip=["keras>=3.2", "jax[cuda12]"],
+        env={"KERAS_BACKEND": "jax"},
+    ),
+) as pool:
+    results = train_model(epochs=10) @ pool
+"""
+
+
+@pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
+def test_keras_on_jax(tmp_path: Path) -> None:
+    results = run(KERAS, tmp_path)
+    assert [result["node"] for result in results] == [0, 1]
+    assert all(0 <= result["accuracy"] <= 1 for result in results)
+
+
+JAX = """
+import skyward as sky
+
+@sky.integrations.jax()
+@sky.compute
+def train():
+    import jax
+    import jax.numpy as jnp
+
+    # JAX distributed already initialized
+    # Use pmap or jax.experimental.pjit for parallelism
+
+    @jax.pmap
+    def train_step(params, batch):
+        return params - 0.1 * jax.grad(lambda p: jnp.mean((batch @ p - 1) ** 2))(params)
+
+    results = train_step(jnp.zeros((1, 3)), jnp.ones((1, 4, 3)))
+    return [jax.process_count(), jax.device_count(), results.addressable_data(0).tolist()[0]]
+
+
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=4,
+    accelerator="H100",
+    pip=["jax[cuda12]"],
+) as pool:
+    results = train() @ pool
+"""
+
+
+def test_jax(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    assert run(JAX, tmp_path) == [[4, 4, pytest.approx([0.2] * 3)]] * 4
+
+
+TRAINER = """
+import skyward as sky
+
+@sky.integrations.transformers(backend="nccl")
+@sky.compute
+def fine_tune():
+    from transformers import (
+        AutoModelForSequenceClassification,
+        AutoTokenizer,
+        Trainer,
+        TrainingArguments,
+    )
+    from datasets import load_dataset
+
+    # Load model and tokenizer
+    model = AutoModelForSequenceClassification.from_pretrained(
+        "distilbert-base-uncased",
+        num_labels=2,
+    )
+    tokenizer = AutoTokenizer.from_pretrained("distilbert-base-uncased")
+
+    # Load and tokenize dataset
+    dataset = load_dataset("imdb")
+
+    def tokenize(examples):
+        return tokenizer(examples["text"], truncation=True, padding=True)
+
+    tokenized = dataset.map(tokenize, batched=True)
+
+    # Training arguments
+    args = TrainingArguments(
+        output_dir="./results",
+        num_train_epochs=3,
+        per_device_train_batch_size=16,
+    )
+
+    # Trainer auto-detects distributed setup
+    trainer = Trainer(
+        model=model,
+        args=args,
+        train_dataset=tokenized["train"],
+        eval_dataset=tokenized["test"],
+    )
+
+    trainer.train()
+    return trainer.evaluate()
+
+
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=2,
+    accelerator="A100",
+    pip=["transformers", "datasets", "torch", "accelerate"],
+) as pool:
+    results = fine_tune() @ pool
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder with a small model, its tokenizer, and reviews in two files."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("datasets")
+    folder = tmp_path / "distilbert-base-uncased"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad", "film"]
+    plain = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: at for at, word in enumerate(words)}, "[UNK]")
+    )
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]", model_max_length=16
+    )
+    made.save_pretrained(folder)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(words), max_position_embeddings=16, dim=16, hidden_dim=16, n_layers=1, n_heads=2
+    )
+    transformers.DistilBertForSequenceClassification(config).save_pretrained(folder)
+    for name, count in (("train", 64), ("test", 16)):
+        rows = [{"text": ("good film", "bad film")[at % 2], "label": at % 2} for at in range(count)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_the_trainer(tmp_path: Path, models: Path) -> None:
+    files = {name: str(models / f"{name}.jsonl") for name in ("train", "test")}
+    script = TRAINER.replace('"distilbert-base-uncased"', repr(str(models)))
+    script = script.replace('load_dataset("imdb")', f'load_dataset("json", data_files={files})')
+    first, second = run(script, tmp_path)
+    assert first["epoch"] == second["epoch"] == 3
+    assert first["eval_loss"] == pytest.approx(second["eval_loss"], abs=1e-6), "ranks agree"
+    assert 0 < first["eval_loss"] < 5

@@ -1,0 +1,94 @@
+"""The tensorflow plugin on real pools: TF_CONFIG always, TensorFlow itself where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins import Plugin
+
+QUIET = sky.Options(console=False, start_timeout=120)
+
+
+@sky.function
+def listens() -> tuple[int, list[str], bool]:
+    """Whether this rank can listen where TF_CONFIG says that it does."""
+    import os
+    import socket
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    index, workers = config["task"]["index"], config["cluster"]["worker"]
+    host, _, port = workers[index].rpartition(":")
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind((host, int(port)))
+        server.listen()
+        return index, workers, host == sky.instance_info().address
+
+
+@pytest.mark.parametrize("plugin", [sky.plugins.tensorflow(), sky.plugins.keras(backend="tensorflow")])
+def test_every_rank_has_a_port_that_its_own_node_keeps(plugin: Plugin) -> None:
+    worker = sky.Worker(ranks_per_node=2)
+    with sky.Compute(nodes=2, worker=worker, plugins=[Light(plugin)], options=QUIET) as compute:
+        seen = listens() @ compute
+    assert [index for index, _, _ in seen] == [0, 1, 2, 3]
+    assert all(here for _, _, here in seen)
+    (workers,) = {tuple(workers) for _, workers, _ in seen}
+    assert len(set(workers)) == 4, "nodes of one machine do not keep the same ports"
+
+
+class Light(Plugin):
+    """Another plugin without what it installs."""
+
+    name = "light"
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.around_process = plugin.around_process  # type: ignore[method-assign]
+
+
+@sky.function
+def train(seed: int) -> tuple[int, float, float, list[float]]:
+    """Fit a line on shards of one batch; replicas, first and last loss, and what came of it."""
+    import numpy as np
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    x = np.random.default_rng(seed).random((64, 4), dtype=np.float32)
+    data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True) * 2)).batch(16)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    batches = strategy.experimental_distribute_dataset(data.with_options(options))
+    with strategy.scope():
+        weights = tf.Variable(tf.zeros((4, 1)))
+
+    def step(inputs: Any, wanted: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((inputs @ weights - wanted) ** 2) / 16
+        context = tf.distribute.get_replica_context()
+        weights.assign_sub(0.05 * context.all_reduce("SUM", tape.gradient(loss, weights)))
+        return loss
+
+    @tf.function  # type: ignore[untyped-decorator, unused-ignore]
+    def everywhere(inputs: Any, wanted: Any) -> Any:
+        return strategy.reduce("SUM", strategy.run(step, (inputs, wanted)), axis=None)
+
+    losses = [float(everywhere(*batch)) for _ in range(5) for batch in batches]
+    return strategy.num_replicas_in_sync, losses[0], losses[-1], weights.numpy()[:, 0].tolist()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="tensorflow is not installed")
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 1), (1, 2)])
+def test_multi_worker_mirrored_strategy_spans_the_pool(nodes: int, per_node: int) -> None:
+    worker = sky.Worker(ranks_per_node=per_node)
+    plugins = [Light(sky.plugins.tensorflow())]
+    with sky.Compute(nodes=nodes, worker=worker, plugins=plugins, options=QUIET) as compute:
+        first, second = train(0) @ compute
+    assert first == second, "replicas agree"
+    replicas, before, after, weights = first
+    assert replicas == 2
+    assert after < before / 10
+    assert weights == pytest.approx([2.0] * 4, abs=0.5)

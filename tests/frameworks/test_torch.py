@@ -1,0 +1,118 @@
+"""PyTorch across real ranks: the process group, data parallel training, what happens when a rank fails."""
+
+import os
+import signal
+from typing import Any
+
+import pytest
+from fates import gone, pids
+
+import skyward_core as sky
+
+PLUGINS = [sky.plugins.torch()]
+
+
+@sky.function
+def train(steps: int) -> dict[str, Any]:
+    """Data parallel training on this rank's shard; on one rank, on the whole batch."""
+    import hashlib
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(sky.instance_info().rank)  # DDP must make the weights equal, not the seed
+    model: Any = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    net = DistributedDataParallel(model) if dist.is_initialized() else model
+    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    xs, ys = sky.shard(x, x.sum(1, keepdim=True))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        loss = torch.nn.functional.mse_loss(net(xs), ys)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if dist.is_initialized():
+            dist.all_reduce(
+                loss.detach_(), op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.SUM
+            )
+        losses.append(loss.item() / len(x) * len(xs))
+    weights = [p.detach().flatten() for p in model.parameters()]
+    return {
+        "hash": hashlib.sha256(b"".join(w.numpy().tobytes() for w in weights)).hexdigest(),
+        "weights": torch.cat(weights).tolist(),
+        "losses": losses,
+        "pid": os.getpid(),
+    }
+
+
+def check_training(results: list[dict[str, Any]]) -> None:
+    alone = train.local(8)
+    assert len({result["hash"] for result in results}) == 1
+    assert results[0]["weights"] == pytest.approx(alone["weights"], abs=1e-5)
+    assert results[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    assert alone["losses"][-1] < alone["losses"][0]
+
+
+def test_two_ranks_train_as_one(pool):
+    check_training(train(8) @ pool)
+
+
+def test_the_process_group_lives_as_long_as_the_worker(pool):
+    first, second = train(1) @ pool, train(1) @ pool
+    assert [r["pid"] for r in first] == [r["pid"] for r in second]
+
+
+@sky.function
+def sampled(length: int, epoch: int) -> list[int]:
+    sampler = sky.DistributedSampler(range(length), shuffle=True, seed=3)
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
+def test_the_sampler_covers_every_sample_once(pool):
+    first, second = (sampled(20, epoch) @ pool for epoch in (0, 1))
+    assert sorted(first[0] + first[1]) == list(range(20))
+    assert first != second
+
+
+@sky.function
+def fail_in_the_middle(how: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+    if sky.instance_info().rank == 1:
+        if how == "raise":
+            raise ArithmeticError("bad batch")
+        if how == "exit":
+            os._exit(7)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(1))  # hangs, or fails for want of its peer
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "exit_code"), [("raise", "raised", None), ("exit", "exited", 7), ("kill", "exited", 137)]
+)
+def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
+    ranks = pids() @ pool
+    with pytest.raises(sky.RunError) as caught:
+        fail_in_the_middle(how).with_timeout(60) @ pool
+    cause = caught.value.root_cause
+    assert (cause.rank, cause.outcome, cause.exit_code) == (1, kind, exit_code)
+    assert caught.value.outcomes[0].kind in ("raised", "exited", "collateral"), (
+        "its peer was not left hanging"
+    )
+    assert set(pids() @ pool).isdisjoint(ranks), "the next run has fresh ranks"
+    assert gone(ranks)
+    if how == "raise":
+        assert isinstance(caught.value.__cause__, ArithmeticError)
+    check = train(1) @ pool
+    assert check[0]["hash"] == check[1]["hash"]
+
+
+def test_four_ranks_on_two_nodes_train_as_one():
+    worker = sky.Worker(ranks_per_node=2)
+    with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
+        check_training(train(8) @ pool)

@@ -1,0 +1,27 @@
+"""Whole scripts, run as a person runs them, with their provider overridden to this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_script(text: str, folder: Path, seconds: float, **env: str) -> subprocess.CompletedProcess[str]:
+    """Write a script into a folder and run it there; it must end well, within that time."""
+    path = folder / "script.py"
+    path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "skyward_core", "--provider", "local", str(path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done

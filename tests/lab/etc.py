@@ -1,0 +1,108 @@
+"""What a host's own /etc says: names, users, sshd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .options import HostOptions
+
+HOME = "/run/home"  # of every host, and for every host its own
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the hosts of one lab have in common.
+
+    Attributes:
+        bridge: the switch.
+        network: first three numbers of every address.
+        client: the client's address.
+        client_key: the public key that may log in.
+        names: address to host name, of all hosts and the client.
+        clock: the library that bends the clock, where a host has use for it.
+    """
+
+    bridge: str
+    network: str
+    client: str
+    client_key: str
+    names: dict[str, str]
+    clock: Path | None = None
+
+
+def write_etc(folder: Path, name: str, key: bytes, options: HostOptions, site: Site) -> None:
+    """Write the files that a host lays over its /etc, and those of its sshd.
+
+    Args:
+        folder: becomes the host's /run/lab.
+        key: the private host key, as OpenSSH writes it.
+    """
+    good = options.names == "good"
+    known = "".join(f"{address} {peer}\n" for address, peer in site.names.items()) if good else ""
+    files = {
+        "hostname": f"{name}\n",
+        "hosts": f"127.0.0.1 localhost\n{known}",
+        # Nothing listens at 127.0.0.1, so a question fails at once. The client's port 53 is deaf: one short
+        # try in place of two of 5 s is as gone, and tests need not wait as long.
+        "resolv.conf": f"nameserver {'127.0.0.1' if good else site.client}\noptions timeout:1 attempts:1\n",
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
+        # By the user database, for a login's HOME and ~ to agree. Nothing is mounted over root's real home,
+        # which may hold the interpreter.
+        "passwd": _users("/etc/passwd", f"root:x:0:0:root:{HOME}:{_shell()}"),
+        # OpenSSH turns a locked account away even with the right key.
+        "shadow": _users("/etc/shadow", "root:*:19000:0:99999:7:::"),
+        "authorized_keys": f"{site.client_key}\n",
+        "banner": f"{options.banner}\n",
+        "sshd_config": _sshd_config(options),
+        "host_key": key.decode(),
+    }
+    if site.clock is not None and options.clock_offset:
+        (folder / "clock.so").write_bytes(site.clock.read_bytes())
+    for file, text in files.items():
+        (folder / file).write_text(text)
+        (folder / file).chmod(0o600 if file in ("host_key", "shadow") else 0o644)
+
+
+def _sshd_config(options: HostOptions) -> str:
+    lines = [
+        "Port 22",
+        "AddressFamily inet",
+        "HostKey /run/lab/host_key",
+        "AuthorizedKeysFile /run/lab/authorized_keys",
+        "PidFile none",
+        "StrictModes no",  # the files belong to whoever made the lab
+        "UsePAM no",
+        "UseDNS no",
+        "PermitRootLogin prohibit-password",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PrintMotd no",
+        "LogLevel VERBOSE",
+        "Subsystem sftp internal-sftp",
+        "AcceptEnv LANG LC_*",
+        f"AllowTcpForwarding {_yes(options.tcp_forwarding)}",
+        f"AllowStreamLocalForwarding {_yes(options.unix_forwarding)}",
+    ]
+    if options.banner:
+        lines.append("Banner /run/lab/banner")
+    if options.max_sessions is not None:
+        lines.append(f"MaxSessions {options.max_sessions}")
+    if options.max_startups is not None:
+        lines.append(f"MaxStartups {options.max_startups}")
+    if options.clock_offset:
+        lines.append(f"SetEnv LD_PRELOAD=/run/lab/clock.so SKY_CLOCK_OFFSET={options.clock_offset}")
+    return "\n".join(lines) + "\n"
+
+
+def _users(path: str, root: str) -> str:
+    others = [line for line in Path(path).read_text().splitlines() if not line.startswith("root:")]
+    return "\n".join([root, *others]) + "\n"
+
+
+def _shell() -> str:
+    return "/bin/bash" if Path("/bin/bash").exists() else "/bin/sh"
+
+
+def _yes(allowed: bool) -> str:
+    return "yes" if allowed else "no"

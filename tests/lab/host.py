@@ -1,0 +1,279 @@
+"""One host of the lab."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import asyncssh
+
+from .cable import Cable
+from .etc import HOME, Site, write_etc
+from .options import HostOptions
+from .tools import NOT_OURS, LabError, ip_batch, program, started_at, wait_until
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_APART = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child=SIGKILL"]
+_LISTENS = "00000000:0016 00000000:0000 0A"  # port 22, state LISTEN, as /proc/net/tcp writes it
+
+
+class Host:
+    """A machine with a power switch and a cable. Its home outlives a power cut, as a disk does.
+
+    Attributes:
+        name: its host name, unique among the labs of this machine.
+        address: its address in the lab.
+        home: its home directory as seen from here.
+        options: its quirks; what is set here counts from the next power-on.
+    """
+
+    def __init__(self, index: int, root: Path, site: Site, options: HostOptions) -> None:
+        self.index = index
+        self.address = f"{site.network}.{index + 1}"
+        self.name = site.names[self.address]
+        self.options = options
+        self.root = root
+        self.home = root / "home"
+        self.cable = Cable("eth0", f"{site.bridge}p{index}")
+        self.key = asyncssh.generate_private_key("ssh-ed25519")
+        self._site = site
+        self._machine: subprocess.Popen[bytes] | None = None
+        self._pid1: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        return self._pid1 is not None and started_at(self._pid1) is not None
+
+    @property
+    def machine(self) -> int:
+        """A process in the host's network namespace that lives as long as the host."""
+        if self._machine is None:
+            raise LabError(f"{self.name} is off")
+        return self._machine.pid
+
+    @property
+    def public_key(self) -> str:
+        """The host key, as ``ssh-ed25519 AAAA...``."""
+        return " ".join(self.key.export_public_key().decode().split()[:2])
+
+    def power_on(self) -> None:
+        """Start the host and wait until its sshd listens."""
+        power_on([self])
+
+    def power_off(self) -> None:
+        """Cut the power: every process dies at once, and the network hears nothing of it."""
+        if self.is_on:
+            self.unplug()
+        power_off([self])
+
+    def unplug(self) -> None:
+        """Pull the cable: packets go nowhere, nobody is told."""
+        self.cable.pull()
+
+    def plug(self) -> None:
+        """Put the cable back."""
+        self.cable.put_back()
+
+    def limit_rate(self, mbit: float | None) -> None:
+        """Limit the host's cable in each direction; None lifts the limit."""
+        self.cable.limit(mbit, self.machine)
+
+    def reinstall(self) -> None:
+        """Power cut, empty disk, new host key, power on: the same address is another machine now."""
+        self.power_off()
+        self.key = asyncssh.generate_private_key("ssh-ed25519")
+        self.wipe_home()
+        self.power_on()
+
+    def wipe_home(self) -> None:
+        """Remove every file of its home."""
+        for path in self.home.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def run(self, command: str, timeout: float = 30.0) -> str:
+        """Run a shell command on the host as root, past its sshd and its cable; returns standard output.
+
+        Raises:
+            LabError: the host is off or the command failed; holds its standard error.
+        """
+        if not self.is_on:
+            raise LabError(f"{self.name} is off")
+        namespaces = [f"--target={self._pid1}", "--net", "--uts", "--ipc", "--pid", "--mount"]
+        shell = ["/usr/bin/env", "-i", f"PATH={_PATH}", f"HOME={HOME}", "/bin/sh", "-c"]
+        done = subprocess.run(
+            [program("nsenter"), *namespaces, *shell, f"cd {HOME} || exit\n{command}"],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        if done.returncode:
+            raise LabError(f"{command!r} on {self.name} exited with {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def processes(self) -> dict[int, str]:
+        """What runs there beside sshd: pid, as seen from here, to command line.
+
+        Told apart by the program and not by the command line, which is empty in the middle of an exec. Who has
+        ended, reaped or not, has no program any more.
+        """
+        if not self.is_on:
+            return {}
+        namespace = Path(f"/proc/{self._pid1}/ns/pid").readlink()
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(*NOT_OURS):
+                if (folder / "ns/pid").readlink() != namespace:
+                    continue
+                runs = (folder / "exe").readlink().name
+                if not runs.startswith("sshd"):
+                    line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(folder.name)] = line.strip() or f"[{runs}]"
+        return found
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything there but sshd, and to what those leave behind, until nothing is left."""
+
+        def none_left() -> bool:
+            left = self.processes()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_until(none_left, f"the end of what runs on {self.name}")
+
+    def log(self) -> str:
+        """What its sshd wrote since the host was made: who connected, with which key, for what."""
+        path = self.root / "etc" / "sshd.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def fill_disk(self) -> None:
+        """Write to the home until nothing more fits. Set ``home_mb``, or this takes long."""
+        block = b"\0" * 65536
+        with suppress(OSError), (self.home / ".filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(block)
+
+    def free_disk(self) -> None:
+        """Undo :meth:`fill_disk`."""
+        (self.home / ".filler").unlink(missing_ok=True)
+
+    # The steps of a start and of an end, for many hosts to take them side by side.
+
+    def boot(self) -> None:
+        if self.is_on:
+            raise LabError(f"{self.name} is on already")
+        write_etc(self.root / "etc", self.name, self.key.export_private_key(), self.options, self._site)
+        if self.options.startup:
+            for name in (".bashrc", ".profile"):
+                (self.home / name).write_text(f"{self.options.startup}\n")
+        environment = {
+            "PATH": _PATH,
+            "ROOT": str(self.root),
+            "NAME": self.name,
+            "ADDRESS": self.address,
+            "HOME_WRITABLE": str(int(self.options.home_writable)),
+            "HAS_PYTHON": str(int(self.options.has_python)),
+            "KEEP": " ".join(_kept()),
+            "SSHD": program("sshd"),
+        }
+        with (self.root / "boot.log").open("wb") as log:
+            self._machine = subprocess.Popen(
+                [program("unshare"), *_APART, "/bin/sh", str(Path(__file__).with_name("boot.sh"))],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,  # ctrl-c at the lab's terminal is no power cut
+            )
+
+    def await_namespaces(self) -> None:
+        wait_until(self._is_apart, f"the namespaces of {self.name}")
+
+    def wiring(self) -> list[str]:
+        """The ``ip`` commands that plug it in. The MAC stays through power cuts, as that of a card does."""
+        mac = f"02:53:4b:{int(self._site.network.split('.')[2]):02x}:00:{self.index + 1:02x}"
+        end = f"{self.cable.end} address {mac} netns {self.machine}"
+        return [
+            f"link add {self.cable.port} type veth peer name {end}",
+            f"link set {self.cable.port} master {self._site.bridge} up",
+        ]
+
+    def carry_on(self) -> None:
+        if self._machine is not None and self._machine.stdin is not None:
+            with suppress(BrokenPipeError):  # it did not boot; the next wait says why
+                self._machine.stdin.write(b"\n")
+                self._machine.stdin.close()
+
+    def await_sshd(self) -> None:
+        wait_until(self._listens, f"sshd of {self.name}")
+        if self.cable.mbit is not None:
+            self.limit_rate(self.cable.mbit)
+
+    def cut(self) -> None:
+        if self._machine is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid1 or self._machine.pid, signal.SIGKILL)
+
+    def settle(self) -> list[str]:
+        """Wait for the end of all its processes; returns the ``ip`` commands that remove its cable."""
+        if self._machine is not None:
+            self._machine.wait()  # ends after PID 1, and PID 1 after all others
+            if self._machine.stdin is not None:
+                with suppress(BrokenPipeError):
+                    self._machine.stdin.close()
+        self._machine = self._pid1 = None
+        return [f"link del {self.cable.port}"]
+
+    def _is_apart(self) -> bool:
+        self._check_boot()
+        children = Path(f"/proc/{self.machine}/task/{self.machine}/children").read_text().split()
+        self._pid1 = int(children[0]) if children else None
+        return self._pid1 is not None
+
+    def _listens(self) -> bool:
+        self._check_boot()
+        return _LISTENS in Path(f"/proc/{self.machine}/net/tcp").read_text()
+
+    def _check_boot(self) -> None:
+        if self._machine is not None and self._machine.poll() is not None:
+            said = (self.root / "boot.log").read_text(errors="replace") + self.log()[-500:]
+            raise LabError(f"{self.name} did not boot: {said.strip()}")
+
+
+def power_on(hosts: Sequence[Host]) -> None:
+    """Start hosts side by side and wait until every sshd listens."""
+    for host in hosts:
+        host.boot()
+    for host in hosts:
+        host.await_namespaces()
+    ip_batch([line for host in hosts for line in host.wiring()])
+    for host in hosts:
+        host.carry_on()
+    for host in hosts:
+        host.await_sshd()
+
+
+def power_off(hosts: Sequence[Host]) -> None:
+    """Kill everything on the hosts, side by side."""
+    for host in hosts:
+        host.cut()
+    gone = [line for host in hosts for line in host.settle()]
+    # The kernel takes an interface away with its namespace, but some time later.
+    ip_batch(gone, force=True)
+
+
+def _kept() -> list[str]:
+    """Folders that every host must see although they lie under a /tmp or /var/tmp that it has of its own."""
+    folders = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _REPOSITORY}
+    return sorted(str(folder) for folder in folders if any(map(folder.is_relative_to, ("/tmp", "/var/tmp"))))

@@ -1,0 +1,101 @@
+"""What tests of pools over SSH share: pools on a lab's hosts, clients of their own, and waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import skyward_core as sky
+
+from . import Host, Lab
+from .tools import wait_until
+
+DEADLINE = 90.0  # seconds; for what should never take that long, not for what should be quick
+
+
+def ssh(lab: Lab, hosts: Sequence[Host] | None = None, **wishes: Any) -> sky.SSH:
+    """The lab's hosts (or some of them) as a provider; ``wishes`` replace its settings."""
+    chosen = {
+        "user": lab.user,
+        "keys": str(lab.key),
+        "known_hosts": str(lab.known_hosts),
+        "config": False,
+    }
+    return sky.SSH([host.address for host in hosts or lab.hosts], **(chosen | wishes))
+
+
+def pool(
+    lab: Lab, provider: sky.SSH | None = None, *, options: dict[str, Any] | None = None, **wishes: Any
+) -> sky.Compute:
+    """A quiet pool on all of the lab's hosts; ``wishes`` go to :class:`skyward_core.Compute`."""
+    chosen = {"console": False, "grace": 1.0, "start_timeout": DEADLINE} | (options or {})
+    return sky.Compute(provider=provider or ssh(lab), options=sky.Options(**chosen), **wishes)
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
+
+
+class Client:
+    """A client in a process of its own, with the lab's provider as ``ssh`` and quiet options as ``quiet``; its
+    script, of which ``text`` is the rest, is in the working folder."""
+
+    def __init__(self, lab: Lab, text: str) -> None:
+        path = Path(f"client{time.monotonic_ns()}.py")
+        given = json.dumps(ssh(lab).to_json())
+        head = [
+            "import json, threading, time",
+            "import skyward_core as sky",
+            f"ssh = sky.SSH.from_json(json.loads({given!r}))",
+            f"quiet = dict(console=False, grace=1.0, start_timeout={DEADLINE})",
+        ]
+        path.write_text("\n".join([*head, textwrap.dedent(text)]))
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def said(self) -> str:
+        """Its next line; in place of one that does not come, why it ended."""
+        assert self.process.stdout is not None and self.process.stderr is not None
+        line = self.process.stdout.readline().strip()
+        return line or f"the client ended: {self.process.stderr.read()}"
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended."""
+        self.process.kill()
+        self.process.communicate()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def until(holds: Callable[[], object], what: str) -> None:
+    """Wait for what may take long on a busy machine."""
+    wait_until(lambda: bool(holds()), what, DEADLINE)
+
+
+def allowed(seconds: float) -> float:
+    """A promised time as a test may hold us to: as it stands on an idle machine, longer the busier it is."""
+    return seconds * (1 + os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def nothing_runs(lab: Lab) -> None:
+    """Wait until nothing of any pool runs on any host; a channel ends some moments after its client left it."""
+    for host in lab.hosts:
+        until(lambda: not host.processes(), f"the end of all on {host.name}")  # noqa: B023
+
+
+def agents(host: Host) -> list[int]:
+    """Pids, as seen from here, of a host's agents: neither a worker nor the channel that started them."""
+    return [pid for pid, line in host.processes().items() if "skyward-agent" in line]

@@ -1,0 +1,183 @@
+"""The app in front of real hosts whose keys nobody knows: it asks, and what is refused stays untouched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core.ledger import Ledger
+from skyward_core.session import Session
+from skyward_core.transport import hostkeys
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.host_key import HostKeyScreen
+from skyward_tui.screens.launch import LaunchScreen
+from tests.tui.conftest import screen_text
+from tests.tui.waiting import typed, until
+
+from . import Lab
+
+SCRIPT = """
+import skyward_core as sky
+
+@sky.function
+def where() -> str:
+    import socket
+    return "ran on " + socket.gethostname()
+"""
+
+
+@pytest.fixture(autouse=True)
+def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home whose SSH configuration knows how to reach the hosts, and whose known_hosts file is yet to come."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    for name in ("SSH_AUTH_SOCK", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    known = tmp_path / "person" / ".ssh" / "known_hosts"
+    known.parent.mkdir(parents=True)
+    config = lab.ssh_config.read_text().replace(str(lab.known_hosts), str(known))
+    (known.parent / "config").write_text(config)
+    Path("where.py").write_text(SCRIPT)
+    hook = hostkeys.ask_hook
+    yield known
+    hostkeys.ask_hook = hook
+    session = Session()
+    for row in session.ledger.live():  # of a test that failed midway
+        session.down(row.name).result(60)
+    session.detach()
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[SkywardApp, Pilot[None]]]:
+    app = SkywardApp()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        yield app, pilot
+        if app.session is not None and app.is_running:
+            await asyncio.to_thread(app.session.detach)
+
+
+async def launch(app: SkywardApp, pilot: Pilot[None], lab: Lab, hosts: int = 2) -> None:
+    """Fill in the form with keys, and launch on some of the lab's hosts."""
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    await typed(app, pilot, "where.py")
+    for _ in range(5):
+        await pilot.press("tab")
+    await until(pilot, lambda: app.focused is not None and app.focused.id == "provider")
+    await pilot.press("enter", "down", "enter")
+    await until(pilot, lambda: app.screen.query_one("#hosts").is_on_screen)
+    await pilot.press("tab")
+    await typed(app, pilot, " ".join(host.name for host in lab.hosts[:hosts]))
+    await until(pilot, lambda: f"hosts    {lab.hosts[0].name}" in screen_text(app))
+    await pilot.press("ctrl+r")
+
+
+def asks(app: SkywardApp) -> bool:
+    return isinstance(app.screen, HostKeyScreen) and "Refuse" in screen_text(app)
+
+
+def asking_about(app: SkywardApp) -> str:
+    assert isinstance(app.screen, HostKeyScreen)
+    return app.screen.key.host
+
+
+def live() -> list[Any]:
+    ledger = Ledger()
+    try:
+        return ledger.live()
+    finally:
+        ledger.close()
+
+
+async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab) -> None:
+    async with opened() as (app, pilot):
+        await launch(app, pilot, lab)
+        asked: set[str] = set()
+        for keys in (["A"], ["right", "enter"]):
+            await until(pilot, lambda: asks(app) and asking_about(app) not in asked)
+            asked.add(asking_about(app))
+            host = next(host for host in lab.hosts if host.name == asking_about(app))
+            assert host.key.get_fingerprint() in screen_text(app)
+            await pilot.press(*keys)
+        assert asked == {host.name for host in lab.hosts[:2]}
+        await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
+        assert {line.split()[0] for line in hostkeys.own_file().read_text().splitlines()} == {
+            host.address for host in lab.hosts[:2]
+        }
+        await pilot.press("X", "shift+tab", *"where", "enter")
+        await until(pilot, lambda: "created 2, verified gone 2, unaccounted 0" in screen_text(app))
+        await pilot.press("enter", "q")
+        await launch(app, pilot, lab)  # the same hosts, known by now
+        await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
+        assert app.session is not None
+        receipt = await asyncio.wrap_future(app.session.down("where"))
+        assert receipt.ok
+
+
+async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> None:
+    before = [host.log() for host in lab.hosts]
+    async with opened() as (app, pilot):
+        await launch(app, pilot, lab)
+        await until(pilot, lambda: asks(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "Pool where did not start" in screen_text(app))
+        text = " ".join(screen_text(app).replace("│", " ").split())
+        assert "is not known, so nothing was sent to it" in text
+        assert "skyward-tui trust" in text
+        await pilot.press("enter")
+        await until(pilot, lambda: "○ gone" in screen_text(app))
+        assert not any(isinstance(screen, HostKeyScreen) for screen in app.screen_stack)
+        assert live() == []
+    assert not hostkeys.own_file().exists()
+    for host, old in zip(lab.hosts, before, strict=True):
+        assert "Accepted" not in host.log().removeprefix(old)
+
+
+async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
+    async with opened() as (app, pilot):
+        await launch(app, pilot, lab)
+        await until(pilot, lambda: asks(app))
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: "Quit?" in screen_text(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "to confirm" in screen_text(app))
+        await pilot.press("shift+tab", *"where", "enter")
+        await until(pilot, lambda: "verified gone 2, unaccounted 0" in screen_text(app))
+        assert live() == []
+        await pilot.press("enter")
+        await until(pilot, lambda: not app.is_running)
+    assert not hostkeys.own_file().exists()
+    assert not any(host.processes() for host in lab.hosts)
+
+
+async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
+    async with opened() as (app, pilot):
+        await launch(app, pilot, lab, hosts=1)
+        await until(pilot, lambda: asks(app))
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: "Quit?" in screen_text(app))
+        await pilot.press("enter")  # keep running: there is nothing to keep
+        await until(pilot, lambda: not app.is_running)
+        assert live() == []
+    assert not hostkeys.own_file().exists()
+
+
+async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> None:
+    old = asyncssh.generate_private_key("ssh-ed25519")
+    person.write_text(f"{lab.hosts[0].address} {old.export_public_key().decode()}")
+    async with opened() as (app, pilot):
+        await launch(app, pilot, lab, hosts=1)
+        await until(pilot, lambda: "Pool where did not start" in screen_text(app))
+        text = " ".join(screen_text(app).replace("│", " ").split())
+        assert "has CHANGED, so nothing was sent to it" in text
+        assert old.get_fingerprint() in text
+        assert lab.hosts[0].key.get_fingerprint() in text
+    assert person.read_text() and not hostkeys.own_file().exists()

@@ -1,0 +1,60 @@
+"""PyTorch and JAX between hosts: rendezvous, training, collectives over the network."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.local.cli import EXAMPLES
+
+from . import Lab
+from .pools import pool, ssh
+
+
+@sky.function
+def reduced() -> list[Any]:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor([float(dist.get_rank() + 1)])
+    dist.all_reduce(total)
+    return [total.item(), dist.get_backend(), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
+
+
+def test_the_torch_example_between_four_hosts(lab: Lab) -> None:
+    pytest.importorskip("torch")
+    example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
+    provider = ssh(lab, python=sys.executable)  # which has the frameworks: the hosts reach no package index
+    with pool(lab, provider, plugins=[sky.plugins.torch()]) as compute:
+        for total, backend, address, interface in reduced() @ compute:
+            assert (total, backend, address) == (10.0, "gloo", lab.hosts[0].address)
+            assert interface != "lo"
+        results, logs = example(epochs=3) @ compute, compute.pool.archive.logs
+        assert [result["rank"] for result in results] == [0, 1, 2, 3]
+        assert len({result["weights"] for result in results}) == 1
+    # Torn down, all that was printed is here.
+    printed = (logs / "r000.out").read_text().splitlines()
+    losses = [float(line.partition("loss=")[2].split()[0]) for line in printed]
+    assert len(losses) == 3 and losses[-1] < losses[0] / 2
+    assert losses[-1] == pytest.approx(results[0]["loss"], abs=1e-4)
+
+
+@sky.function
+def gathered() -> list[Any]:
+    import jax
+    from jax.experimental import multihost_utils
+
+    ranks = multihost_utils.process_allgather(jax.numpy.array([jax.process_index()]))
+    return [jax.device_count(), ranks.tolist(), os.environ["JAX_COORDINATOR_ADDRESS"].rpartition(":")[0]]
+
+
+def test_jax_between_hosts(lab: Lab) -> None:
+    pytest.importorskip("jax")
+    provider = ssh(lab, lab.hosts[:2], python=sys.executable)
+    with pool(lab, provider, plugins=[sky.plugins.jax()]) as compute:
+        assert gathered() @ compute == [[2, [[0], [1]], lab.hosts[0].address]] * 2

@@ -1,0 +1,76 @@
+"""The client's cable is pulled for 20 s while ranks print, and put back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import skyward_core as sky
+from skyward_tui.widgets.rank_state import link_note
+
+from . import Lab
+from .pools import DEADLINE, agents, pool, until
+
+SECONDS = 20
+
+
+@sky.function
+def print_until_told() -> tuple[int, int, str]:
+    """Print until the host's home holds a file named ``enough``; our pid, the lines, their hash."""
+    count, printed = 0, hashlib.sha256()
+    while not (Path.home() / "enough").exists():
+        line = f"line {count}"
+        print(line, flush=True)
+        printed.update(line.encode() + b"\n")
+        count += 1
+        time.sleep(0.005)
+    return os.getpid(), count, printed.hexdigest()
+
+
+@sky.function
+def pid() -> int:
+    return os.getpid()
+
+
+def test_a_pulled_cable_loses_no_line_and_no_host(lab: Lab) -> None:
+    with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
+        workers = pid() @ compute
+        living = [agents(host) for host in lab.hosts]
+        nodes, archive = compute.pool.view.nodes, compute.pool.archive
+        try:
+            running = beside.submit(lambda: print_until_told() @ compute)
+            until(lambda: all(compute.pool.view.logs.rank(r).end > 9 for r in range(4)), "lines of all ranks")
+
+            lab.client.unplug()
+            pulled = time.monotonic()
+            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
+            time.sleep(max(0.0, pulled + SECONDS - time.monotonic()))
+            assert not running.done()
+            assert all("link down since" in link_note(node) for node in nodes)
+            assert [node.phase for node in nodes] == ["ready"] * 4
+            here = dict(archive.cursors)
+            lab.client.plug()
+
+            until(lambda: not any(map(link_note, nodes)), "the links to be up again")
+            until(
+                lambda: all(archive.cursors[name] > at for name, at in here.items() if name.endswith(".out")),
+                "what was printed meanwhile",
+            )
+        finally:
+            lab.client.plug()
+            for host in lab.hosts:
+                (host.home / "enough").touch()
+        results = running.result(DEADLINE)
+        assert [worker for worker, *_ in results] == workers
+        assert [agents(host) for host in lab.hosts] == living
+        for rank, (_, count, digest) in enumerate(results):
+            printed = archive.tail(f"r{rank:03d}.out", 1 << 30)
+            assert printed.count(b"\n") == count
+            assert hashlib.sha256(printed).hexdigest() == digest
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok and compute.receipt.created == 4
+    for host in lab.hosts:
+        (host.home / "enough").unlink()

@@ -1,0 +1,99 @@
+"""Processes that die on hosts: agents are followed by new ones, workers are named with how they ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.events import Event, RankEnded
+
+from . import Lab
+from .pools import DEADLINE, agents, allowed, nothing_runs, pool, rank, until
+
+
+def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(lab: Lab) -> None:
+    def work() -> tuple[int, int]:
+        print("before", flush=True)
+        while not (Path.home() / "go").exists():
+            time.sleep(0.02)
+        print("after", flush=True)
+        return sky.instance_info().rank, os.getpid()
+
+    def which() -> int:
+        return os.getpid()
+
+    with pool(lab) as compute:
+        before = sky.function(which)() @ compute
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(work)() @ compute)
+            until(lambda: compute.pool.view.logs.rank(2).end == 1, "the run's first line")
+            old = {link.node: link.welcome["pid"] for link in compute.pool.links}
+            for pid in agents(lab.hosts[2]):
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: compute.pool.links[2].welcome["pid"] != old[2], "a new agent")
+            for host in lab.hosts:
+                (host.home / "go").touch()
+            assert running.result(DEADLINE) == list(enumerate(before)), "no worker was started anew"
+        until(lambda: compute.pool.view.logs.rank(2).lines(0, 9) == ["before", "after"], "the last line")
+        assert rank() @ compute == [0, 1, 2, 3]
+    assert compute.receipt is not None and compute.receipt.ok
+    nothing_runs(lab)
+    for host in lab.hosts:
+        (host.home / "go").unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), None, signal.SIGKILL),
+        (None, None, signal.SIGKILL),  # from outside and without a word, as the kernel does it
+        (lambda: ctypes.string_at(0), None, signal.SIGSEGV),
+        (os.abort, None, signal.SIGABRT),
+        (lambda: os._exit(7), 7, None),
+    ],
+    ids=["SIGKILL", "out of memory", "segfault", "abort", "_exit"],
+)
+def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
+    def body() -> None:
+        if sky.instance_info().rank == 1:
+            print(time.time(), flush=True)
+            if how is not None:
+                how()
+            held = b"x" * 200_000_000
+            (Path.home() / "full").write_text(f"{os.getpid()} {len(held)}")
+        time.sleep(600)
+
+    ended: list[float] = []  # when rank 1's end was told
+
+    def note(event: Event) -> None:
+        if isinstance(event, RankEnded) and event.outcome.rank == 1:
+            ended.append(event.at)
+
+    with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
+        compute.pool.subscribe(note, None)
+        running = beside.submit(lambda: sky.function(body)() @ compute)
+        if how is None:
+            full = lab.hosts[1].home / "full"
+            until(
+                lambda: running.done() or (full.exists() and full.read_text().endswith(" 200000000")),
+                "the memory to be taken",
+            )
+            died = time.time()
+            lab.hosts[1].run(f"kill -KILL {full.read_text().split()[0]}; rm ~/full")
+        with pytest.raises(sky.RunError, match="rank 1") as caught:
+            running.result(DEADLINE)
+        if how is not None:
+            said = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
+            died = next(float(line) for line in said.lines(0, said.end) if line.startswith("1"))
+        assert 0 <= ended[0] - died < allowed(2)
+        outcome = caught.value.outcomes[1]
+        assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)
+        assert caught.value.root_cause.rank == 1
+        assert rank() @ compute == [0, 1, 2, 3]

@@ -1,0 +1,120 @@
+"""A host loses power: in the middle of a collective, and under ``skyward-tui run``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core import exits
+from skyward_core.events import Event, NodePhase
+from skyward_core.session import Session
+
+from . import Lab
+from .pools import DEADLINE, allowed, nothing_runs, pool, ssh, until
+
+LOST = 2
+
+
+@sky.function
+def reduce_for_ever() -> None:
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(1))
+    print("reduced once", flush=True)
+    while True:
+        dist.all_reduce(torch.ones(1))
+
+
+def test_power_cut_in_the_middle_of_a_collective(lab: Lab) -> None:
+    pytest.importorskip("torch")
+    gone: list[tuple[float, int]] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodePhase) and event.phase == "gone":
+            gone.append((time.monotonic(), event.node))
+
+    # The client's own interpreter has the framework; the hosts reach no package index.
+    compute = pool(lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], name="cut")
+    with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
+        view = compute.pool.view
+        compute.pool.subscribe(note, None)
+        running = beside.submit(lambda: reduce_for_ever() @ compute)
+        until(lambda: all(view.logs.rank(rank).end for rank in range(4)), "the first collective of all")
+        lab.hosts[LOST].power_off()
+        cut = time.monotonic()
+        error = running.exception(DEADLINE)
+        stopped = time.monotonic()
+        assert gone[0][1] == LOST and gone[0][0] - cut < allowed(5)
+        assert stopped - gone[0][0] < allowed(5)  # peers that hang in a collective take SIGTERM, then SIGKILL
+        assert view.state == "degraded" and f"node {LOST} is gone" in view.detail
+        assert error is not None
+        raise error
+    assert {rank: outcome.kind for rank, outcome in caught.value.outcomes.items()} == {
+        0: "collateral",
+        1: "collateral",
+        2: "lost",
+        3: "collateral",
+    }
+    assert caught.value.root_cause.rank == LOST
+    assert f"rank {LOST} (node {LOST}) was lost" in str(caught.value)
+    assert exits.of_error(caught.value) == exits.FAILED
+
+    # A host without power cannot be asked: the receipt says so, and does not call it gone.
+    receipt = compute.receipt
+    assert receipt is not None and (receipt.created, receipt.gone) == (4, (0, 1, 3))
+    assert receipt.unaccounted == (lab.hosts[LOST].address,)
+    nothing_runs(lab)
+    lab.hosts[LOST].power_on()
+    lab.hosts[LOST].plug()
+    session = Session()
+    try:
+        assert "cut" not in [pool.name for pool in session.refresh().result(DEADLINE) if pool.is_live]
+    finally:
+        session.detach()
+
+
+SLEEPER = """
+import time
+import skyward_core as sky
+
+@sky.function
+def sleeps():
+    print("asleep", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
+    """Status and words of ``skyward-tui run``, with hosts by their names in ``~/.ssh/config``."""
+    (home / ".ssh").mkdir(mode=0o700)
+    (home / ".ssh/config").write_text(lab.ssh_config.read_text())
+    Path("sleeper.py").write_text(SLEEPER)
+    hosts = ",".join(host.name for host in lab.hosts)
+    command = [sys.executable, "-m", "skyward_tui", "run", "sleeper.py", "--hosts", hosts]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            for _ in range(4):
+                assert process.stdout.readline().endswith("| asleep\n")
+            lab.hosts[LOST].power_off()
+            out, err = process.communicate(timeout=DEADLINE)
+        finally:
+            process.kill()
+    # The teardown that could not be verified outranks the run that failed.
+    assert process.returncode == exits.UNVERIFIED, out + err
+    assert f"root cause: r00{LOST} lost: node {LOST} is gone" in err
+    assert f"unaccounted 1: {lab.hosts[LOST].name}" in err

@@ -1,0 +1,100 @@
+"""``Options(on_loss="replace")`` over SSH: a spare host takes the place of one that lost its power."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.session import Session
+
+from . import Lab
+
+MakeLab = Callable[..., Lab]
+DEADLINE = 60.0
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "own_module.py").write_text("ANSWER = 42\n")
+    monkeypatch.chdir(work)
+    yield work
+
+
+def provider(lab: Lab) -> sky.SSH:
+    return sky.SSH(
+        [host.address for host in lab.hosts],
+        user=lab.user,
+        keys=str(lab.key),
+        known_hosts=str(lab.known_hosts),
+        config=False,
+    )
+
+
+def wait_until(true: Callable[[], object], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not true():
+        assert time.monotonic() < deadline, f"waited in vain: {what()}"
+        time.sleep(0.02)
+
+
+@sky.function
+def place() -> tuple[str, int, int]:
+    import os
+    import socket
+
+    from own_module import ANSWER  # type: ignore[import-not-found]
+
+    return socket.gethostname(), sky.instance_info().rank, ANSWER + int(os.environ["EXTRA"])
+
+
+@sky.function
+def sleep_for_long() -> None:
+    print("asleep", flush=True)
+    time.sleep(600)
+
+
+def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) -> None:
+    lab = make_lab(3)
+    head, victim, spare = lab.hosts
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")
+    compute = sky.Compute(
+        provider=provider(lab), nodes=2, name="goes-on", options=options, image=sky.Image(env={"EXTRA": "1"})
+    )
+    with pytest.raises(sky.TeardownError, match=victim.address), compute:
+        view = compute.pool.view
+
+        def cut() -> None:
+            wait_until(lambda: view.logs.rank(1).lines(0, 1) == ["asleep"], lambda: view)
+            victim.power_off()
+
+        cutter = threading.Thread(target=cut)
+        cutter.start()
+        with pytest.raises(sky.RunError) as caught:
+            sleep_for_long() @ compute
+        cutter.join()
+        assert [caught.value.outcomes[rank].kind for rank in (0, 1)] == ["collateral", "lost"]
+        assert place() @ compute == [(head.name, 0, 43), (spare.name, 1, 43)]
+        wait_until(lambda: view.state == "up", lambda: view)
+        assert view.nodes[1].address == spare.address
+        assert spare.processes()
+    # The host without power cannot be asked: the receipt says so. With its power back everything is accounted for.
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.gone) == (3, (0, 1))
+    assert compute.receipt.unaccounted == (victim.address,)
+    victim.power_on()
+    session = Session()
+    try:
+        receipt = session.down("goes-on").result(DEADLINE)
+    finally:
+        session.detach()
+    assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
+    assert not any(host.processes() for host in lab.hosts)

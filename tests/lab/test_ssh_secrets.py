@@ -1,0 +1,99 @@
+"""A secret's value is looked for on the hosts of a pool, and on its client, while ranks that have it run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import skyward_core as sky
+from skyward_core.plugins import Plugin
+
+from . import Lab
+
+PLUGINS_OWN = "plg-" + "NeverShown" * 3
+VARIABLE = "var-" + "NorThisOne" * 3
+INDEX_KEY = "idx-" + "NeitherThat" * 3
+SECRETS = (PLUGINS_OWN, VARIABLE, INDEX_KEY)
+
+
+class Keys(Plugin):
+    name = "keys"
+
+    def secrets(self) -> Sequence[str]:
+        return (PLUGINS_OWN,)
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        os.environ["MY_KEY"] = PLUGINS_OWN
+        yield
+
+
+@sky.function
+def tell(fails: bool) -> Iterator[dict[str, Any]]:
+    shown = {"mine": os.environ["MY_KEY"], "theirs": [os.environ["A_TOKEN"]]}
+    print(shown, flush=True)
+    yield shown
+    if fails:
+        raise ValueError(f"refused: {shown}")
+
+
+@pytest.fixture(autouse=True)
+def travels() -> Iterator[None]:
+    """Hosts do not have this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_nothing_of_it_is_on_the_hosts_or_the_client(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    provider = sky.SSH(
+        [host.address for host in lab.hosts[:2]],
+        user=lab.user,
+        keys=str(lab.key),
+        known_hosts=str(lab.known_hosts),
+        config=False,
+    )
+    image = sky.Image(
+        env={"A_TOKEN": VARIABLE},
+        pip=("cloudpickle",),  # there already: it is asked for, and nothing is fetched
+        pip_indexes=(sky.PipIndex(url=f"https://me:{INDEX_KEY}@index.example/simple"),),
+        setup=(f"echo fetched from https://me:{INDEX_KEY}@index.example",),
+    )
+    events: list[object] = []
+    with sky.Compute(provider=provider, image=image, plugins=[Keys()]) as compute:
+        compute.pool.subscribe(events.append, None)
+        ranks = [list(values) for values in tell(False) @ compute]
+        assert [values[0]["mine"] for values in ranks] == [PLUGINS_OWN] * 2, "values are the person's own"
+        for host in lab.hosts[:2]:
+            assert not [line for line in host.processes().values() if shows(line)]
+            files = [path for path in host.home.rglob("*") if path.is_file()]
+            printed = [path for path in files if "spool" in path.parts]
+            assert printed
+            assert not [path for path in files if path not in printed and shows(path.read_bytes())]
+            assert not [path for path in printed if path.stat().st_mode & 0o077]
+        with pytest.raises(sky.RunError, match="refused") as caught:
+            for values in tell(True) @ compute:
+                list(values)
+        runs = list(compute.pool.view.runs.values())
+        phases = [node.detail for node in compute.pool.view.nodes]
+    for what in (*capfd.readouterr(), repr(events), repr(runs), repr(phases), str(caught.value)):
+        assert not shows(what)
+    files = [path for path in (tmp_path / "sky").rglob("*") if path.is_file()]
+    assert any("r000" in path.name for path in files)
+    assert not [path for path in files if shows(path.read_bytes())]
+
+
+def shows(what: str | bytes) -> bool:
+    data = what.encode() if isinstance(what, str) else what
+    return any(secret.encode() in data for secret in SECRETS)

@@ -1,0 +1,79 @@
+"""A large payload leaves the client once and goes from host to host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import skyward_core as sky
+
+from . import Lab
+from .pools import pool
+
+SIZE, MBIT = 100_000_000, 100
+
+
+def sent(lab: Lab) -> int:
+    """Bytes that the client's cable has taken so far."""
+    return int(Path(f"/sys/class/net/{lab.client.cable.end}/statistics/tx_bytes").read_text())
+
+
+@sky.function
+def digest(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+@sky.function
+def agent_memory() -> int:
+    """Bytes that the agent of this rank's node holds (VmRSS)."""
+    import os
+    from pathlib import Path
+
+    status = Path(f"/proc/{os.getppid()}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def test_a_payload_leaves_the_client_once(lab: Lab) -> None:
+    data = os.urandom(SIZE)
+    expected = hashlib.sha256(data).hexdigest()
+    with pool(lab) as compute:
+        lab.client.limit_rate(MBIT)
+        before, began = sent(lab), time.monotonic()
+        assert digest(data) @ compute == [expected] * 4
+        taken = time.monotonic() - began
+        once = sent(lab) - before
+        assert SIZE < once < 1.2 * SIZE
+        # One upload fills the cable for 8 s, four would for 32 s; the rest is room for a busy machine.
+        upload = SIZE * 8 / MBIT / 1e6
+        assert upload < taken < 3 * upload
+        assert digest(data) @ compute == [expected] * 4
+        assert sent(lab) - before - once < SIZE / 10  # it is on all nodes already
+        assert not [node.detail for node in compute.pool.view.nodes if "client" in node.detail]
+        assert max(agent_memory() @ compute) < 25_000_000
+
+
+def test_without_a_way_between_hosts_the_client_sends_all(lab: Lab) -> None:
+    data = os.urandom(2_000_000)
+    expected = hashlib.sha256(data).hexdigest()
+    head = lab.hosts[0]
+    head.run(f"ip route add blackhole {lab.hosts[1].address}/32")
+    try:
+        with pool(lab) as compute:
+            before = sent(lab)
+            assert digest(data) @ compute == [expected] * 4
+            assert 2 * len(data) < sent(lab) - before < 2.5 * len(data)
+    finally:
+        head.run(f"ip route del blackhole {lab.hosts[1].address}/32")
+
+
+def test_standalone_workers_talk_to_the_client_only(lab: Lab) -> None:
+    data = os.urandom(2_000_000)
+    expected = hashlib.sha256(data).hexdigest()
+    with pool(lab, options={"cluster": False}) as compute:
+        before = sent(lab)
+        assert digest(data) @ compute == [expected] * 4
+        assert sent(lab) - before > 4 * len(data)

@@ -1,0 +1,89 @@
+"""Where a script and the modules beside it lie does not matter: they import on the nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.errors import PoolError
+
+from . import Lab
+from .pools import DEADLINE, pool, ssh
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import skyward_core as sky
+import beside_the_script
+
+@sky.function
+def look():
+    import beside_the_script, socket
+    return beside_the_script.WORD, Path("data.txt").exists(), socket.gethostname()
+
+if __name__ == "__main__":
+    ssh = sky.SSH.from_json(json.loads(sys.argv[1]))
+    with sky.Compute(provider=ssh, options=sky.Options(console=False)) as compute:
+        print(json.dumps(look() @ compute), flush=True)
+"""
+
+
+@pytest.fixture
+def project(home: Path) -> Path:
+    """A folder with a script, a module beside it, and data, in a folder that is not the current one."""
+    folder = home / "project"
+    folder.mkdir()
+    (folder / "train_it.py").write_text(SCRIPT)
+    (folder / "beside_the_script.py").write_text("WORD = 'found'\n")
+    (folder / "data.txt").touch()
+    return folder
+
+
+def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
+    """What the script's function gives on each host, run in one of the ways from the current folder."""
+    if way == "skyward-tui run":
+        (home / ".ssh").mkdir(mode=0o700)
+        (home / ".ssh/config").write_text(lab.ssh_config.read_text())
+        hosts = ",".join(host.name for host in lab.hosts)
+        options = ["-m", "skyward_tui", "run", f"{script}:look", "--hosts", hosts, "--json"]
+    else:
+        options = [*way.split()[1:], str(script), json.dumps(ssh(lab).to_json())]
+    environment = os.environ | {"HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, *options], env=environment, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    return [rank["value"] for rank in said["ranks"]] if isinstance(said, dict) else list(said)
+
+
+@pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
+def test_a_script_in_another_folder(lab: Lab, project: Path, home: Path, way: str) -> None:
+    script = project / "train_it.py"
+    assert run(lab, script, home, way) == [["found", True, host.name] for host in lab.hosts]
+
+
+@pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
+def test_a_script_in_a_folder_below(
+    lab: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The current folder travels, with the script's inside of it, and ranks work in the former."""
+    monkeypatch.chdir(project)
+    (project / "below").mkdir()
+    for name in ("train_it.py", "beside_the_script.py"):
+        (project / name).rename(project / "below" / name)
+    script = Path("below/train_it.py")
+    assert run(lab, script, home, way) == [["found", True, host.name] for host in lab.hosts]
+
+
+def test_a_folder_that_must_not_travel_is_refused_by_name(lab: Lab, home: Path) -> None:
+    for folder, why in ((Path("/"), "holds your home"), (home / "none", "is no folder")):
+        refused = pytest.raises(PoolError, match=f"{folder} {why}.*Image")
+        with refused, pool(lab, nodes=1, image=sky.Image(workdir=str(folder))):
+            pass

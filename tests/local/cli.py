@@ -1,0 +1,90 @@
+"""``skyward-tui`` as a real process, with a home and scripts of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
+COMMAND = [sys.executable, "-m", "skyward_tui"]
+PATIENCE = 120  # seconds; for what should never take that long
+
+ENDINGS = """
+import os, signal, sys
+import skyward_core as sky
+import neighbour
+
+@sky.function
+def fine(n: int = 2):
+    print("seen by rank", sky.instance_info().rank, flush=True)
+    print("to stderr", file=sys.stderr, flush=True)
+    return {"n": n, "word": neighbour.WORD}
+
+@sky.function
+def ends(how: str):
+    if sky.instance_info().rank == 1:
+        if how == "raise": raise KeyError("lost it")
+        if how == "exit7": sys.exit(7)
+        if how == "exit0": os._exit(0)
+        if how == "kill": os.kill(os.getpid(), signal.SIGKILL)
+        if how == "lock":
+            import threading
+            return {"deep": threading.Lock()}
+    return how
+
+@sky.function
+def waits(marker: str):
+    print("waiting", flush=True)
+    import threading
+    threading.Event().wait()
+"""
+
+
+class Cli:
+    """``skyward-tui`` with a home, and a folder with scripts, of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = os.environ | {"SKYWARD_HOME": str(folder / "home"), "COLUMNS": "200"}
+        (folder / "neighbour.py").write_text("WORD = 'next door'\n")
+        self.write("endings.py", ENDINGS)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def __call__(self, *arguments: object, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        if status is not None:
+            assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    def json(self, *arguments: object, status: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def terminal(self, *arguments: object, **env: str) -> pexpect.spawn[str]:
+        return pexpect.spawn(
+            COMMAND[0], [*COMMAND[1:], *map(str, arguments)],
+            cwd=str(self.folder), env=self.env | env, timeout=PATIENCE, encoding="utf-8", dimensions=(40, 200),
+        )  # fmt: skip
+
+    def pools(self) -> dict[str, Any]:
+        return {pool["name"]: pool for pool in self.json("ls")["pools"]}

@@ -1,0 +1,47 @@
+"""Pools of real processes on this machine, each test in a world (SKYWARD_HOME) of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from tests.local.cli import Cli
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A SKYWARD_HOME shared by the tests of one file."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(home))
+        yield home
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SKYWARD_HOME for one test."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("SKYWARD_HOME", str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pool(world: Path) -> Iterator[sky.Compute]:
+    """Four nodes, one rank each, shared by the tests of one file."""
+    with sky.Compute(provider=sky.Local(), nodes=4, options=sky.Options(console=False, grace=2.0)) as compute:
+        yield compute
+    assert compute.receipt is not None
+    assert compute.receipt.ok
+    assert len(compute.receipt.gone) == 4
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    """The command line with a home of its own; what a failed test leaves up is taken down."""
+    cli = Cli(tmp_path)
+    yield cli
+    if any(tmp_path.glob("home/local/*")):
+        cli("down", "--all", "--yes")

@@ -1,0 +1,57 @@
+"""What tests of faults share: waiting for conditions, and looking at processes."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+from skyward_core.loop import background
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
+    """Wait for a condition with a deadline that fails the test."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what or condition}")
+        time.sleep(0.01)
+
+
+def on_loop(work: Callable[[], None]) -> None:
+    """Do something on the pools' loop, after what is queued there."""
+    done: Future[None] = Future()
+    background().call_soon_threadsafe(lambda: done.set_result(work()))
+    done.result(60)
+
+
+def agent_pids(compute: sky.Compute) -> list[int]:
+    """Process ids of a pool's agents."""
+    return [link.welcome["pid"] for link in compute.pool.links]
+
+
+def worker_pids(compute: sky.Compute) -> list[int]:
+    """Process ids of everything that runs below a pool's agents."""
+    return sorted(pid for agent in agent_pids(compute) for pid in descendants(agent))
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def remove(folder: Path | str) -> None:
+    """Remove a folder into which others may be writing at this moment."""
+
+    def gone() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)
+        return not Path(folder).exists()
+
+    wait_until(gone, what=f"the end of {folder}")

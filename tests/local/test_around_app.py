@@ -1,0 +1,209 @@
+"""``around_app``: what a plugin has around a whole node, in a process of its own, for as long as the node is up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+from skyward_core.plugins import Plugin, PluginError
+from tests.local.faults import agent_pids, exists, wait_until, worker_pids
+
+pytestmark = pytest.mark.usefixtures("home")
+
+QUIET = sky.Options(console=False, grace=5.0)
+
+
+class Service(Plugin):
+    """Something that a node's ranks share; writes down when it is entered and left, and by which process."""
+
+    def __init__(self, name: str, diary: Path, fails: str = "") -> None:
+        self.name = name  # type: ignore[misc]
+        self.diary = diary
+        self.fails = fails
+
+    def note(self, info: sky.InstanceInfo, what: str) -> None:
+        with self.diary.open("a") as diary:
+            print(json.dumps([info.node, self.name, what, os.getpid()]), file=diary)
+
+    @contextmanager
+    def around_app(self, info: sky.InstanceInfo) -> Iterator[None]:
+        print("the service", self.name, "begins")
+        self.note(info, "app enter")
+        failing = self.fails and info.node == 1
+        if failing and self.fails == "raise":
+            raise LookupError("no such service")
+        if failing and self.fails == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while failing and self.fails == "hang":
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            self.note(info, "app leave")
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        self.note(info, "rank enter")
+        try:
+            yield
+        finally:
+            self.note(info, "rank leave")
+
+
+class Plain(Plugin):
+    """Has no ``around_app``."""
+
+    name = "plain"
+
+
+def notes(diary: Path, node: int, *beginnings: str) -> list[tuple[str, str]]:
+    """What happened on a node, in order: plugin and event."""
+    lines = [json.loads(line) for line in diary.read_text().splitlines()] if diary.exists() else []
+    return [
+        (name, what) for at, name, what, _ in lines if at == node and what.startswith(beginnings or ("",))
+    ]
+
+
+def app_pids(diary: Path) -> set[int]:
+    return {pid for _, _, what, pid in map(json.loads, diary.read_text().splitlines()) if what == "app enter"}
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
+
+
+@sky.function
+def fail() -> None:
+    raise ValueError("on purpose")
+
+
+def services(diary: Path, **of_b: str) -> list[Plugin]:
+    return [Service("a", diary), Plain(), Service("b", diary, **of_b)]
+
+
+def test_entered_once_per_node_before_its_ranks_and_left_after_them(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    worker = sky.Worker(ranks_per_node=2)
+    with sky.Compute(nodes=2, worker=worker, plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1, 2, 3]
+        with pytest.raises(sky.RunError, match="on purpose"):
+            fail() @ compute
+        assert rank() @ compute == [0, 1, 2, 3], "a new epoch of the gang"
+        (log,) = compute.pool.archive.folder.parents[1].rglob("node-1/spool/app.log")
+        assert "the service b begins" in log.read_text()
+        pids = worker_pids(compute)
+    for node in (0, 1):
+        assert notes(diary, node, "app") == [
+            ("a", "app enter"), ("b", "app enter"), ("b", "app leave"), ("a", "app leave"),
+        ]  # fmt: skip
+        everything = [what for _, what in notes(diary, node)]
+        assert everything[:2] == ["app enter"] * 2
+        assert everything[-2:] == ["app leave"] * 2
+        assert everything.count("rank enter") == 2 * 2 * 2, "two plugins, two ranks, two epochs"
+    assert len(app_pids(diary)) == 2
+    assert not any(exists(pid) for pid in pids)
+
+
+def test_no_process_where_no_plugin_has_it(tmp_path: Path) -> None:
+    with sky.Compute(plugins=[Plain()], options=QUIET) as compute:
+        assert rank() @ compute == [0]
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in worker_pids(compute)]
+    assert not [line for line in lines if b"agent.app" in line]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raise", "plugin b failed in around_app: LookupError: no such service"),
+        ("die", "plugin b failed in around_app: its process was ended by SIGKILL"),
+    ],
+)
+def test_one_that_fails_fails_the_run_with_its_name(how: str, words: str, tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(nodes=2, plugins=services(diary, fails=how), options=QUIET) as compute:
+        for attempt in (1, 2):  # it is tried again for every gang
+            with pytest.raises(sky.RunError, match=words) as caught:
+                rank() @ compute
+            assert caught.value.root_cause.rank == 1
+            error = caught.value.__cause__
+            assert isinstance(error, PluginError)
+            assert (error.plugin, error.hook) == ("b", "around_app")
+            assert notes(diary, 1, "app enter") == [("a", "app enter"), ("b", "app enter")] * attempt
+        pids = worker_pids(compute)
+    assert notes(diary, 1, "rank enter") == []
+    assert not any(exists(pid) for pid in [*pids, *app_pids(diary)])
+    if how == "raise":
+        assert notes(diary, 1, "app leave") == [("a", "app leave")] * 2, "what was entered before it is left"
+
+
+def test_one_whose_process_is_killed_is_entered_anew_for_the_next_run(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(nodes=2, plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0, 1]
+        before = app_pids(diary)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: all(link.broken for link in compute.pool.links), what="news of their end")
+        assert rank() @ compute == [0, 1]
+        after = app_pids(diary) - before
+        assert len(after) == 2
+    assert not any(exists(pid) for pid in before | after)
+    assert [what for _, what in notes(diary, 0, "app")] == ["app enter"] * 4 + ["app leave"] * 2
+
+
+def test_an_agent_that_follows_a_killed_one_does_not_enter_it_again(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0]
+        (agent,), pids = agent_pids(compute), app_pids(diary)
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent_pids(compute) != [agent], what="a new agent")
+        assert rank() @ compute == [0]
+        with pytest.raises(sky.RunError, match="on purpose"):
+            fail() @ compute
+        assert rank() @ compute == [0], "a new epoch of the gang"
+        assert app_pids(diary) == pids
+    assert notes(diary, 0, "app") == [
+        ("a", "app enter"), ("b", "app enter"), ("b", "app leave"), ("a", "app leave"),
+    ]  # fmt: skip
+    assert not any(exists(pid) for pid in pids)
+
+
+def test_it_is_entered_anew_where_it_died_with_its_agent(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    with sky.Compute(plugins=services(diary), options=QUIET) as compute:
+        assert rank() @ compute == [0]
+        (agent,), (app,) = agent_pids(compute), app_pids(diary)
+        os.kill(agent, signal.SIGSTOP)  # it must not see the other's end
+        os.kill(app, signal.SIGKILL)
+        wait_until(lambda: not exists(app), what="its end")  # else the next agent may still see it
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent_pids(compute) != [agent], what="a new agent")
+        assert rank() @ compute == [0]
+        assert len(app_pids(diary)) == 2
+    assert not any(exists(pid) for pid in app_pids(diary))
+
+
+def test_a_pool_torn_down_half_way_leaves_nothing(tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    options = sky.Options(console=False, grace=1.0)
+    compute = sky.Compute(nodes=2, plugins=services(diary, fails="hang"), options=options)
+    with compute:
+        wait_until(lambda: ("b", "app enter") in notes(diary, 1), what="node 1 to hang")
+        below = {pid for agent in agent_pids(compute) for pid in descendants(agent)}
+    assert compute.receipt is not None
+    assert compute.receipt.ok
+    assert app_pids(diary) <= below
+    assert not any(exists(pid) for pid in below)
+    assert ("a", "app leave") in notes(diary, 1), "Stopped is raised in what hangs"

@@ -1,0 +1,452 @@
+"""The command line, end to end: real processes, real pools, the exit status of each ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from skyward_tui.cli import main
+from tests.local.cli import COMMAND, EXAMPLES, PATIENCE, Cli
+from tests.local.faults import wait_until
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """The command in this very process, for what ends before there is a pool: quicker."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["skyward-tui", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    """One with a pool named "dev", two nodes, for tests that leave it as it is."""
+    cli = Cli(tmp_path_factory.mktemp("cli"))
+    cli("run", "endings.py:fine", "--nodes", 2, "--pool", "dev", "--keep")
+    yield cli
+    receipts = cli.json("down", "dev")["receipts"]
+    assert [(r["pool"], r["created"], r["gone"], r["unaccounted"]) for r in receipts] == [
+        ("dev", 2, [0, 1], [])
+    ]
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    code = """
+import sys
+from skyward_tui.cli import cli
+for arguments in (["--version"], ["--help"], *([name, "--help"] for name in cli.commands)):
+    assert cli.main(arguments, standalone_mode=False) == 0
+print(sorted({"textual", "rich", "pydantic", "asyncssh", "boto3", "cloudpickle", "asyncio"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    done = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"skyward-tui \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_the_app_needs_a_terminal(here: Any) -> None:
+    ended, _, err = here()
+    assert ended == 2
+    assert "needs a terminal" in err
+
+
+def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> None:
+    done = cli("run", EXAMPLES / "hello.py", "--nodes", 4, "--arg", "n=1000")
+    assert "\x1b" not in done.stdout + done.stderr
+    logs, table = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
+    assert sorted(logs) == [f"r{i:03d}| rank {i} of 4 on node {i}: 250 numbers" for i in range(4)]
+    assert table[0].split() == ["rank", "node", "outcome", "time", "result"]
+    assert [re.sub(r"  +[\d.]+ m?s +", "  ", line) for line in table[1:5]] == [
+        f"r{i:03d}  n{i}    ✓ returned  {sum(range(i, 1000, 4))}" for i in range(4)
+    ]
+    assert table[5].startswith("value: mean 124,875 ±")
+    assert "created 4, verified gone 4, unaccounted 0" in done.stderr
+    assert cli.json("ls") == {"pools": []}
+    assert cli("ls").stdout == "no pools are up\n"
+
+
+def test_run_json_is_one_object(cli: Cli) -> None:
+    done = cli("run", "endings.py:fine", "--nodes", 2, "--arg", "n=3", "--json")
+    [line] = done.stdout.splitlines()
+    found = json.loads(line)
+    assert list(found) == ["run", "pool", "function", "ranks", "aggregate", "root_cause", "receipt"]
+    assert found["function"] == "fine"
+    assert [{**rank, "seconds": 0} for rank in found["ranks"]] == [
+        {
+            "rank": i, "node": i, "outcome": "returned", "seconds": 0,
+            "value": {"n": 3, "word": "next door"}, "error": None,
+        }
+        for i in range(2)
+    ]  # fmt: skip
+    assert found["aggregate"]["n"]["mean"] == 3
+    assert found["root_cause"] is None
+    assert found["receipt"]["unaccounted"] == []
+    assert "r001| seen by rank 1" in done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    "how, status, outcome, error_type",
+    [
+        ("fine", 0, None, None),
+        ("raise", 1, "raised", "KeyError"),
+        ("exit7", 7, "exited", None),
+        ("exit0", 1, "exited", None),
+        ("kill", 137, "exited", None),
+        ("lock", 1, "raised", None),
+    ],
+)
+def test_exit_status_and_root_cause(
+    shared: Cli, how: str, status: int, outcome: str | None, error_type: str | None
+) -> None:
+    found = shared.json("run", "endings.py:ends", "--pool", "dev", "--arg", f"how={how}", status=status)
+    assert found["receipt"] is None
+    if outcome is None:
+        assert found["root_cause"] is None
+        return
+    cause, rank = found["root_cause"], found["ranks"][1]
+    assert (cause["rank"], cause["outcome"], rank["outcome"]) == (1, outcome, outcome)
+    assert rank["error"]["type"] == cause["type"]
+    assert rank["error"]["message"] == cause["message"]
+    if error_type:
+        assert cause["type"] == error_type
+        assert "raise KeyError" in rank["error"]["traceback"]
+    if how == "lock":
+        assert "deep" in cause["message"]
+    # What the ledger kept says the same, and ends the same.
+    kept = shared.json("results", found["run"], status=status)
+    assert (kept["ranks"], kept["root_cause"]) == (found["ranks"], found["root_cause"])
+
+
+def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
+    found = cli.json("run", "endings.py:fine", "--nodes", 2)
+    assert cli.json("ls") == {"pools": []}
+    for rank in range(2):
+        done = cli("logs", found["run"], "--rank", rank)
+        assert (done.stdout, done.stderr) == (f"seen by rank {rank}\n", "to stderr\n")
+    assert cli("logs", found["run"]).stdout == "r000| seen by rank 0\nr001| seen by rank 1\n"
+    assert cli.json("logs", found["run"], "--rank", 1) == {
+        "run": found["run"], "logs": [{"rank": 1, "out": "seen by rank 1\n", "err": "to stderr\n"}],
+    }  # fmt: skip
+    kept = cli.json("results", found["run"])
+    assert kept == found | {"receipt": None}
+    assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
+    assert "ranks 0 to 1, not 2" in cli("logs", found["run"], "--rank", 2, status=2).stderr
+
+
+@pytest.mark.parametrize("where", ["above", "elsewhere"])
+def test_ranks_find_what_lies_beside_the_script(cli: Cli, tmp_path: Path, where: str) -> None:
+    """From a folder above they work in that folder; for a script elsewhere in the script's own."""
+    code, calls = tmp_path / "code", tmp_path / "calls"
+    code.mkdir()
+    calls.mkdir()
+    (code / "beside.py").write_text("WORD = 'beside'\n")
+    (code / "script.py").write_text(
+        "import skyward_core as sky, beside, os\n@sky.function\ndef f(): return beside.WORD, os.getcwd()\n"
+    )
+    cli.folder = tmp_path if where == "above" else calls
+    found = cli.json("run", "code/script.py" if where == "above" else "../code/script.py")
+    value = found["ranks"][0]["value"]
+    assert value == ["beside", str(tmp_path if where == "above" else code)]
+
+
+def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
+    first = shared.json("run", "endings.py:fine", "--pool", "dev", "--arg", "n=1")["run"]
+    second = shared.json("run", "endings.py:fine", "--pool", "dev", "--one")
+    assert len(second["ranks"]) == 1
+    [pool] = shared.json("ls")["pools"]
+    assert (pool["name"], pool["state"], pool["provider"]) == ("dev", "up", "local")
+    assert (pool["nodes"], pool["nodes_ready"], pool["price_hourly"]) == (2, 2, 0.0)
+    runs = {run["run"]: run for run in pool["runs"]}
+    assert runs[first] == {"run": first, "function": "fine", "state": "done"}
+    assert shared("logs", first, "--rank", 0).stdout == "seen by rank 0\n"
+    assert "dev" in shared("ls").stdout
+
+
+@pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--plugin", "torch")])
+def test_the_name_of_a_pool_that_is_up_is_taken(shared: Cli, options: tuple[object, ...]) -> None:
+    done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=1)
+    assert done.stderr.startswith("error: pool dev is up already (2 nodes on local)")
+    assert shared.pools()["dev"]["state"] == "up"
+
+
+BAD = {
+    "syntax.py": "import skyward_core as sky\ndef f(:\n",
+    "plain.py": "def f(): ...\n",
+    "two.py": "import skyward_core as sky\n@sky.function\ndef a(): ...\n@sky.function\ndef b(): ...\n",
+    "typed.py": "import skyward_core as sky\n@sky.function\ndef f(n: int): ...\n",
+    "raises.py": "import skyward_core as sky\n@sky.function\ndef f(): ...\nraise OSError('no data')\n",
+    "leaves.py": "import skyward_core as sky, sys\n@sky.function\ndef f(): ...\nsys.exit(3)\n",
+    "held.py": "import skyward_core as sky, sys\nS = sys.stdin\n@sky.function\ndef f(): return S\n",
+}
+
+
+@pytest.mark.parametrize(
+    "arguments, status, message",
+    [
+        (["missing.py"], 2, r"no such script: missing\.py"),
+        (["."], 2, r"\. is a folder"),
+        (["syntax.py"], 2, r"syntax\.py, line 2 does not parse"),
+        (["plain.py"], 2, r"no function decorated with @sky\.function"),
+        (["two.py"], 2, r"two\.py has 2 functions; name one"),
+        (["two.py:c"], 2, r"no function 'c'; it has a, b"),
+        (["typed.py"], 2, r"f needs n: it is f\(n: int\)"),
+        (["typed.py", "--arg", "n=many"], 2, r"argument n of f wants int, got 'many'"),
+        (["typed.py", "--arg", "m=1"], 2, r"f takes no argument 'm'"),
+        (["typed.py", "--arg", "n"], 2, r"written name=value"),
+        (["two.py:a", "--provider", "locl"], 2, r"no provider is called 'locl'; did you mean 'local'"),
+        (["two.py:a", "--plugin", "torhc"], 2, r"no plugin is named 'torhc'; did you mean torch"),
+        (["two.py:a", "--pool", "No Name"], 2, r"'No Name' is no pool name"),
+        (["two.py:a", "--nodes", "0"], 2, r"'--nodes'.*0 is not in the range"),
+        (["two.py:a", "--nodes", "-3"], 2, r"'--nodes'.*-3 is not in the range"),
+        (["two.py:a", "--ranks-per-node", "0"], 2, r"'--ranks-per-node'.*neither a number"),
+        (["two.py:a", "--timeout", "0"], 2, r"'--timeout'"),
+        (["raises.py"], 1, r"raises\.py failed at line 4: OSError: no data"),
+        (["leaves.py"], 1, r"leaves\.py calls sys\.exit\(3\) at line 4"),
+        (["held.py"], 1, r"function f cannot travel to the nodes: .*S"),
+    ],
+)
+def test_bad_input_is_one_clear_line(
+    here: Any, tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    for name, text in BAD.items():
+        (tmp_path / name).write_text(text)
+    ended, out, err = here("run", *arguments)
+    assert ended == status
+    said = [line for line in err.splitlines() if line.lower().startswith("error: ")]
+    assert len(said) == 1
+    assert re.search(message, said[0])
+    assert "/skyward_core/" not in err  # no traceback of ours
+    assert out == ""
+    assert not list((tmp_path / "home").glob("local/*"))
+
+
+def test_an_error_is_an_object_too(here: Any) -> None:
+    _, out, _ = here("run", "missing.py", "--json")
+    assert json.loads(out) == {"error": {"type": "ScriptError", "message": "no such script: missing.py"}}
+
+
+@pytest.mark.parametrize(
+    "arguments, status",
+    [
+        (["logs", "nope"], 2),
+        (["results", "nope"], 2),
+        (["cancel", "nope"], 2),
+        (["down", "nope"], 2),
+        (["attach", "nope"], 2),
+        (["down"], 2),
+        (["down", "x", "--all"], 2),
+        (["nope"], 2),
+    ],
+)
+def test_names_that_nobody_knows(here: Any, arguments: list[str], status: int) -> None:
+    ended, _, err = here(*arguments)
+    assert ended == status
+    assert len([line for line in err.splitlines() if line.lower().startswith("error: ")]) == 1
+
+
+def test_binary_and_endless_lines_come_whole(cli: Cli) -> None:
+    cli.write(
+        "loud.py",
+        "import os, sys\nimport skyward_core as sky\n"
+        "@sky.function\ndef loud():\n"
+        "    out = sys.stdout.buffer\n"
+        "    out.write(bytes(set(range(256)) - {10}) + b'\\n')\n"
+        "    out.write(b'x' * 50_000_000 + b'\\n')\n"
+        "    out.write(b'no end of line')\n"
+        "    out.flush()\n",
+    )
+    done = subprocess.run(
+        [*COMMAND, "run", "loud.py"],
+        cwd=cli.folder,
+        env=cli.env,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    prefix = b"r000| "
+    expected = [bytes(set(range(256)) - {10}), b"x" * 50_000_000, b"no end of line"]
+    lines = done.stdout.split(b"\n")
+    assert [line.removeprefix(prefix) for line in lines[:3]] == expected
+    assert all(line.startswith(prefix) for line in lines[:3])
+
+
+def test_a_timeout_stops_the_ranks(shared: Cli) -> None:
+    found = shared.json(
+        "run", "endings.py:waits", "--pool", "dev", "--arg", "marker=x", "--timeout", 0.5, status=1
+    )
+    assert found["root_cause"]["type"] == "TimeoutError"
+
+
+def test_detach_attach_follow_and_cancel(cli: Cli) -> None:
+    cli.write(
+        "slow.py",
+        "import pathlib, threading\nimport skyward_core as sky\n"
+        "@sky.function\ndef slow(gate: str):\n"
+        "    print('begun', flush=True)\n"
+        "    with open(gate) as fifo: word = fifo.read()\n"
+        "    print('ended', word, flush=True)\n    return word\n",
+    )
+    gate = cli.folder / "gate"
+    os.mkfifo(gate)
+    found = cli.json("run", "slow.py", "--arg", f"gate={gate}", "--detach")
+    assert [rank["outcome"] for rank in found["ranks"]] == ["running"]
+    run, pool = found["run"], found["pool"]
+    assert found["receipt"] is None
+    assert cli.pools()[pool]["runs"] == [{"run": run, "function": "slow", "state": "running"}]
+    # A rank has begun before it has printed.
+    wait_until(lambda: cli("logs", run, "--rank", 0).stdout == "begun\n", seconds=PATIENCE)
+    follower, watcher = cli.start("logs", run, "-f"), cli.start("attach", pool)
+    with follower, watcher:
+        assert follower.stdout is not None
+        assert watcher.stderr is not None
+        assert follower.stdout.readline() == "r000| begun\n"
+        assert watcher.stderr.readline() == f"run {run}: slow on 1 rank\n"
+        gate.write_text("open")
+        out, _ = watcher.communicate(timeout=PATIENCE)
+        assert watcher.returncode == 0
+        assert "r000| ended open\n" in out
+        assert "✓ returned" in out
+        assert follower.communicate(timeout=PATIENCE)[0] == "r000| ended open\n"
+        assert follower.returncode == 0
+    assert cli.json("results", run)["ranks"][0]["value"] == "open"
+
+    second = cli("run", "endings.py:waits", "--pool", pool, "--arg", "marker=1", "--detach")
+    run = re.search(r"run (\w+):", second.stderr)[1]  # type: ignore[index]
+    assert f"skyward-tui attach {pool}" in second.stderr
+    assert [rank["outcome"] for rank in cli.json("results", run)["ranks"]] == ["running"]
+    assert cli.json("cancel", run) == {"run": run, "state": "cancelled"}
+    assert cli.json("cancel", run) == {"run": run, "state": "cancelled"}
+    assert cli.json("results", run, status=130)["ranks"][0]["outcome"] == "collateral"
+    assert pool in cli.pools()
+    assert "nothing runs on pool" in cli("attach", pool).stderr
+
+
+def start_waiting(cli: Cli, *options: object) -> subprocess.Popen[str]:
+    """A run whose ranks have begun, and wait for ever."""
+    process = cli.start("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", *options)
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline().endswith("| waiting\n")
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_cancels_and_tears_down(cli: Cli, number: int) -> None:
+    with start_waiting(cli, "--pool", "p") as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert out.count("⊘ collateral") == 2
+    assert "created 2, verified gone 2, unaccounted 0" in err
+    assert cli.pools() == {}
+
+
+def test_a_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
+    with start_waiting(cli, "--pool", "p", "--keep") as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "pool p is down" not in err
+    assert cli.pools()["p"]["runs"][0]["state"] == "cancelled"
+    cli("run", "endings.py:fine", "--pool", "p")
+
+
+def test_a_reader_that_goes_away_ends_the_run_and_the_pool(cli: Cli) -> None:
+    cli.write(
+        "chatty.py",
+        "import skyward_core as sky\n@sky.function\ndef chatty():\n    while True: print('on and on', flush=True)\n",
+    )
+    with cli.start("run", "chatty.py") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "r000| on and on\n"
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 130
+    assert cli.pools() == {}
+
+
+def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
+    child = cli.terminal("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", "--pool", "p")
+    child.expect(r"\x1b\[\d+mr000\| \x1b\[0mwaiting")
+    child.sendintr()
+    child.expect(r"\[d\]etach.*\[c\]ancel.*\[t\]ear")
+    child.sendline("what?")
+    child.expect("d, c or t")
+    child.sendline("")
+    child.expect("skyward-tui attach p")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert cli.pools()["p"]["runs"][0]["state"] == "running"
+
+    child = cli.terminal("attach", "p", NO_COLOR="1")
+    child.expect("run .*: waits on 2 ranks")
+    child.sendintr()
+    child.expect("ear the pool down")
+    child.sendline("c")
+    child.expect("r001  n1    ⊘ collateral")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert cli.pools()["p"]["state"] == "up"
+
+    child = cli.terminal("run", "endings.py:waits", "--arg", "marker=1", "--pool", "p", NO_COLOR="1")
+    child.expect(r"\nr00\d\| waiting")
+    child.sendintr()
+    child.expect("ear the pool down")
+    child.sendintr()  # a second one leaves no choice
+    child.expect("unaccounted 0")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 130
+    assert cli.pools() == {}
+
+
+def test_down_asks_on_a_terminal(cli: Cli) -> None:
+    cli("run", "endings.py:fine", "--pool", "p", "--keep")
+    child = cli.terminal("down", "p")
+    child.expect("tear down p")
+    child.sendline("n")
+    child.expect("nothing was torn down")
+    child.expect(pexpect.EOF)
+    assert "p" in cli.pools()
+    child = cli.terminal("down", "--all", "--yes")
+    child.expect("pool p is down: created 1, verified gone 1, unaccounted 0")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert cli.json("down", "--all") == {"receipts": []}
+
+
+def test_doctor(cli: Cli) -> None:
+    found = cli.json("doctor")
+    assert found["ok"]
+    assert {"python", "terminal", "open files", "folders", "ledger", "local"} <= {
+        check["subject"] for check in found["checks"]
+    }
+    (cli.folder / "home" / "ledger.db").write_bytes(b"not a database, for sure" * 100)
+    ledger = next(check for check in cli.json("doctor")["checks"] if check["subject"] == "ledger")
+    assert ledger["state"] == "warn"
+    assert "ledger.db.corrupt" in ledger["detail"]
+    blocked = subprocess.run(
+        [*COMMAND, "doctor"], env=cli.env | {"SKYWARD_HOME": "/dev/null/x"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert blocked.returncode == 1
+    assert re.search(r"✗ fail +folders .*set SKYWARD_HOME", blocked.stdout)

@@ -1,0 +1,115 @@
+"""The commands about hosts, as real processes against an SSH server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from tests.local.cli import Cli
+from tests.local.sshd import Host
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(tmp_path / "host", noise="echo it-is-me")
+    await host.start()
+    yield host
+    await host.stop()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, host: Host) -> Cli:
+    """One whose person logs in to hosts with a key of ``~/.ssh/config``."""
+    folder = tmp_path / "work"  # not one that holds the person's home: that never travels
+    folder.mkdir()
+    cli = Cli(folder)
+    person = tmp_path / "person"
+    (person / ".ssh").mkdir(parents=True)
+    (person / ".ssh" / "config").write_text(f"Host *\n  IdentityFile {host.client_key}\n")
+    host.client_key.chmod(0o600)
+    cli.env["HOME"] = str(person)
+    cli.env.pop("SSH_AUTH_SOCK", None)
+    return cli
+
+
+async def run(cli: Cli, *arguments: Any, status: int = 0) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(cli, *arguments, status=status)
+
+
+async def test_trust_shows_asks_accepts_and_refuses_another_key(host: Host, cli: Cli, tmp_path: Path) -> None:
+    name = f"127.0.0.1:{host.port}"
+    done = await run(cli, "trust", name, status=2)
+    assert host.key.get_fingerprint() in done.stderr and "--yes" in done.stderr
+
+    def answer(word: str) -> str:
+        child = cli.terminal("trust", name)
+        child.expect("accept it")
+        child.sendline(word)
+        said = child.read()
+        child.close()
+        return said
+
+    assert "not accepted" in await asyncio.to_thread(answer, "n")
+    assert not (cli.folder / "home" / "known_hosts").exists()
+    assert "written to" in await asyncio.to_thread(answer, "y")
+    known = (cli.folder / "home" / "known_hosts").read_text()
+    assert known.startswith(f"[127.0.0.1]:{host.port} ssh-ed25519 ")
+    assert "known already" in (await run(cli, "trust", name)).stderr
+
+    await host.stop()
+    host.key = asyncssh.generate_private_key("ssh-ed25519")
+    await host.start()
+    assert "CHANGED" in (await run(cli, "trust", name, "--yes", status=1)).stderr
+    assert (cli.folder / "home" / "known_hosts").read_text() == known
+    other = tmp_path / "other"
+    await run(cli, "trust", name, "--yes", "--known-hosts", other)
+    assert host.key.export_public_key().decode().split()[1] in other.read_text()
+
+
+async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Path) -> None:
+    name = f"127.0.0.1:{host.port}"
+    done = await run(cli, "run", "endings.py:fine", "--hosts", name, status=1)
+    assert f"skyward-tui trust {name}" in done.stderr
+    await run(cli, "trust", name, "--yes")
+    cli.write("skyward.toml", f'[hosts]\nlab = ["{name}"]\n')
+    try:
+        done = await run(cli, "run", "endings.py:fine", "--hosts", "lab", "--pool", "far", "--keep")
+        assert "seen by rank 0" in done.stdout
+        if shutil.which("ssh"):
+            assert "it-is-me" in (await run(cli, "ssh", "far")).stdout
+            assert (cli.folder / "home" / "ssh_config.d" / "far.conf").exists()
+        assert "1 node" in (await run(cli, "ssh", "far", "3", status=2)).stderr
+    finally:
+        await run(cli, "down", "far")
+    assert not list((cli.folder / "home").glob("ssh_config.d/*"))
+    assert "no pool" in (await run(cli, "ssh", "far", status=2)).stderr
+
+
+async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -> None:
+    assert "no hosts to look at" in (await run(cli, "doctor")).stdout
+    name = f"127.0.0.1:{host.port}"
+    cli.write("skyward.toml", f'[hosts]\nlab = ["{name}"]\n')
+    assert f"skyward-tui trust {name}" in (await run(cli, "doctor", status=1)).stdout
+    await run(cli, "trust", name, "--yes")
+    done = await run(cli, "doctor")
+    assert "reachable as" in done.stdout and "its clock is right" in done.stdout
+
+
+async def test_hosts_need_ssh_and_ssh_needs_hosts(cli: Cli) -> None:
+    assert "--hosts" in (await run(cli, "run", "endings.py:fine", "--provider", "ssh", status=2)).stderr
+    done = await run(cli, "run", "endings.py:fine", "--provider", "local", "--hosts", "a", status=2)
+    assert "leave one of them out" in done.stderr
+
+
+async def test_an_accelerator_is_one_of_the_catalogue(cli: Cli) -> None:
+    done = await run(cli, "run", "endings.py:fine", "--accelerator", "H10O:8", status=2)
+    assert "did you mean H100" in done.stderr
+    done = await run(cli, "run", "endings.py:fine", "--accelerator", "h100:8", status=0)
+    assert "torn down" in done.stderr or "verified gone" in done.stderr

@@ -1,0 +1,273 @@
+"""Invariants 5 to 9: every fault is caused for real, named for what it is, and leaves a pool that works."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from faults import exists, wait_until, worker_pids
+
+import skyward_core as sky
+
+
+@sky.function
+def fine() -> int:
+    return sky.instance_info().rank
+
+
+def on_rank(rank: int, act, others=lambda: time.sleep(600)):  # type: ignore[no-untyped-def]
+    """A function that does ``act`` on one rank while the others hang."""
+
+    def body():  # type: ignore[no-untyped-def]
+        return act() if sky.instance_info().rank == rank else others()
+
+    return sky.function(body)
+
+
+def fails(pool: sky.Compute, function) -> sky.RunError:  # type: ignore[no-untyped-def]
+    with pytest.raises(sky.RunError) as caught:
+        function() @ pool
+    assert fine() @ pool == [0, 1, 2, 3], "the next run starts with a fresh gang"
+    return caught.value
+
+
+def test_an_exception_keeps_type_message_attributes_and_remote_traceback(pool: sky.Compute) -> None:
+    class Custom(Exception):
+        def __init__(self, code: int, words: str) -> None:
+            super().__init__(words)
+            self.code = code
+
+    def act() -> None:
+        raise Custom(42, "no luck")
+
+    error = fails(pool, on_rank(2, act))
+    assert error.root_cause.rank == 2
+    assert error.root_cause.outcome == "raised"
+    cause = error.__cause__
+    assert type(cause).__name__ == "Custom"
+    assert str(cause) == "no luck"
+    assert cause.code == 42  # type: ignore[union-attr]
+    assert 'raise Custom(42, "no luck")' in str(cause.__cause__)  # type: ignore[union-attr]
+    assert [error.outcomes[r].kind for r in range(4)] == ["collateral", "collateral", "raised", "collateral"]
+    assert "rank 2 (node 2) raised" in str(error)
+
+
+def test_results_of_ranks_that_finished_are_kept(pool: sky.Compute, tmp_path: Path) -> None:
+    def body() -> int:
+        rank = sky.instance_info().rank
+        if rank == 3:
+            while len(list(tmp_path.iterdir())) < 3:
+                time.sleep(0.01)
+            raise ValueError("late")
+        (tmp_path / str(rank)).touch()
+        return rank * 10
+
+    try:
+        sky.function(body)() @ pool
+    except sky.RunError as error:
+        # The three wrote their marks just before they returned; rank 3 may have been quicker than one of them.
+        kept = {r for r in range(3) if error.outcomes[r].kind == "returned"}
+        assert error.results == {r: r * 10 for r in kept}
+        assert error.root_cause.rank == 3
+    else:
+        pytest.fail("rank 3 raised, but the run did not")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), None, signal.SIGKILL),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), None, signal.SIGTERM),
+        (lambda: ctypes.string_at(0), None, signal.SIGSEGV),
+        (lambda: os.abort(), None, signal.SIGABRT),
+        (lambda: os._exit(7), 7, None),
+        (lambda: sys.exit(3), 3, None),
+        (lambda: sys.exit("went wrong"), 1, None),
+    ],
+    ids=["SIGKILL", "SIGTERM", "segfault", "abort", "_exit", "sys.exit", "sys.exit text"],
+)
+def test_a_dead_worker_is_reported_with_its_signal_or_code(pool, how, code, number) -> None:  # type: ignore[no-untyped-def]
+    error = fails(pool, on_rank(1, how))
+    outcome = error.outcomes[1]
+    assert outcome.kind == "exited"
+    assert (outcome.exit_code, outcome.signal) == (code, number)
+    assert error.root_cause.exit_code == (code if code is not None else 128 + number)
+    assert isinstance(error.__cause__, sky.RankExit)
+    if number is not None:
+        assert signal.Signals(number).name in str(error)
+
+
+def test_a_worker_killed_between_runs_is_replaced(pool: sky.Compute) -> None:
+    def which() -> int:
+        return os.getpid()
+
+    killed = (sky.function(which)() @ pool)[0]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not exists(killed) and len(worker_pids(pool)) == 4, what="another worker")
+    assert fine() @ pool == [0, 1, 2, 3]
+
+
+def test_a_rank_that_hangs_in_native_code_is_stopped_before_the_grace_is_over(pool: sky.Compute) -> None:
+    def hang_in_c() -> None:
+        ctypes.CDLL(None).pause()  # returns only to run a signal handler, never back to Python's
+
+    started = time.monotonic()
+    error = fails(pool, on_rank(0, lambda: 1 / 0, hang_in_c))
+    assert isinstance(error.__cause__, ZeroDivisionError)
+    assert time.monotonic() - started < 60  # and not for ever; speed is the benches' business
+
+
+def test_stopped_code_may_clean_up(pool: sky.Compute, tmp_path: Path) -> None:
+    def patient() -> None:
+        try:
+            (tmp_path / f"started-{sky.instance_info().rank}").touch()
+            time.sleep(600)
+        finally:
+            (tmp_path / f"cleaned-{sky.instance_info().rank}").touch()
+
+    def late() -> None:
+        while len(list(tmp_path.glob("started-*"))) < 3:
+            time.sleep(0.01)
+        raise ValueError("now")
+
+    fails(pool, on_rank(3, late, patient))
+    assert sorted(p.name for p in tmp_path.glob("cleaned-*")) == ["cleaned-0", "cleaned-1", "cleaned-2"]
+
+
+def test_a_stubborn_rank_is_killed_after_the_grace(pool: sky.Compute, tmp_path: Path) -> None:
+    def stubborn() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (tmp_path / str(sky.instance_info().rank)).write_text(str(os.getpid()))
+        time.sleep(600)
+
+    def late() -> None:
+        while len(list(tmp_path.iterdir())) < 3:
+            time.sleep(0.01)
+        raise ValueError("now")
+
+    fails(pool, on_rank(3, late, stubborn))
+    assert not any(exists(int(path.read_text())) for path in tmp_path.iterdir())
+
+
+def test_children_that_outlive_a_rank_end_with_its_worker(pool: sky.Compute, tmp_path: Path) -> None:
+    def leave_a_child() -> int:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(600)
+            os._exit(0)
+        os._exit(5)
+        return pid
+
+    def body() -> None:
+        (tmp_path / "group").write_text(str(os.getpid()))
+        leave_a_child()
+
+    fails(pool, on_rank(0, body))
+    group = int((tmp_path / "group").read_text())
+    wait_until(lambda: not _group_members(group), what="the end of the rank's process group")
+
+
+def _group_members(group: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(entry.parent.name))
+    return found
+
+
+def test_a_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
+    def slow() -> None:
+        (tmp_path / str(os.getpid())).touch()
+        time.sleep(600)
+
+    with pytest.raises(sky.RunError) as caught:
+        sky.function(timeout=0.5)(slow)() @ pool
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    assert "timeout of 0.5 s" in str(caught.value)
+    wait_until(lambda: not any(exists(int(path.name)) for path in tmp_path.iterdir()))
+    with pytest.raises(sky.RunError, match=r"timeout of 0\.3 s"):
+        sky.function(slow)().with_timeout(0.3) >> pool
+    assert fine() @ pool == [0, 1, 2, 3]
+
+
+def test_an_interrupted_caller_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
+    def slow() -> None:
+        (tmp_path / str(sky.instance_info().rank)).write_text(str(os.getpid()))
+        time.sleep(600)
+
+    main = threading.main_thread().ident
+
+    def interrupt() -> None:
+        wait_until(lambda: len([p for p in tmp_path.iterdir() if p.read_text()]) == 4)
+        signal.pthread_kill(main, signal.SIGINT)  # type: ignore[arg-type]
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        sky.function(slow)() @ pool
+    thread.join()
+    wait_until(lambda: not any(exists(int(path.read_text())) for path in tmp_path.iterdir()))
+    assert fine() @ pool == [0, 1, 2, 3]
+
+
+def test_what_cannot_be_pickled_is_named_at_once(pool: sky.Compute) -> None:
+    def take(x: object) -> None: ...
+
+    with pytest.raises(sky.NotPicklableError, match=r"argument 'x' of take\(\).*lock.*x\['deep'\]\[1\]"):
+        sky.function(take)({"deep": [1, threading.Lock()]}) @ pool
+    lock = threading.Lock()
+
+    def captured() -> object:
+        return lock
+
+    with pytest.raises(sky.NotPicklableError, match="lock"):
+        sky.function(captured)() >> pool
+
+
+def test_a_result_that_cannot_be_pickled_is_named(pool: sky.Compute) -> None:
+    def make() -> object:
+        import threading as t
+
+        return {"deep": [1, t.Lock()]}
+
+    with pytest.raises(sky.RunError, match=r"result of make\(\) cannot travel back.*lock") as caught:
+        sky.function(make)() >> pool
+    assert isinstance(caught.value.__cause__, sky.NotPicklableError)
+    assert fine() @ pool == [0, 1, 2, 3]
+
+
+def test_one_failing_task_of_a_gather_stops_the_others(pool: sky.Compute) -> None:
+    def work(i: int) -> int:
+        if i == 0:
+            raise ValueError("first")
+        time.sleep(600)
+        return i
+
+    with pytest.raises(sky.RunError, match="task 0 raised ValueError: first") as caught:
+        sky.gather(*[sky.function(work)(i) for i in range(20)]) >> pool
+    assert {o.kind for i, o in caught.value.outcomes.items() if i} == {"collateral"}
+    assert fine() @ pool == [0, 1, 2, 3]
+
+
+def test_without_fail_fast_every_rank_gets_to_its_end(home: Path) -> None:
+    def body() -> int:
+        rank = sky.instance_info().rank
+        if rank == 0:
+            raise ValueError("early")
+        time.sleep(0.3)
+        return rank
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False, fail_fast=False)) as pool:
+        with pytest.raises(sky.RunError) as caught:
+            sky.function(body)() @ pool
+        assert caught.value.results == {1: 1}

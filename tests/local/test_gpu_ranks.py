@@ -1,0 +1,131 @@
+"""``ranks_per_node="gpu"``, with pynvml's real calls into a driver compiled here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.errors import PoolError
+from skyward_core.session import Session
+from skyward_core.transport.ssh import SSHTransport
+from tests.local import test_ssh_loopback as ssh
+from tests.local.sshd import Host
+
+COMPILER = shutil.which("cc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
+
+QUIET = sky.Options(console=False)
+PER_GPU = sky.Worker(ranks_per_node="gpu")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+    command = [str(COMPILER), "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)]
+    subprocess.run(command, check=True)
+    return folder
+
+
+@pytest.fixture
+def driver(library: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+@sky.function
+def place() -> tuple[object, ...]:
+    info = sky.instance_info()
+    seen = os.environ["CUDA_VISIBLE_DEVICES"]
+    return (
+        info.rank,
+        info.local_rank,
+        info.node,
+        info.ranks_per_node,
+        info.world_size,
+        info.accelerators,
+        seen,
+    )
+
+
+def test_each_rank_sees_its_own_device(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_GPUS", "wn")
+    with sky.Compute(name="per-gpu", nodes=2, worker=PER_GPU, options=QUIET) as compute:
+        expected = [(r, r % 2, r // 2, 2, 4, 1, f"GPU-{r % 2}") for r in range(4)]
+        assert place() @ compute == expected
+        assert compute.pool.view.world_size == 4
+        assert place() >> compute in expected
+        other = Session()
+        assert other.attach("per-gpu").result(timeout=90).world_size == 4
+        other.detach()
+
+
+def test_a_gpu_that_is_cut_gives_a_rank_per_slice(driver: pytest.MonkeyPatch) -> None:
+    driver.setenv("FAKE_GPUS", "w3")
+    with sky.Compute(worker=PER_GPU, options=QUIET) as compute:
+        assert [seen[-1] for seen in place() @ compute] == ["GPU-0", "MIG-1-0", "MIG-1-1", "MIG-1-2"]
+
+
+def test_what_the_environment_leaves_visible_is_all_there_is(driver: pytest.MonkeyPatch) -> None:
+    image = sky.Image(env={"CUDA_VISIBLE_DEVICES": "3,5"})
+    with sky.Compute(worker=PER_GPU, options=QUIET, image=image) as compute:
+        assert [seen[-1] for seen in place() @ compute] == ["3", "5"]
+
+
+@pytest.mark.parametrize(("gpus", "why"), [(None, "Driver Not Loaded"), ("", "it lists none")])
+def test_without_gpus_the_error_says_to_give_a_number(
+    gpus: str | None, why: str, driver: pytest.MonkeyPatch
+) -> None:
+    if gpus is not None:
+        driver.setenv("FAKE_GPUS", gpus)
+    compute = sky.Compute(worker=PER_GPU, options=QUIET)
+    with (
+        pytest.raises(PoolError, match=rf"node 0 has none \(.*{why}.*\); give the number") as caught,
+        compute,
+    ):
+        pass
+    assert "ranks_per_node=2" in str(caught.value)
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One node's ``FAKE_GPUS`` differs: the interpreter's start-up file tells them apart by who comes first."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "try: os.close(os.open(os.environ['FIRST'], os.O_CREAT | os.O_EXCL))\n"
+        "except FileExistsError: pass\n"
+        "else:\n    if 'devices' in open('/proc/self/cmdline').read(): os.environ['FAKE_GPUS'] = 'www'\n"
+    )
+    driver.setenv("FAKE_GPUS", "ww")
+    image = sky.Image(env={"PYTHONPATH": str(tmp_path), "FIRST": str(tmp_path / "first")})
+    compute = sky.Compute(nodes=2, worker=PER_GPU, options=QUIET, image=image)
+    with pytest.raises(PoolError, match="with the same number of GPUs, and pool") as caught, compute:
+        pass
+    said = str(caught.value)
+    assert "has: node 0 2, node 1 3; " in said or "has: node 0 3, node 1 2; " in said
+    assert said.endswith("ranks_per_node=2, say")
+
+
+async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None:
+    host = Host(tmp_path / "host")
+    await host.start()
+    known = tmp_path / "known"
+    known.write_text(host.known_line())
+    try:
+        transport = SSHTransport(ssh.target(host, known), "gpus.0")
+        async with ssh.running(transport):
+            with pytest.raises(
+                PoolError, match=r"127\.0\.0\.1 cannot run the agent: ranks_per_node=\"gpu\" needs a GPU"
+            ):
+                await transport.prepare(ssh.config(ranks_per_node="gpu"), ssh.Reports())
+            env = {"LD_LIBRARY_PATH": str(library), "FAKE_GPUS": "wnw"}
+            await transport.prepare(ssh.config(ranks_per_node="gpu", env=env), ssh.Reports())
+            assert (await ssh.greet(transport))["ranks_per_node"] == 3
+    finally:
+        await host.stop()

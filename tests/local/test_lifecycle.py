@@ -1,0 +1,575 @@
+"""Pools from the intent to the receipt: what is left when things, or we, end at a bad moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from faults import agent_pids, exists, remove, wait_until, worker_pids
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+from skyward_core.ledger import Ledger
+from skyward_core.session import Session
+
+QUIET = sky.Options(console=False)
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
+
+
+def script(home: Path, text: str) -> subprocess.Popen[str]:
+    """Run a client of its own, whose output can be read line by line."""
+    path = home.parent / f"client{time.monotonic_ns()}.py"
+    path.write_text("import os, sys, time\nimport skyward_core as sky\n" + textwrap.dedent(text))
+    return subprocess.Popen(
+        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def read_line(client: subprocess.Popen[str]) -> str:
+    assert client.stdout is not None
+    line = client.stdout.readline().strip()
+    if not line:
+        assert client.stderr is not None
+        raise AssertionError(f"the client ended: {client.stderr.read()}")
+    return line
+
+
+def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:
+    with sky.Compute(nodes=3, options=QUIET) as compute:
+        assert rank() @ compute == [0, 1, 2]
+        pids = agent_pids(compute) + worker_pids(compute)
+    receipt = compute.receipt
+    assert receipt is not None
+    assert (receipt.created, receipt.gone, receipt.unaccounted) == (3, (0, 1, 2), ())
+    assert not any(exists(pid) for pid in pids)
+    assert not list((home / "local").iterdir())
+    assert Ledger().live() == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_exception_in_the_block_tears_down_too(home: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error), sky.Compute(nodes=2, options=QUIET) as compute:
+        pids = agent_pids(compute) + worker_pids(compute)
+        raise error
+    assert not any(exists(pid) for pid in pids)
+    assert Ledger().live() == []
+
+
+def test_what_escaped_its_session_ends_with_the_pool(home: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "daemon"
+
+    def daemonize() -> None:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                mark.with_suffix(".part").write_text(str(os.getpid()))
+                mark.with_suffix(".part").rename(mark)
+                time.sleep(600)
+            os._exit(0)
+        while not mark.exists():
+            time.sleep(0.01)
+
+    with sky.Compute(nodes=1, options=QUIET) as compute:
+        sky.function(daemonize)() >> compute
+        pid = int(mark.read_text())
+        assert exists(pid)
+    assert not exists(pid)
+
+
+def test_a_name_in_use_is_refused_and_both_live_on(home: Path) -> None:
+    with sky.Compute(nodes=1, name="mine", options=QUIET) as first:
+        with (
+            pytest.raises(sky.PoolExistsError, match="'mine' is still up"),
+            sky.Compute(nodes=1, name="mine"),
+        ):
+            pass
+        assert rank() @ first == [0]
+    with sky.Compute(nodes=1, name="mine", options=QUIET) as again:
+        assert rank() @ again == [0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"nodes": 0},
+        {"nodes": -3},
+        {"name": "Not A Name"},
+        {"worker": {"concurrency": 0}},
+        {"provider": "nowhere"},
+    ],
+)
+def test_nonsense_is_refused_in_one_line_before_anything_exists(home: Path, wrong: dict[str, object]) -> None:
+    with pytest.raises(sky.UsageError) as caught:
+        sky.Compute(**wrong)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert not (home / "ledger.db").exists()
+
+
+def test_a_killed_client_leaves_a_pool_that_the_next_one_finds_and_ends(home: Path) -> None:
+    client = script(
+        home,
+        """
+        with sky.Compute(nodes=2, name="orphan", options=sky.Options(console=False)):
+            print("up", flush=True)
+            time.sleep(600)
+        """,
+    )
+    assert read_line(client) == "up"
+    client.kill()
+    client.wait()
+    session = Session()
+    try:
+        assert [view.name for view in session.refresh().result(90)] == ["orphan"]
+        assert session.view("orphan").state == "up"
+        receipt = session.down("orphan").result(90)
+    finally:
+        session.detach()
+    assert receipt.ok
+    assert receipt.gone == (0, 1)
+
+
+def test_a_run_goes_on_without_its_client(home: Path, tmp_path: Path) -> None:
+    client = script(
+        home,
+        f"""
+        @sky.function
+        def work():
+            r = sky.instance_info().rank
+            for i in range(300):
+                print("line", i, flush=True)
+                time.sleep(0.01)
+            open({str(tmp_path)!r} + f"/done{{r}}", "w").close()
+            return r
+        with sky.Compute(nodes=2, name="goes-on", options=sky.Options(console=False)) as c:
+            f = work() @ c if False else None
+            import threading
+            threading.Thread(target=lambda: work() @ c, daemon=True).start()
+            while not c.pool.view.logs.merged.end:
+                time.sleep(0.01)
+            print("printing", flush=True)
+            time.sleep(600)
+        """,
+    )
+    assert read_line(client) == "printing"
+    client.kill()
+    client.wait()
+    session = Session()
+    try:
+        view = session.attach("goes-on").result(90)
+        (run,) = view.runs.values()
+        session.wait("goes-on", run.id).result(60)
+        assert run.state == "done"
+        assert [outcome.summary.json for outcome in run.outcomes() if outcome.summary] == [0, 1]
+        assert sorted(path.name for path in tmp_path.glob("done*")) == ["done0", "done1"]
+        for r in range(2):
+            assert view.logs.rank(r).lines(0, 1000) == [f"line {i}" for i in range(300)]
+    finally:
+        session.down("goes-on").result(90)
+        session.detach()
+
+
+def test_a_script_comes_back_to_a_pool_and_gets_the_results(home: Path, tmp_path: Path) -> None:
+    client = script(
+        home,
+        f"""
+        import threading
+        class Marked(sky.plugins.Plugin):
+            name = "marked"
+            def around_process(self, info):
+                os.environ["MARKED"] = str(info.rank)
+                return super().around_process(info)
+            def decorate(self, fn):
+                return lambda *a: ("decorated", fn(*a))
+        @sky.function
+        def work():
+            while not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.01)
+            return os.environ["MARKED"]
+        with sky.Compute(nodes=2, name="back", plugins=[Marked()], options=sky.Options(console=False)) as c:
+            threading.Thread(target=lambda: work() @ c, daemon=True).start()
+            while not any(t.state == "running" for r in c.pool.view.runs.values() for t in r.tasks.values()):
+                time.sleep(0.01)
+            print("running", flush=True)
+            time.sleep(600)
+        """,
+    )
+    assert read_line(client) == "running"
+    client.kill()
+    client.wait()
+
+    def mark() -> str:
+        if os.environ["MARKED"] == "1" and not (tmp_path / "failed").exists():
+            (tmp_path / "failed").touch()
+            raise ValueError("once")
+        return os.environ["MARKED"]
+
+    with sky.attach("back") as compute:
+        (run,) = compute.runs
+        assert run.state == "running"
+        (tmp_path / "go").touch()
+        assert compute.wait() == [("decorated", "0"), ("decorated", "1")]
+        with pytest.raises(sky.RunError):
+            sky.function(mark)() @ compute
+        assert sky.function(mark)() @ compute == [("decorated", "0"), ("decorated", "1")]
+
+        def no_longer_there() -> bool:
+            # The agents are told within a moment that the results have arrived.
+            try:
+                compute.wait(run.id)
+            except sky.PoolError as error:
+                return "fetched before" in str(error)
+            return False
+
+        wait_until(no_longer_there)
+    with sky.attach("back") as compute:
+        assert compute.down().ok
+    with pytest.raises(sky.PoolError, match="no pool named 'back' is up"):
+        sky.attach("back")
+
+
+def test_an_unused_pool_ends_itself_when_its_lease_is_over(home: Path) -> None:
+    client = script(
+        home,
+        """
+        with sky.Compute(nodes=2, name="leased", options=sky.Options(console=False, idle_timeout=1.0)) as c:
+            print(*[link.welcome["pid"] for link in c.pool.links], flush=True)
+            time.sleep(600)
+        """,
+    )
+    pids = [int(pid) for pid in read_line(client).split()]
+    client.kill()
+    client.wait()
+    wait_until(lambda: not any(exists(pid) for pid in pids), what="the agents' own end")
+    with sky.Compute(nodes=1, name="leased", options=QUIET) as again:
+        assert rank() @ again == [0]
+
+
+def test_an_agent_whose_folder_is_removed_ends(home: Path) -> None:
+    client = script(
+        home,
+        """
+        with sky.Compute(nodes=1, options=sky.Options(console=False)) as c:
+            print(c.pool.links[0].welcome["pid"], c.pool.machines[0].extra["folder"], flush=True)
+            time.sleep(600)
+        """,
+    )
+    pid, folder = read_line(client).split()
+    workers = descendants(int(pid))
+    client.kill()
+    client.wait()
+    remove(Path(folder).parent)
+    wait_until(lambda: not exists(int(pid)), what="the agent's end")
+    assert not any(exists(worker) for worker in workers)
+
+
+def test_a_busy_pool_outlives_its_lease(home: Path) -> None:
+    client = script(
+        home,
+        f"""
+        @sky.function
+        def work():
+            while not os.path.exists({str(home / "go")!r}):
+                time.sleep(0.01)
+            return 5
+        with sky.Compute(nodes=1, name="busy", options=sky.Options(console=False, idle_timeout=0.5)) as c:
+            import threading
+            threading.Thread(target=lambda: work() @ c, daemon=True).start()
+            while not any(t.state == "running" for r in c.pool.view.runs.values() for t in r.tasks.values()):
+                time.sleep(0.01)
+            print("running", flush=True)
+            time.sleep(600)
+        """,
+    )
+    assert read_line(client) == "running"
+    client.kill()
+    client.wait()
+    session = Session()
+    try:
+        (view,) = session.refresh().result(90)  # an observer: it does not keep the pool alive by itself
+        time.sleep(2)  # four times the lease
+        assert view.state == "up" and view.nodes[0].link_up
+        (home / "go").touch()
+        (run,) = view.runs.values()
+        session.wait("busy", run.id).result(60)
+        assert run.state == "done"
+        wait_until(lambda: view.state != "up", what="the end of the lease after the run")
+    finally:
+        session.detach()
+
+
+def test_a_killed_agent_is_followed_by_one_that_adopts_its_workers(home: Path, tmp_path: Path) -> None:
+    def work() -> tuple[int, int]:
+        rank = sky.instance_info().rank
+        for i in range(3):
+            print("before", i)
+        (tmp_path / f"working-{rank}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        for i in range(3):
+            print("after", i)
+        return rank, os.getpid()
+
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        workers = worker_pids(compute)
+        agents = agent_pids(compute)
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(work)() @ compute)
+            wait_until(lambda: len(list(tmp_path.glob("working-*"))) == 2)
+            os.kill(agents[1], signal.SIGKILL)
+            wait_until(lambda: agent_pids(compute)[1] != agents[1], what="a new agent")
+            (tmp_path / "go").touch()
+            results = running.result(90)
+        assert [rank for rank, _ in results] == [0, 1]
+        assert sorted(pid for _, pid in results) == workers, "the workers went on, none was started anew"
+        lines = [f"{word} {i}" for word in ("before", "after") for i in range(3)]
+        wait_until(lambda: compute.pool.view.logs.rank(1).lines(0, 99) == lines)
+        assert rank() @ compute == [0, 1]
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None
+    assert compute.receipt.ok
+    assert not any(exists(pid) for pid in workers)
+
+
+def test_an_agent_killed_with_its_worker_reports_the_call_it_lost(home: Path, tmp_path: Path) -> None:
+    def hang() -> None:
+        (tmp_path / f"hangs-{sky.instance_info().rank}").touch()
+        time.sleep(600)
+
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(hang)() @ compute)
+            wait_until(lambda: len(list(tmp_path.glob("hangs-*"))) == 2)
+            agent = agent_pids(compute)[0]
+            for pid in [*descendants(agent), agent]:
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(sky.RunError, match="rank 0") as caught:
+                running.result(90)
+        assert caught.value.outcomes[0].kind == "exited"
+        assert rank() @ compute == [0, 1]
+
+
+def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.pool.link.SILENCE", 0.4)
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        node = compute.pool.view.nodes[1]
+        os.kill(agent_pids(compute)[1], signal.SIGSTOP)
+        try:
+            wait_until(lambda: node.link_up is False, what="the news that the agent does not answer")
+            assert "no answer" in node.link_detail
+            running = rank() > compute  # may well go to the frozen node: it waits there
+        finally:
+            os.kill(agent_pids(compute)[1], signal.SIGCONT)
+        wait_until(lambda: node.link_up is True)
+        assert running.result(90) in (0, 1)
+        assert rank() @ compute == [0, 1]
+
+
+def test_a_teardown_during_a_run_ends_its_ranks_as_cancelled(home: Path) -> None:
+    def hang() -> None:
+        time.sleep(600)
+
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        future = sky.function(hang)() > compute
+        _node_of_the_only_task(compute)
+    with pytest.raises(sky.Cancelled, match="torn down"):
+        future.result(90)
+    (run,) = Ledger().runs(_token_of(compute))
+    assert run.state == "cancelled"
+
+
+def _token_of(compute: sky.Compute) -> str:
+    row = Ledger().find(compute.name)
+    assert row is not None
+    return row.token
+
+
+def test_a_node_that_vanishes_is_lost_and_degrades_the_pool(home: Path) -> None:
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        workers = worker_pids(compute)
+
+        def hang() -> None:
+            time.sleep(600)
+
+        future = sky.function(hang)() > compute
+        victim = compute.pool.links[_node_of_the_only_task(compute)]
+        remove(compute.pool.machines[victim.node].extra["folder"])
+        os.kill(victim.welcome["pid"], signal.SIGKILL)
+        with pytest.raises(sky.RunError) as caught:
+            future.result(90)
+        assert caught.value.root_cause.outcome == "lost"
+        wait_until(lambda: compute.pool.view.state == "degraded")
+        with pytest.raises(sky.RunError, match="node"):
+            rank() @ compute
+        assert rank() >> compute in (0, 1)
+    assert compute.receipt is not None
+    assert compute.receipt.ok
+    assert not any(exists(pid) for pid in workers)
+
+
+def _node_of_the_only_task(compute: sky.Compute) -> int:
+    def found() -> list[int]:
+        return [
+            task.node
+            for run in compute.pool.view.runs.values()
+            for task in run.tasks.values()
+            if task.state == "running"
+        ]
+
+    wait_until(found)
+    return found()[0]
+
+
+def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> None:
+    with sky.Compute(nodes=3, name="shared", options=QUIET) as compute:
+        client = script(
+            home,
+            """
+            from skyward_core.session import Session
+            from skyward_core.payload import make_task
+            @sky.function
+            def tag(i):
+                return ["theirs", i, sky.instance_info().rank]
+            s = Session()
+            s.attach("shared").result(90)
+            print("attached", flush=True)
+            for i in range(50):
+                run = s.launch("shared", make_task(tag(i))).result(90)
+                s.wait("shared", run.id).result(90)
+                values = [o.summary.json for o in run.outcomes()]
+                assert values == [["theirs", i, r] for r in range(3)], values
+            print("right", flush=True)
+            s.detach()
+            """,
+        )
+        assert read_line(client) == "attached"
+
+        def tag(i: int) -> list[object]:
+            return ["ours", i, sky.instance_info().rank]
+
+        ours = sky.function(tag)
+        for i in range(50):
+            assert ours(i) @ compute == [["ours", i, r] for r in range(3)]
+        assert read_line(client) == "right"
+        assert client.wait() == 0
+
+
+def test_interrupted_start_leaves_nothing(home: Path) -> None:
+    client = script(
+        home,
+        """
+        import threading, signal
+        from skyward_core.providers.local import Local
+        real = Local.create
+        async def create(self, spec, token):
+            made = await real(self, spec, token)
+            os.kill(os.getpid(), signal.SIGINT)
+            return made
+        Local.create = create
+        try:
+            with sky.Compute(nodes=2, name="half"):
+                pass
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        """,
+    )
+    assert read_line(client) == "interrupted"
+    assert client.wait() == 0
+    assert Ledger().live() == []
+    assert not list((home / "local").glob("*"))
+
+
+def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_ended(home: Path) -> None:
+    client = script(
+        home,
+        """
+        import signal
+        from skyward_core.providers.local import Local
+        async def create(self, spec, token):
+            os.kill(os.getpid(), signal.SIGKILL)
+        Local.create = create
+        with sky.Compute(nodes=2, name="half"):
+            pass
+        """,
+    )
+    assert client.wait() == -signal.SIGKILL
+    session = Session()
+    try:
+        receipt = session.down("half").result(90)
+    finally:
+        session.detach()
+    assert receipt.ok
+    assert Ledger().live() == []
+
+
+def test_threads_run_tasks_side_by_side_in_one_worker(home: Path) -> None:
+    worker = sky.Worker(concurrency=4, executor="thread")
+
+    def look(barrier_folder: str) -> int:
+        folder = Path(barrier_folder)
+        (folder / str(time.monotonic_ns())).touch()
+        while len(list(folder.iterdir())) < 4:
+            time.sleep(0.005)
+        return os.getpid()
+
+    meet = home.parent / "meet"
+    meet.mkdir()
+    with sky.Compute(nodes=1, worker=worker, options=QUIET) as compute:
+        pids = sky.gather(*[sky.function(look)(str(meet)) for _ in range(4)]) >> compute
+    assert len(set(pids)) == 1
+
+
+def test_processes_run_tasks_side_by_side_in_workers_of_their_own(home: Path) -> None:
+    worker = sky.Worker(concurrency=3)
+
+    def look(barrier_folder: str) -> int:
+        folder = Path(barrier_folder)
+        (folder / str(os.getpid())).touch()
+        while len(list(folder.iterdir())) < 3:
+            time.sleep(0.005)
+        return os.getpid()
+
+    meet = home.parent / "meet"
+    meet.mkdir()
+    with sky.Compute(nodes=1, worker=worker, options=QUIET) as compute:
+        pids = sky.gather(*[sky.function(look)(str(meet)) for _ in range(3)]) >> compute
+        assert rank() @ compute == [0]
+    assert len(set(pids)) == 3
+
+
+def test_several_ranks_per_node(home: Path) -> None:
+    def place() -> tuple[int, int, int, int, int, bool]:
+        info = sky.instance_info()
+        return info.node, info.rank, info.local_rank, info.world_size, info.total_nodes, info.is_head
+
+    with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
+        assert sky.function(place)() @ compute == [
+            (0, 0, 0, 4, 2, True),
+            (0, 1, 1, 4, 2, False),
+            (1, 2, 0, 4, 2, False),
+            (1, 3, 1, 4, 2, False),
+        ]
+
+
+def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:
+    def look() -> sky.InstanceInfo:
+        return sky.instance_info()
+
+    infos = sky.function(look)() @ pool
+    assert {info.pool for info in infos} == {pool.name}
+    assert {info.run for info in infos} == {list(pool.pool.view.runs)[-1]}
+    assert {info.head_addr for info in infos} == {"127.0.0.1"}
+    assert len({info.head_port for info in infos}) == 1
+    assert [peer.node for peer in infos[0].peers] == [0, 1, 2, 3]

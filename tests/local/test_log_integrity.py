@@ -1,0 +1,159 @@
+"""Invariant 10 on one machine: every byte, once, in order; proven by hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from faults import on_loop, wait_until
+
+import skyward_core as sky
+from skyward_core.archive import read_log
+from skyward_core.ledger import Ledger
+
+
+def log_of(pool: sky.Compute, run: str, rank: int, stream: str = "out") -> bytes:
+    on_loop(pool.pool.records.flush)
+    return read_log(Ledger(), run, rank, stream)
+
+
+def last_run(pool: sky.Compute) -> str:
+    return list(pool.pool.view.runs)[-1]
+
+
+def settled(pool: sky.Compute) -> None:
+    """Wait until the client has every byte that the nodes have, and has kept its books."""
+    on_loop(pool.pool.catch_up)
+    spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.machines]
+
+    def complete() -> bool:
+        sizes = {f.name: f.stat().st_size for spool in spools for f in spool.glob("r*.*")}
+        return all(pool.pool.archive.cursors.get(name, 0) == size for name, size in sizes.items() if size)
+
+    wait_until(complete, what="the last log byte")
+
+
+def test_a_flood_of_all_ranks_arrives_complete(pool: sky.Compute) -> None:
+    def flood(lines: int) -> str:
+        rank = sky.instance_info().rank
+        digest = hashlib.sha256()
+        for i in range(lines):
+            line = f"{rank} {i} {'x' * (i % 97)}"
+            digest.update(line.encode() + b"\n")
+            print(line)
+        return digest.hexdigest()
+
+    digests = sky.function(flood)(20_000) @ pool
+    settled(pool)
+    run = last_run(pool)
+    for rank, digest in enumerate(digests):
+        assert hashlib.sha256(log_of(pool, run, rank)).hexdigest() == digest
+    assert pool.pool.view.logs.rank(0).end >= 20_000
+
+
+def test_runs_do_not_see_each_others_lines(pool: sky.Compute) -> None:
+    def say(word: str) -> None:
+        print(word, sky.instance_info().rank)
+        print("error", word, file=sys.stderr)
+
+    say_it = sky.function(say)
+    say_it("one") @ pool
+    first = last_run(pool)
+    say_it("two") @ pool
+    second = last_run(pool)
+    settled(pool)
+    assert log_of(pool, first, 2) == b"one 2\n"
+    assert log_of(pool, second, 2) == b"two 2\n"
+    assert log_of(pool, second, 2, "err") == b"error two\n"
+
+
+def test_binary_output_and_unfinished_lines_are_kept_as_they_are(pool: sky.Compute) -> None:
+    def spew() -> None:
+        os.write(1, bytes(range(256)) * 10)
+        print("no newline at the end", end="")
+
+    sky.function(spew)() >> pool
+    run = last_run(pool)
+    settled(pool)
+    (rank,) = pool.pool.view.runs[run].tasks
+    outcome = pool.pool.view.runs[run].tasks[rank].outcome
+    assert outcome is not None
+    assert log_of(pool, run, outcome.rank) == bytes(range(256)) * 10 + b"no newline at the end"
+
+
+def test_a_line_of_50_megabytes_is_kept_whole_and_shown_short(pool: sky.Compute) -> None:
+    def long_line() -> None:
+        print("y" * 50_000_000)
+
+    sky.function(long_line)() >> pool
+    run = last_run(pool)
+    settled(pool)
+    outcome = pool.pool.view.runs[run].tasks[0].outcome
+    assert outcome is not None
+    assert len(log_of(pool, run, outcome.rank)) == 50_000_001
+    ring = pool.pool.view.logs.rank(outcome.rank)
+    shown = ring.lines(ring.end - 1, ring.end)[0]
+    assert len(shown) < 70_000
+    assert "more bytes in the log file" in shown
+
+
+def test_output_of_native_code_and_of_children_is_kept(pool: sky.Compute) -> None:
+    def children() -> None:
+        import subprocess
+
+        subprocess.run(["sh", "-c", "echo from a child; echo to stderr >&2"], check=True)
+
+    sky.function(children)() @ pool
+    run = last_run(pool)
+    settled(pool)
+    assert log_of(pool, run, 3) == b"from a child\n"
+    assert log_of(pool, run, 3, "err") == b"to stderr\n"
+
+
+def test_a_crash_leaves_its_last_lines_and_a_stack(pool: sky.Compute) -> None:
+    def crash() -> None:
+        import ctypes
+
+        print("last words")
+        ctypes.string_at(0)
+
+    with pytest.raises(sky.RunError):
+        sky.function(crash)() >> pool
+    run = last_run(pool)
+    settled(pool)
+    outcome = pool.pool.view.runs[run].tasks[0].outcome
+    assert outcome is not None
+    assert log_of(pool, run, outcome.rank) == b"last words\n"
+    assert b"Segmentation fault" in log_of(pool, run, outcome.rank, "err")
+
+
+def test_nothing_is_lost_when_the_pool_goes_down_behind_a_flood(home: Path) -> None:
+    def flood() -> str:
+        digest = hashlib.sha256()
+        for i in range(100_000):
+            line = f"{i} {'z' * 60}"
+            digest.update(line.encode() + b"\n")
+            print(line)
+        return digest.hexdigest()
+
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute:
+        digests = sky.function(flood)() @ compute
+        run = last_run(compute)
+    assert compute.receipt is not None
+    assert compute.receipt.notes == ()
+    for rank, digest in enumerate(digests):
+        assert hashlib.sha256(read_log(Ledger(), run, rank)).hexdigest() == digest
+
+
+def test_a_script_sees_its_ranks_lines_with_their_rank(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say() -> None:
+        print("hello")
+
+    with sky.Compute(nodes=2) as compute:
+        sky.function(say)() @ compute
+    assert sorted(capsys.readouterr().out.splitlines()) == ["r000| hello", "r001| hello"]

@@ -1,0 +1,57 @@
+"""``sky.log`` on a pool: from any rank and slot into the client's view, also for one that comes later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faults import wait_until
+
+import skyward_core as sky
+from skyward_core.session import Session
+from tests.local.cli import Cli
+
+
+@sky.function
+def train(steps: int) -> int:
+    rank = sky.instance_info().rank
+    for step in range(steps):
+        sky.log(step=step, loss=rank + 1 / (step + 1))
+    return rank
+
+
+def test_numbers_of_all_ranks_are_there_when_the_run_ends(pool: sky.Compute) -> None:
+    train(500) @ pool
+    run = list(pool.pool.view.runs)[-1]
+    book = pool.pool.view.metrics
+    for rank in range(4):  # they come in pieces
+        last = {"step": 499, "loss": rank + 1 / 500}
+        wait_until(lambda: book.latest(run, rank) == last, what=f"the last numbers of rank {rank}")  # noqa: B023
+    assert book.ranks(run) == [0, 1, 2, 3]
+    assert not [line for line in pool.pool.view.logs.rank(0).lines(0, 99) if "loss" in line]
+
+
+def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path) -> None:
+    worker = sky.Worker(concurrency=2)
+    options = sky.Options(console=False)
+    with sky.Compute(name="nums", nodes=1, worker=worker, options=options) as compute:
+        first, second = (train(3) & train(5)) >> compute, train(7) >> compute
+        assert (first, second) == ((0, 0), 0)
+        one, two = list(compute.pool.view.runs)
+        book = compute.pool.view.metrics
+        wait_until(lambda: book.latest(two, 0).get("step") == 6, what="the second run's numbers")
+        wait_until(lambda: book.latest(one, 0).get("step") in (2, 4), what="the first run's last numbers")
+        compute.pool.records.flush()
+        other = Session()
+        view = other.attach("nums").result(timeout=90)
+        wait_until(lambda: view.metrics.latest(two, 0).get("step") == 6, what="numbers for a later client")
+        other.detach()
+
+
+def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n"
+    )
+    done = cli("run", str(script), "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert "last numbers of rank 0 (and 1 rank more): step 1,234  loss 2.314" in done.stderr

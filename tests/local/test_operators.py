@@ -1,0 +1,216 @@
+"""What a call gives with each operator, on real processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import skyward_core as sky
+
+
+@sky.function
+def place() -> tuple[int, int, int]:
+    info = sky.instance_info()
+    return info.rank, info.world_size, os.getpid()
+
+
+@sky.function
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@sky.function
+def count(n: int):  # type: ignore[no-untyped-def]
+    yield from range(n)
+
+
+@sky.function
+def stumble(n: int):  # type: ignore[no-untyped-def]
+    yield from range(n)
+    raise LookupError("midway")
+
+
+def test_broadcast_gives_a_list_in_rank_order(pool: sky.Compute) -> None:
+    got = place() @ pool
+    assert [rank for rank, _, _ in got] == [0, 1, 2, 3]
+    assert {size for _, size, _ in got} == {4}
+    assert len({pid for _, _, pid in got} | {os.getpid()}) == 5
+
+
+def test_one_call_goes_to_one_node_in_turns(pool: sky.Compute) -> None:
+    assert sorted((place() >> pool)[0] for _ in range(4)) == [0, 1, 2, 3]
+
+
+def test_user_code_runs_on_the_main_thread_of_a_group_of_its_own(pool: sky.Compute) -> None:
+    def look() -> tuple[bool, bool]:
+        return threading.current_thread() is threading.main_thread(), os.getpgid(0) == os.getpid()
+
+    assert sky.function(look)() @ pool == [(True, True)] * 4
+
+
+def test_workers_live_on_between_runs(pool: sky.Compute) -> None:
+    assert [pid for *_, pid in place() @ pool] == [pid for *_, pid in place() @ pool]
+
+
+def test_groups_give_tuples_in_the_order_written(pool: sky.Compute) -> None:
+    assert (add(1) & add(2) & add(3, b=4)) >> pool == (2, 3, 7)
+    assert sky.gather(*[add(i) for i in range(100)]) >> pool == tuple(range(1, 101))
+    assert sky.gather() >> pool == ()
+
+
+def test_a_streamed_group_yields_as_results_come(pool: sky.Compute, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+
+    def wait_for_flag() -> str:
+        while not flag.exists():
+            time.sleep(0.01)
+        return "slow"
+
+    def quick() -> str:
+        return "quick"
+
+    slow, fast = sky.function(wait_for_flag), sky.function(quick)
+    came = iter(sky.gather(slow(), fast(), fast(), stream=True, ordered=False) >> pool)
+    assert [next(came), next(came)] == ["quick", "quick"]
+    flag.touch()
+    assert list(came) == ["slow"]
+
+
+def test_a_streamed_group_can_keep_the_order(pool: sky.Compute) -> None:
+    assert list(sky.gather(*[add(i) for i in range(50)], stream=True) >> pool) == list(range(1, 51))
+
+
+def test_a_streamed_group_raises_what_a_task_raised(pool: sky.Compute) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(sky.RunError) as caught:
+        list(sky.gather(add(1), sky.function(fail)(), stream=True, ordered=False) >> pool)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_greater_than_gives_a_future(pool: sky.Compute) -> None:
+    future = add(20) > pool
+    assert isinstance(future, Future)
+    assert future.result(timeout=90) == 21
+
+
+def test_a_cancelled_future_stops_its_run(pool: sky.Compute) -> None:
+    def hang() -> None:
+        time.sleep(600)
+
+    future = sky.function(hang)() > pool
+    assert future.cancel()
+    assert add(1) @ pool == [2] * 4
+
+
+def test_a_generator_streams_while_the_rank_still_runs(pool: sky.Compute, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+
+    def produce():  # type: ignore[no-untyped-def]
+        yield "first"
+        while not flag.exists():
+            time.sleep(0.01)
+        yield "second"
+
+    values = iter(sky.function(produce)() >> pool)
+    assert next(values) == "first"
+    flag.touch()
+    assert list(values) == ["second"]
+
+
+def test_a_generator_waits_for_its_reader(pool: sky.Compute, tmp_path: Path) -> None:
+    mark = tmp_path / "made"
+
+    def produce():  # type: ignore[no-untyped-def]
+        for i in range(1000):
+            mark.write_text(str(i))
+            yield i
+
+    values = iter(sky.function(produce)() >> pool)
+    assert next(values) == 0
+    # It may run ahead by its window; a reader that takes nothing holds it there.
+    seen = -1
+    while (now := int(mark.read_text() or 0)) != seen:
+        seen = now
+        time.sleep(0.3)
+    assert seen < 40
+    assert sum(values) == sum(range(1, 1000))
+
+
+def test_a_generator_that_raises_midway_raises_after_its_values(pool: sky.Compute) -> None:
+    got = []
+    with pytest.raises(sky.RunError) as caught:
+        for value in stumble(30) >> pool:
+            got.append(value)
+    assert got == list(range(30))
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_a_broadcast_generator_gives_an_iterator_per_rank(pool: sky.Compute) -> None:
+    assert [list(values) for values in count(20) @ pool] == [list(range(20))] * 4
+
+
+def test_a_reader_that_leaves_early_ends_the_generator(pool: sky.Compute) -> None:
+    for value in count(10_000_000) >> pool:
+        if value == 5:
+            break
+    assert add(1) @ pool == [2] * 4
+
+
+def test_large_values_travel_both_ways(pool: sky.Compute) -> None:
+    data = np.arange(2_000_000, dtype=np.float64)
+
+    def double(x: np.ndarray) -> np.ndarray:
+        return x * 2
+
+    for value in sky.function(double)(data) @ pool:
+        np.testing.assert_array_equal(value, data * 2)
+
+
+def test_captured_values_and_local_classes_travel(pool: sky.Compute) -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    offset = Point(40)
+
+    def shifted(by: int) -> Point:
+        return Point(offset.x + by)
+
+    assert (sky.function(shifted)(2) >> pool).x == 42
+
+
+def test_concurrent_runs_of_many_threads_never_mix(pool: sky.Compute) -> None:
+    def echo(tag: str) -> tuple[str, int]:
+        return tag, sky.instance_info().rank
+
+    both = sky.function(echo)
+
+    def work(thread: int) -> bool:
+        for i in range(15):
+            tag = f"{thread}.{i}"
+            if both(tag) @ pool != [(tag, rank) for rank in range(4)] or (both(tag) >> pool)[0] != tag:
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
+def test_local_calls_the_function_here() -> None:
+    assert add.local(1, b=2) == 3
+    assert add(1, b=2).local() == 3
+
+
+def test_what_stands_right_of_an_operator_must_be_a_pool() -> None:
+    with pytest.raises(TypeError, match="stands a pool"):
+        add(1) >> object()  # type: ignore[operator]
+    with pytest.raises(TypeError, match="broadcast its functions one by one"):
+        sky.gather(add(1)) @ object()

@@ -1,0 +1,52 @@
+"""The scripts that the pages on plugins and data show, run as they are written; their links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["data-sharding.md", "distributed-training.md", "migration.md", "troubleshooting.md"]
+PAGES += [f"plugins/{page.name}" for page in sorted((DOCS / "plugins").glob("*.md"))]
+PRINTS = {
+    "data-sharding.md": r"^\[\[0, 3, 6\], \[1, 4\], \[2, 5\]\] 21$",
+    "distributed-training.md": r"^True True$",
+    "plugins/index.md": r"^499500 True\n499500 True$",
+}
+
+
+@pytest.mark.parametrize("page", PRINTS)
+def test_script_runs_as_written(page: str, tmp_path: Path) -> None:
+    (script,) = re.findall(r"^```python\n([^`]*?__main__.*?)^```$", (DOCS / page).read_text(), re.M | re.S)
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    environment = os.environ | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(DOCS.parent)}
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    # A rank's line may come between two pieces of what the script prints itself.
+    own = re.sub(r"r\d{3}\| [^\n]*\n", "", done.stdout)
+    assert re.search(PRINTS[page], own, re.M), done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = DOCS / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_plugin_has_a_page() -> None:
+    from skyward_core import plugins
+
+    listed = (DOCS / "plugins" / "index.md").read_text()
+    for info in plugins.available():
+        page = DOCS / "plugins" / ("joblib.md" if info.name == "sklearn" else f"{info.name}.md")
+        assert f"sky.plugins.{info.name}(" in page.read_text()
+        assert info.name in listed

@@ -1,0 +1,283 @@
+"""``Options(on_loss="replace")``: a node that is lost lives on on another machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+from skyward_core.errors import PoolError
+from skyward_core.ledger import Ledger
+from skyward_core.payload import make_task
+from skyward_core.pool import replace
+from skyward_core.providers.base import Machine
+from skyward_core.session import Session
+from tests.local.faults import wait_until
+from tests.local.test_lifecycle import script
+
+REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
+
+
+@sky.function
+def say(word: str) -> str:
+    print(word, flush=True)
+    return word
+
+
+def lose(compute: sky.Compute, node: int) -> set[int]:
+    """A node is gone for good, with all that ran there; gives the pids."""
+    agent = compute.pool.links[node].welcome["pid"]
+    below = descendants(agent)
+    shutil.rmtree(compute.pool.machines[node].extra["folder"])
+    for pid in (agent, *below):
+        os.kill(pid, signal.SIGKILL)
+    return below
+
+
+def wait_for(compute: sky.Compute, state: str) -> None:
+    wait_until(lambda: compute.pool.view.state == state, 60.0, f"{state}: {compute.pool.view}")
+
+
+class Provider:
+    """What a provider's ``replace`` does in place of its own, and what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refuses = True
+        self.asked: list[str] = []
+        real = sky.Local.replace
+
+        async def replace(local: sky.Local, pool: str, token: str, *more: Any) -> Machine:
+            self.asked.append(token)
+            if self.refuses:
+                raise PoolError("none is left in the shop")
+            return await real(local, pool, token, *more)
+
+        monkeypatch.setattr(sky.Local, "replace", replace)
+
+
+def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Path) -> None:
+    def hang() -> None:
+        (tmp_path / f"hangs-{sky.instance_info().rank}").touch()
+        time.sleep(600)
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        before = compute.pool.machines[1]
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: sky.function(hang)() @ compute)
+            wait_until(lambda: len(list(tmp_path.glob("hangs-*"))) == 2)
+            lose(compute, 1)
+            with pytest.raises(sky.RunError) as caught:
+                running.result(30)
+        assert {i: out.kind for i, out in caught.value.outcomes.items()} == {0: "collateral", 1: "lost"}
+        assert rank() @ compute == [0, 1]  # waits for the other machine
+        wait_for(compute, "up")
+        assert compute.pool.machines[1].id != before.id
+        assert compute.pool.view.nodes[1].phase == "ready"
+        ledger = Ledger()
+        assert ledger.machines(compute.pool.row.token) == compute.pool.machines
+        assert ledger.former(compute.pool.row.token) == [before]
+        assert ledger.replacements(compute.pool.row.token) == []
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
+    assert not list((home / "local").glob("*"))
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> None:
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        say("before") @ compute
+        wait_until(lambda: compute.pool.view.logs.rank(node).lines(0, 9) == ["before"])
+        lose(compute, node)
+        wait_for(compute, "degraded")
+        wait_for(compute, "up")
+        say("after") @ compute
+        run = list(compute.pool.view.runs)[-1]
+        wait_until(lambda: compute.pool.view.logs.rank(node).lines(0, 9) == ["before", "after"])
+        name = f"r{node:03d}.out"
+        assert compute.pool.archive.tail(name, 99) == b"before\nafter\n"
+    ((_, span),) = [
+        (log, span) for _, ranges in Ledger().outcomes(run) for log, span in ranges.items() if log == name
+    ]
+    assert span == [len("before\n"), len("before\nafter\n")]
+
+
+def test_tasks_go_to_the_nodes_that_are_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        lose(compute, 0)  # the head
+        node = compute.pool.view.nodes[0]
+        wait_until(lambda: node.retry_at is not None)
+        assert "none is left in the shop" in node.detail and node.phase == "requested"
+        assert compute.pool.view.state == "degraded"
+        assert "none is left in the shop" in compute.pool.view.detail
+        assert rank() >> compute == 1
+        assert sky.gather(*[rank() for _ in range(5)]) >> compute == (1,) * 5
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: rank() @ compute)
+            wait_until(lambda: len(shop.asked) > 3)
+            assert len(set(shop.asked)) == 1, "one intent until a machine is made"
+            assert not running.done()
+            shop.refuses = False
+            assert running.result(30) == [0, 1]
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def test_without_another_machine_broadcasts_are_refused_in_words(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(replace, "PAUSES", (600.0, 600.0))  # beyond start_timeout: there is one attempt
+    with sky.Compute(nodes=2, name="given-up", options=REPLACE) as compute:
+        lose(compute, 1)
+        wait_until(lambda: "none is left" in compute.pool.view.nodes[1].detail)
+        assert (compute.pool.view.nodes[1].phase, len(shop.asked)) == ("gone", 1)
+        with pytest.raises(sky.RunError, match=r"node 1 of the pool is gone.*none is left in the shop"):
+            rank() @ compute
+        assert rank() >> compute == 0
+        assert compute.pool.view.state == "degraded"
+        shop.refuses = False
+        with sky.attach("given-up") as again:  # has it tried anew
+            assert rank() @ again == [0, 1]
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def test_a_teardown_does_not_wait_for_a_machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Provider(monkeypatch)
+    with ThreadPoolExecutor(1) as beside:
+        with sky.Compute(nodes=2, options=REPLACE) as compute:
+            lose(compute, 1)
+            wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
+            running = beside.submit(lambda: rank() @ compute)
+            wait_until(lambda: len(compute.pool.runs) == 1)
+        with pytest.raises(sky.Cancelled, match="torn down"):
+            running.result(30)
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.ok) == (2, True)
+
+
+def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Provider(monkeypatch)
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        lose(compute, 1)
+        wait_until(lambda: compute.pool.view.nodes[1].retry_at is not None)
+        session = Session()
+        try:
+            session.attach(compute.name).result(30)
+            run = session.launch(compute.name, make_task(rank())).result(30)
+            session.cancel(compute.name, run.id).result(30)
+            session.wait(compute.name, run.id).result(30)
+            assert run.state == "cancelled"
+        finally:
+            session.detach()
+
+
+def test_a_machine_that_does_not_come_up_is_followed_by_another(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    real, broken = sky.Local.replace, list[Machine]()
+
+    async def first_is_broken(local: sky.Local, pool: str, token: str, *more: Any) -> Machine:
+        machine = await real(local, pool, token, *more)
+        if not broken:
+            broken.append(machine)
+            Path(machine.extra["socket"]).mkdir()  # no agent can listen there
+        return machine
+
+    monkeypatch.setattr(sky.Local, "replace", first_is_broken)
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        lose(compute, 1)
+        wait_for(compute, "degraded")
+        assert rank() @ compute == [0, 1]
+        former = Ledger().former(compute.pool.row.token)
+        assert [machine.id for machine in former][1:] == [broken[0].id]
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (4, (0, 1, 1, 1), True)
+    assert not list((home / "local").glob("*"))
+
+
+def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        session = Session()
+        try:
+            other = session.attach(compute.name).result(30)
+            lose(compute, 1)
+            wait_for(compute, "degraded")
+            wait_for(compute, "up")
+            wait_until(
+                lambda: other.state == "up" and other.nodes[1].phase == "ready", 30.0, "the other client"
+            )
+            run = session.launch(compute.name, make_task(rank())).result(30)
+            session.wait(compute.name, run.id).result(30)
+            assert [out.summary.json for out in run.outcomes() if out.summary] == [0, 1]
+        finally:
+            session.detach()
+        assert rank() @ compute == [0, 1]
+        assert len(Ledger().former(compute.pool.row.token)) == 1
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.ok) == (3, True)
+
+
+KILLED_HALF_WAY = """
+    import shutil, signal
+    from skyward_core.transport.local import LocalTransport
+    from skyward_core.providers.local import Local
+    from skyward_core.agent.processes import descendants
+    async def die(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGKILL)
+    options = sky.Options(console=False, grace=0.5, on_loss="replace", idle_timeout=60.0)
+    with sky.Compute(nodes=2, name="half", options=options, image=sky.Image(env={"EXTRA": "1"})) as compute:
+        WHERE = die
+        agent = compute.pool.links[1].welcome["pid"]
+        below = descendants(agent)
+        shutil.rmtree(compute.pool.machines[1].extra["folder"])
+        for pid in (agent, *below):
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(60)
+    """
+
+
+@pytest.mark.parametrize("where", ["Local.replace", "LocalTransport.prepare"])
+def test_a_client_killed_half_way_leaks_nothing_and_the_next_goes_on(home: Path, where: str) -> None:
+    @sky.function
+    def extra() -> tuple[int, str | None]:
+        return sky.instance_info().rank, os.environ.get("EXTRA")
+
+    client = script(home, KILLED_HALF_WAY.replace("WHERE", where))
+    assert client.wait(60) == -signal.SIGKILL, client.communicate()
+    row = Ledger().live()[0]
+    (entry,) = Ledger().replacements(row.token)
+    assert (entry.node, entry.made, entry.is_alive) == (1, where != "Local.replace", False)
+    with sky.attach("half") as compute:
+        assert extra() @ compute == [(0, "1"), (1, "1")]
+        wait_until(lambda: not Ledger().replacements(row.token))
+        receipt = compute.down()
+    assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
+    assert not list((home / "local").glob("*"))
+
+
+def test_a_client_killed_half_way_can_be_followed_by_a_teardown(home: Path) -> None:
+    client = script(home, KILLED_HALF_WAY.replace("WHERE", "LocalTransport.prepare"))
+    assert client.wait(60) == -signal.SIGKILL, client.communicate()
+    session = Session()
+    try:
+        receipt = session.down("half").result(30)
+    finally:
+        session.detach()
+    assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
+    assert Ledger().live() == []
+    assert not list((home / "local").glob("*"))

@@ -1,0 +1,196 @@
+"""A secret's value is looked for in every file, command line, foreign environment, log, summary and event; and it
+reaches the workers that a rank has besides its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core import events as ev
+from skyward_core.plugins import Plugin
+from tests.local.cli import Cli
+from tests.local.faults import wait_until, worker_pids
+
+TOKEN = "tok_" + "NeverShown" * 3
+PASSWORD = "pw-" + "NorThis" * 3
+INDEX_KEY = "idx-" + "NeitherThat" * 3
+SEEN = (TOKEN, PASSWORD, INDEX_KEY, TOKEN[:12])
+IMAGE = sky.Image(
+    env={"DB_PASSWORD": PASSWORD},
+    pip_indexes=(sky.PipIndex(url=f"https://me:{INDEX_KEY}@index.example/simple"),),
+)
+
+
+class Keys(Plugin):
+    """Has a token, and no need of the gang."""
+
+    name = "keys"
+    gang = False
+
+    def secrets(self) -> Sequence[str]:
+        return (TOKEN,)
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        os.environ["MY_TOKEN"] = TOKEN
+        yield
+
+
+class Group(Plugin):
+    """Stands for one that joins the gang."""
+
+    name = "group"
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        os.environ["IN_GROUP"] = "1"
+        yield
+
+
+@sky.function
+def tell(fail: bool) -> Any:
+    secret = os.environ["MY_TOKEN"]
+    print("logged", secret, os.environ["DB_PASSWORD"], flush=True)
+    if fail:
+        raise ValueError(f"refused: {secret}")
+    return {"token": secret, "padded": " " * 170 + secret}
+
+
+@sky.function
+def where(go: str) -> tuple[str | None, str | None]:
+    Path(go, str(os.getpid())).touch()
+    while len(list(Path(go).iterdir())) < 2:  # both workers of the rank at once
+        pass
+    return os.environ.get("MY_TOKEN"), os.environ.get("IN_GROUP")
+
+
+@sky.function
+def stream(go: str) -> Iterator[dict[str, Any]]:
+    shown = {
+        "token": os.environ["MY_TOKEN"],
+        "index": f"from {INDEX_KEY}",
+        "said": [os.environ["DB_PASSWORD"]],
+    }
+    print(shown, flush=True)
+    yield shown
+    Path(go, str(sky.instance_info().rank)).touch()
+    while not Path(go, "on").exists():
+        time.sleep(0.01)
+    yield {TOKEN: {os.environ["DB_PASSWORD"]: 1}}
+
+
+def test_nothing_of_what_is_yielded_is_shown_nor_can_others_see_it_meanwhile(
+    home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    go = tmp_path / "go"
+    go.mkdir()
+    events: list[object] = []
+    with sky.Compute(nodes=2, plugins=[Keys()], image=IMAGE) as compute:
+        compute.pool.subscribe(events.append, None)
+        streams = stream(str(go)) @ compute
+        firsts = [next(values) for values in streams]
+        wait_until(lambda: len(list(go.iterdir())) == 2)
+        workers = set(worker_pids(compute))
+        everybody = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        lines = [seen_of(pid, "cmdline") for pid in everybody]
+        around = {pid: seen_of(pid, "environ") for pid in everybody}
+        (go / "on").touch()
+        assert [len(list(values)) for values in streams] == [1, 1]
+        assert firsts[0]["token"] == TOKEN, "values are the person's own"
+        wait_until(lambda: next(iter(compute.pool.view.runs.values())).state == "done")
+        runs, archive = list(compute.pool.view.runs.values()), compute.pool.archive.folder
+        files = [path for path in home.rglob("*") if path.is_file()]
+        written = [
+            path.read_bytes()
+            for path in files
+            if path.suffix not in (".out", ".err") or "spool" not in path.parts
+        ]
+        spooled = [path.stat().st_mode for path in files if "spool" in path.parts]
+    assert [run.state for run in runs] == ["done"], runs
+    assert any(isinstance(event, ev.ItemYielded) for event in events)
+    shown = [*capfd.readouterr(), repr(runs), repr(events)]
+    later = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
+    assert archive.exists() and any(b"ItemYielded" in data or b"item" in data for data in later)
+    for what in [*(text.encode() for text in shown), *lines, *written, *later]:
+        assert not [secret for secret in SEEN if secret.encode() in what]
+    # The image's variables are in the environment of the workers, and of nobody else.
+    holders = {pid for pid, found in around.items() if any(secret.encode() in found for secret in SEEN)}
+    assert holders
+    assert holders <= workers
+    assert not any(mode & 0o077 for mode in spooled), (
+        "the spool, which has what was printed, is its user's alone"
+    )
+
+
+def seen_of(pid: int, what: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{what}").read_bytes()
+    except OSError:
+        return b""  # it ended meanwhile, or is somebody else's
+
+
+def test_nothing_of_it_is_written_or_shown(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with sky.Compute(nodes=2, plugins=[Keys()], image=IMAGE) as compute:
+        assert (tell(False) @ compute)[1]["token"] == TOKEN, "results are the person's own"
+        with pytest.raises(sky.RunError) as caught:
+            tell(True) @ compute
+        runs = list(compute.pool.view.runs.values())
+        rings = compute.pool.view.logs
+        shown = [str(rings.rank(rank).lines(0, 99)) for rank in (0, 1)]
+        archive = compute.pool.archive.folder
+    assert [run.state for run in runs] == ["done", "failed"]
+    assert f"logged {'*' * len(TOKEN)} {'*' * len(PASSWORD)}" in shown[0]
+    assert "refused: ****" in str(caught.value) and "refused: ****" in str(caught.value.__cause__)
+    places = [*shown, *capfd.readouterr(), repr(runs), str(caught.value), repr(caught.value.__cause__)]
+    files = [path for path in home.rglob("*") if path.is_file()]
+    assert any(path.is_relative_to(archive) and path.name == "r000.out" for path in files)
+    for what in [place.encode() for place in places] + [path.read_bytes() for path in files]:
+        assert not [secret for secret in SEEN if secret.encode() in what]
+
+
+def test_workers_besides_the_ranks_own_enter_plugins_that_need_no_gang(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "go").mkdir()
+    options = sky.Options(console=False)
+    with sky.Compute(plugins=[Keys(), Group()], worker=sky.Worker(concurrency=2), options=options) as compute:
+        seen = (where(str(tmp_path / "go")) & where(str(tmp_path / "go"))) >> compute
+    assert sorted(seen, key=str) == [(TOKEN, "1"), (TOKEN, None)]
+
+
+SCRIPT = """
+import os
+import skyward_core as sky
+
+@sky.function
+def gives():
+    token = os.environ["HF_TOKEN"]
+    print("printed", token)
+    yield {"step": 1, "token": token}
+    return {"token": token, token: [1, token]}
+
+@sky.function
+def fails():
+    raise KeyError(os.environ["HF_TOKEN"])
+"""
+
+
+@pytest.mark.parametrize(("function", "status"), [("gives", 0), ("fails", 1)])
+def test_the_command_line_shows_results_without_it(cli: Cli, function: str, status: int) -> None:
+    script = cli.write("tokens.py", SCRIPT)
+    cli.env["HF_TOKEN"] = TOKEN
+    for shape in ([], ["--json"]):
+        done = cli("run", f"{script}:{function}", "--plugin", "huggingface", *shape, status=status)
+        assert "*" * len(TOKEN) in done.stdout
+        assert not [secret for secret in SEEN if secret in done.stdout + done.stderr]
+    (rank,) = json.loads(done.stdout.splitlines()[-1])["ranks"]
+    assert rank["outcome"] == ("returned" if function == "gives" else "raised")
+    files = [path for path in (cli.folder / "home").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if TOKEN.encode() in path.read_bytes()]

@@ -1,0 +1,517 @@
+"""The SSH provider and transport against asyncssh's own server on loopback; real agents, real channels."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+
+from skyward_core.errors import Cancelled, HostKeyError, PoolError, UsageError
+from skyward_core.providers.ssh import SSH
+from skyward_core.session import Session
+from skyward_core.spec import PoolSpec
+from skyward_core.transport import connect, hostkeys
+from skyward_core.transport.channel import Failed
+from skyward_core.transport.ssh import SSHTransport
+from skyward_core.wire import Decoder, frame
+from tests.local.sshd import Host
+
+NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    host = Host(tmp_path / "host", noise=NOISE)
+    await host.start()
+    yield host
+    await host.stop()
+
+
+@pytest.fixture
+def known(host: Host, tmp_path: Path) -> Path:
+    file = tmp_path / "known"
+    file.write_text(host.known_line())
+    return file
+
+
+def target(host: Host, known: Path, **wishes: Any) -> connect.Target:
+    return connect.Target(
+        "127.0.0.1",
+        port=host.port,
+        keys=(str(host.client_key),),
+        known_hosts=str(known),
+        config=False,
+        **wishes,
+    )
+
+
+def provider(host: Host, known: Path, **wishes: Any) -> SSH:
+    return SSH(
+        [f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False, **wishes
+    )
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __call__(
+        self, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        self.lines.append((phase, detail))
+
+    def of(self, phase: str) -> str:
+        return "\n".join(detail for name, detail in self.lines if name == phase)
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1} | more
+
+
+@asynccontextmanager
+async def running(transport: SSHTransport) -> AsyncIterator[None]:
+    """Ends the agent and the connection, whatever happened."""
+    try:
+        yield
+    finally:
+        channel = await transport.channel()
+        if channel.facts["bundle"]:
+            await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+        channel.close()
+        await transport.close()
+
+
+async def greet(transport: SSHTransport) -> dict[str, Any]:
+    """Say hello to the agent; its welcome."""
+    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    decoder = Decoder()
+
+    def take(data: bytes) -> None:
+        for header, _ in decoder.feed(data):
+            answers.put_nowait(header)
+
+    pipe = await transport.open(take, lambda error: None)
+    pipe.write(frame({"t": "hello"}))
+    try:
+        return await asyncio.wait_for(answers.get(), 90)
+    finally:
+        pipe.close()
+
+
+# ---- host keys ---------------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_path: Path) -> None:
+    transport = SSHTransport(target(host, tmp_path / "none"), "p.0")
+    with pytest.raises(HostKeyError) as caught:
+        await transport.prepare(config(), Reports())
+    assert host.key.get_fingerprint() in str(caught.value)
+    assert f"skyward-tui trust 127.0.0.1:{host.port}" in str(caught.value)
+    assert host.logins == 0 and not host.commands
+
+
+async def test_a_changed_key_stops_everything_under_every_policy(host: Host, known: Path) -> None:
+    old = asyncssh.generate_private_key("ssh-ed25519")
+    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):  # another key of the type, and no key of it at all
+        old = asyncssh.generate_private_key(kind)
+        known.write_text(f"[127.0.0.1]:{host.port} {old.export_public_key().decode()}")
+        before = known.read_text()
+        for policy in ("known", "ask", "accept-new"):
+            with pytest.raises(HostKeyError, match="CHANGED") as caught:
+                await connect.connect(target(host, known, host_keys=policy))
+            for part in (old.get_fingerprint(), host.key.get_fingerprint(), f"{known} line 1"):
+                assert part in str(caught.value)
+        assert known.read_text() == before
+    assert host.logins == 0 and not host.commands
+
+
+async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_path: Path) -> None:
+    file = tmp_path / "own"
+    shown = await connect.fetch_host_key(target(host, file))
+    assert shown.fingerprint == host.key.get_fingerprint()
+    hostkeys.accept(shown)
+    link = await connect.connect(target(host, file))
+    await link.close()
+    assert host.logins == 1
+
+
+async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Path) -> None:
+    file = tmp_path / "own"
+    link = await connect.connect(target(host, file, host_keys="accept-new"))
+    await link.close()
+    assert host.key.export_public_key().split()[1] in file.read_bytes()
+
+
+@pytest.mark.parametrize("answer", [True, False])
+async def test_the_person_is_asked(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    asked: list[hostkeys.ServerKey] = []
+
+    async def hook(shown: hostkeys.ServerKey) -> bool:
+        assert host.logins == 0
+        asked.append(shown)
+        return answer
+
+    monkeypatch.setattr(hostkeys, "ask_hook", hook)
+    file = tmp_path / "own"
+    if answer:
+        link = await connect.connect(target(host, file, host_keys="ask"))
+        await link.close()
+    else:
+        with pytest.raises(HostKeyError, match="is not known"):
+            await connect.connect(target(host, file, host_keys="ask"))
+    assert [key.fingerprint for key in asked] == [host.key.get_fingerprint()]
+    assert file.exists() is answer
+
+
+async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, withdrawn = threading.Event(), threading.Event()
+
+    async def hook(shown: hostkeys.ServerKey) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+        return True
+
+    monkeypatch.setattr(hostkeys, "ask_hook", hook)
+    session = Session()
+    creation = session.create(
+        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
+    )
+    assert await asyncio.to_thread(asked.wait, 20)
+    receipt = await asyncio.wrap_future(session.down("judged"))
+    assert receipt.ok and receipt.created == 1
+    assert withdrawn.is_set()
+    with pytest.raises(Cancelled, match="torn down while it was starting"):
+        await asyncio.wrap_future(creation)
+    assert session.ledger.live() == [] and session.view("judged").state == "gone"
+    await asyncio.to_thread(session.detach)
+    assert host.logins == 0
+
+
+async def test_a_revoked_key_is_refused(host: Host, known: Path) -> None:
+    public = host.key.export_public_key().decode()
+    known.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
+    with pytest.raises(HostKeyError, match="revoked"):
+        await connect.connect(target(host, known, host_keys="accept-new"))
+    assert host.logins == 0
+
+
+# ---- preparing ---------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: Path, tmp_path: Path) -> None:
+    work = tmp_path / "project"
+    work.mkdir()
+    (work / "model.py").write_text("x = 1")
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        reports = Reports()
+        await transport.prepare(config(cwd=str(work), env={"TOKEN": "very-secret"}), reports)
+        assert (await greet(transport))["pool"] == "p"
+        phases = list(dict.fromkeys(phase for phase, _ in reports.lines))
+        assert phases == ["running", "connected", "synced", "installed"]
+        assert "Python" in reports.of("connected") and "1 of 1 files" in reports.of("synced")
+        copies = list(host.home.glob(".cache/skyward/work/project-*/model.py"))
+        assert [copy.read_text() for copy in copies] == ["x = 1"]
+
+        # Again: the same agent, and nothing travels a second time.
+        pid = (await greet(transport))["pid"]
+        again = Reports()
+        await transport.prepare(config(cwd=str(work)), again)
+        assert "bundle is there" in again.of("synced") and "runs already" in again.of("installed")
+        assert (await greet(transport))["pid"] == pid
+
+        # Secrets came by standard input, and lie nowhere.
+        assert b"very-secret" in host.received
+        assert not any("very-secret" in command for command in host.commands)
+        for path in host.home.rglob("*"):
+            assert not path.is_file() or b"very-secret" not in path.read_bytes(), path
+    assert not list(host.home.glob(".cache/skyward/pools/*/agent.json"))
+
+
+async def test_the_bundle_travels_once_for_all_pools(host: Host, known: Path) -> None:
+    for folder, said in (("one.0", "bundle sent"), ("two.0", "bundle is there")):
+        transport = SSHTransport(target(host, known), folder)
+        async with running(transport):
+            reports = Reports()
+            await transport.prepare(config(), reports)
+            assert said in reports.of("synced")
+
+
+async def test_without_forwarding_a_command_stands_in(host: Host, known: Path) -> None:
+    host.forwards = False
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(), Reports())
+        assert (await greet(transport))["pool"] == "p"
+        assert "relay.py" in host.commands[-1]
+
+
+@pytest.mark.parametrize("forwards", [True, False])
+async def test_no_agent_is_an_oserror(host: Host, known: Path, forwards: bool) -> None:
+    host.forwards = forwards
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(), Reports())
+        channel = await transport.channel()
+        await channel.ask("end", folder="p.0", socket=channel.facts["socket"])
+        channel.close()
+        with pytest.raises(OSError, match="no agent"):
+            await transport.open(lambda data: None, lambda error: None)
+
+
+async def test_a_cut_connection_is_told_once_and_renewed(host: Host, known: Path) -> None:
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(), Reports())
+        pid = (await greet(transport))["pid"]
+        lost: asyncio.Queue[Exception | None] = asyncio.Queue()
+        await transport.open(lambda data: None, lost.put_nowait)
+        for connection in list(host.connections):
+            connection.abort()
+        await asyncio.wait_for(lost.get(), 90)
+        assert (await greet(transport))["pid"] == pid
+        assert lost.empty()
+
+
+async def test_put_is_whole_and_by_name(host: Host, known: Path, tmp_path: Path) -> None:
+    transport = SSHTransport(target(host, known), "p.0")
+    async with running(transport):
+        await transport.prepare(config(), Reports())
+        data = os.urandom(3_000_001)
+        (tmp_path / "payload").write_bytes(data)
+        await transport.put(tmp_path / "payload", "abc123")
+        blobs = host.home / ".cache/skyward/pools/p.0/blobs"
+        assert [path.name for path in blobs.iterdir()] == ["abc123"]
+        assert (blobs / "abc123").read_bytes() == data
+
+
+async def test_a_pool_found_by_another_client_needs_no_config(host: Host, known: Path) -> None:
+    first, second = (SSHTransport(target(host, known), "p.0") for _ in range(2))
+    async with running(first):
+        await first.prepare(config(), Reports())
+        assert (await greet(second))["pool"] == "p"
+        await second.close()
+
+
+# ---- what goes wrong, in words -----------------------------------------------------------------------------
+
+
+async def test_another_python_is_named_before_anything_is_sent(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "python3.9"
+    other.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit\nexit 97\n')
+    other.chmod(0o755)
+    transport = SSHTransport(target(host, known), "p.0", python=str(other))
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    with pytest.raises(PoolError, match=rf"no Python {minor} .*3\.9\.1.*Nothing was sent"):
+        await transport.prepare(config(cwd=str(tmp_path)), Reports())
+    await transport.close()
+    assert not (host.home / ".cache/skyward").exists()
+
+
+async def test_uv_brings_python_where_there_is_uv(host: Host, known: Path, tmp_path: Path) -> None:
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "uv").write_text(
+        f'#!/bin/sh\ncase "$2" in install) touch {tmp_path}/fetched;; find) echo {sys.executable};; esac\n'
+    )
+    (bin_folder / "uv").chmod(0o755)
+    for tool in ("sh", "ls", "touch"):
+        (bin_folder / tool).symlink_to(f"/bin/{tool}")
+    # A host with uv and no Python of the right version: the client's own path is not there either.
+    host.noise = f"{NOISE}; PATH={bin_folder}"
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    host.rewrite = lambda command: (
+        command.replace(sys.executable, "/nowhere/python")
+        .replace(":/usr/local/bin:/usr/bin:/bin", "")
+        .replace(f"python{minor}", "python0")
+    )
+    transport = SSHTransport(target(host, known), "p.0")
+    said: list[str] = []
+    channel = await transport.channel(said.append)
+    channel.close()
+    await transport.close()
+    assert (tmp_path / "fetched").exists()
+    assert any("uv fetches it" in line for line in said)
+
+
+async def test_a_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:
+    host.noise = "echo This account is not available.; exit 1"
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    with pytest.raises(PoolError, match="This account is not available"):
+        await transport.prepare(config(), Reports())
+    await transport.close()
+
+
+async def test_nowhere_to_write_is_told_with_reasons(
+    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skyward_core.transport import channel as module
+
+    code = module._onnode().replace(b"ROOTS = (", b'ROOTS = ("/proc/none",) or (')
+    monkeypatch.setattr(module, "_onnode", lambda: code)
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
+        await transport.prepare(config(), Reports())
+    await transport.close()
+
+
+async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, known: Path) -> None:
+    transport = SSHTransport(target(host, known), "p.0")
+    reports = Reports()
+    async with running(transport):
+        with pytest.raises(Failed, match=r"(?s)exit code 3.*no such thing"):
+            await transport.prepare(
+                config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports
+            )
+        assert "looking" in reports.of("installed")
+
+
+async def test_setup_runs_once_per_content_with_its_variables(host: Host, known: Path) -> None:
+    image = {"setup": ['echo "$WHO" >> "$HOME/setup.txt"']}
+    for folder in ("one.0", "two.0"):
+        transport = SSHTransport(target(host, known), folder)
+        async with running(transport):
+            await transport.prepare(config(image=image, env={"WHO": "me"}), Reports())
+    assert (host.home / "setup.txt").read_text() == "me\n"
+
+
+async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_path: Path) -> None:
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
+    wish = connect.Target(
+        "127.0.0.1",
+        port=host.port,
+        user="me",
+        keys=(str(tmp_path / "wrong"),),
+        known_hosts=str(known),
+        config=False,
+    )
+    with pytest.raises(PoolError, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"):
+        await connect.connect(wish)
+
+
+async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: Path) -> None:
+    await host.stop()
+    waits: list[str] = []
+    with pytest.raises(PoolError, match="no SSH server listens on port"):
+        await connect.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
+    assert waits and set(waits) == {"connection refused"}
+    asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(host.start()))
+    link = await connect.connect(target(host, known), patience=20)
+    await link.close()
+
+
+async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
+    with pytest.raises(PoolError, match="cannot be resolved"):
+        await connect.connect(connect.Target("no-such-host.invalid", config=False), patience=0)
+
+
+# ---- jump hosts and the provider ---------------------------------------------------------------------------
+
+
+async def test_a_jump_host_is_shared_verified_and_closed_after_the_last(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    jump = Host(tmp_path / "jump")
+    await jump.start()
+    jump.authorized.write_text(host.authorized.read_text())
+    wish = target(host, known, jump=f"127.0.0.1:{jump.port}")
+    with pytest.raises(PoolError, match=f"key of host 127.0.0.1:{jump.port} .* is not known"):
+        await connect.connect(wish, patience=0)
+    known.write_text(host.known_line() + jump.known_line())
+    links = await asyncio.gather(*(connect.connect(wish) for _ in range(3)))
+    assert (jump.logins, host.logins) == (1, 3)
+    for link in links:
+        await link.close()
+    async with asyncio.timeout(90):
+        while jump.connections:
+            await asyncio.sleep(0.01)
+    await jump.stop()
+
+
+async def test_the_provider_creates_nothing_describes_and_ends(host: Host, known: Path) -> None:
+    ssh = SSH.from_json(provider(host, known).to_json())
+    spec = PoolSpec(name="train", provider=ssh)
+    machines = await ssh.create(spec, "token-1")
+    assert machines == await ssh.create(spec, "token-1")
+    assert host.logins == 0
+    assert [machine.state for machine in await ssh.describe("train", machines)] == ["gone"]
+    transport = ssh.transport("train", machines[0])
+    await transport.prepare(config(pool="train"), Reports())
+    await transport.close()
+    assert [machine.state for machine in await ssh.describe("train", machines)] == ["running"]
+    await ssh.terminate("train", machines)
+    await ssh.terminate("train", machines)
+    assert [machine.state for machine in await ssh.describe("train", machines)] == ["gone"]
+    await host.stop()
+    unreachable = await ssh.describe("train", machines)
+    assert [machine.state for machine in unreachable] == ["unreachable"]
+    assert "no SSH server listens" in unreachable[0].extra["why"]
+
+
+async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -> None:
+    ssh = provider(host, known)
+    with pytest.raises(UsageError, match="2 nodes were asked for, and there are 1 hosts"):
+        await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
+
+
+async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path: Path) -> None:
+    lines = await provider(host, known).check()
+    words = "\n".join(line.detail for line in lines)
+    for part in (
+        "reachable as",
+        "host key is known",
+        "Python 3.",
+        "GB free",
+        "GPU",
+        "peers reach it",
+        "clock is right",
+    ):
+        assert part in words, words
+    assert all(line.state != "fail" for line in lines)
+    (line,) = await provider(host, tmp_path / "none").check()
+    assert line.state == "fail" and "is not known" in line.detail
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")
+async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed_over(
+    host: Host, known: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / ".ssh"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(home))
+    make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(folder / "locked")]
+    assert await (await asyncio.create_subprocess_exec(*make)).wait() == 0
+    (folder / "config").write_text(
+        f"Host box\n  HostName 127.0.0.1\n  Port {host.port}\n  IdentityFile ~/.ssh/not-there\n"
+        f"  IdentityFile ~/.ssh/locked\n  IdentityFile {host.client_key}\n  UserKnownHostsFile {known}\n"
+    )
+    link = await connect.connect(connect.Target("box"), patience=0)
+    await link.close()
+    missing = connect.Target("box", keys=(str(folder / "not-there"),))
+    with pytest.raises(UsageError, match=r"cannot be used: .*not-there"):
+        await connect.connect(missing, patience=0)

@@ -1,0 +1,80 @@
+"""A file on its way to a host, whatever happens to the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.transport.connect import Target
+from skyward_core.transport.ssh import SSHTransport
+from tests.local.sshd import Host
+
+SIZE = 20_000_000
+
+
+@pytest.fixture
+async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = Host(tmp_path / "host")
+    await host.start()
+    yield host
+    await host.stop()
+
+
+@pytest.fixture
+async def way(host: Host, tmp_path: Path) -> AsyncIterator[SSHTransport]:
+    """To a host that knows where our folder is; nothing runs there."""
+    known = tmp_path / "known"
+    known.write_text(host.known_line())
+    keys = (str(host.client_key),)
+    target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
+    way = SSHTransport(target, "p.0", patience=2.0)
+    config = {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1}
+    await way.prepare(config, lambda *said, **more: None)
+    yield way
+    channel = await way.channel()
+    await channel.ask("end", folder=way.folder, socket=channel.facts["socket"])
+    channel.close()
+    await way.close()
+
+
+async def begun(host: Host, before: int) -> None:
+    """A part of the file is there, and not all of it."""
+    async with asyncio.timeout(90):
+        while len(host.received) - before < SIZE // 10:
+            await asyncio.sleep(0)
+
+
+async def test_a_connection_lost_on_the_way_is_made_anew(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(SIZE))
+    before, logins = len(host.received), host.logins
+    sending = asyncio.create_task(way.put(source, "a" * 32))
+    await begun(host, before)
+    for connection in list(host.connections):
+        connection.abort()
+    await asyncio.wait_for(sending, 90)
+    assert host.logins == logins + 1
+    blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
+    assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
+
+
+async def test_a_host_out_of_reach_is_a_connection_error(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    await host.stop()
+    try:
+        # Which of the two is said depends on whether the end of the connection was noticed already.
+        with pytest.raises(ConnectionError, match=r"no SSH server listens|SSH connection closed"):
+            await way.put(source, "b" * 32)
+    finally:
+        await host.start()

@@ -1,0 +1,118 @@
+"""The interpreter that starts agents: one for many, gone when nobody needs it, and its death is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import exists, wait_until
+
+from skyward_core.agent import processes
+from skyward_core.errors import PoolError
+from skyward_core.transport.starter import Starter
+
+
+def config(folder: Path, node: int) -> dict[str, Any]:
+    return {
+        "pool": "p", "node": node, "nodes": 2, "folder": str(folder / f"node-{node}"),
+        "socket": str(folder / f"{node}.sock"), "path": sys.path, "python": sys.executable,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def started() -> Iterator[list[dict[str, Any]]]:
+    answers: list[dict[str, Any]] = []
+    yield answers
+    for answer in answers:
+        os.kill(answer["pid"], signal.SIGTERM)  # with which it ends its worker, too
+    for answer in answers:
+        wait_until(lambda pid=answer["pid"]: not exists(pid), what="the agent's end")  # type: ignore[misc]
+
+
+def interpreter(starter: Starter) -> Any:
+    return starter._interpreter._process  # type: ignore[union-attr]
+
+
+async def test_one_process_starts_all_and_ends_with_its_last_user(
+    tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    starter = Starter()
+    with starter:
+        process = interpreter(starter)
+        started += await asyncio.gather(*(starter.start(config(tmp_path, node)) for node in range(2)))
+        assert process.poll() is None
+    async with asyncio.timeout(20):
+        while process.returncode is None:
+            await asyncio.sleep(0.005)
+    assert process.returncode == 0
+    assert [answer["node"] for answer in started] == [0, 1]
+    assert len({answer["pid"] for answer in started} - {process.pid}) == 2
+    for node in range(2):
+        assert processes.writes_under(tmp_path / f"node-{node}")
+    again = await starter.start(config(tmp_path, 0))  # by another process, which finds who is there
+    assert again["found"]
+
+
+async def test_a_wrong_request_is_refused_with_the_reason_and_the_next_one_works(
+    tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "node-0").touch()
+    starter = Starter()
+    with starter:
+        with pytest.raises(PoolError, match="node-0"):
+            await starter.start(config(tmp_path, 0))
+        started.append(await starter.start(config(tmp_path, 1)))
+
+
+async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: Path) -> None:
+    starter = Starter()
+    with starter:
+        process = interpreter(starter)
+        os.kill(process.pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(starter.start(config(tmp_path, 0)))
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(PoolError, match="it said nothing"):
+            await waiting
+        with pytest.raises(PoolError, match="did not start"):
+            await starter.start(config(tmp_path, 1))
+
+
+def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    starter = Starter()
+    with pytest.raises(PoolError, match=r"no process can be started .*none"), starter:
+        pass
+    monkeypatch.undo()
+    with starter:
+        assert interpreter(starter).pid
+
+
+def test_it_ends_with_a_client_that_is_killed() -> None:
+    code = (
+        "import time; from skyward_core.transport.starter import Starter\n"
+        "starter = Starter()\nwith starter:\n"
+        "    print(starter._interpreter._process.pid, flush=True)\n    time.sleep(600)"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    with client:
+        assert client.stdout is not None
+        pid = int(client.stdout.readline())
+        assert exists(pid)
+        client.kill()
+    wait_until(lambda: not exists(pid), what="the starter's end")
+
+
+def test_one_that_nobody_asked_leaves_nothing() -> None:
+    starter = Starter()
+    with starter:
+        process = interpreter(starter)
+    assert process.returncode == -signal.SIGKILL
+    assert process.stdin.closed and process.stdout.closed and process.stderr.closed

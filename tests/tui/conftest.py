@@ -1,0 +1,79 @@
+"""Fixtures of the app's tests: an app on a fake session with a stopped clock, and snapshots."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skyward_tui.app import SkywardApp
+
+from .fakes import FakeSession
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+@pytest.fixture(autouse=True)
+def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    time.tzset()
+
+
+@pytest.fixture
+def session() -> FakeSession:
+    return FakeSession()
+
+
+@pytest.fixture
+def app(session: FakeSession) -> SkywardApp:
+    return SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+
+
+def screen_text(app: SkywardApp) -> str:
+    """What the screen shows, as lines of text."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+
+
+def screen_svg(app: SkywardApp) -> str:
+    """The screen as SVG, without the ids that differ from run to run."""
+    return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(title="skyward-tui"))
+
+
+@pytest.fixture
+def snap() -> Callable[[SkywardApp, str], None]:
+    """Compare the screen with ``snapshots/NAME.txt`` and ``.svg``.
+
+    ``UPDATE_SNAPSHOTS=1`` writes them. A difference leaves ``NAME.actual.txt`` and ``.svg`` beside them.
+    """
+
+    def check(app: SkywardApp, name: str) -> None:
+        actual = {"txt": screen_text(app), "svg": screen_svg(app)}
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            SNAPSHOTS.mkdir(exist_ok=True)
+            for kind, text in actual.items():
+                (SNAPSHOTS / f"{name}.{kind}").write_text(text, "utf-8")
+            return
+        different = []
+        for kind, text in actual.items():
+            wanted, left = SNAPSHOTS / f"{name}.{kind}", SNAPSHOTS / f"{name}.actual.{kind}"
+            if wanted.exists() and wanted.read_text("utf-8") == text:
+                left.unlink(missing_ok=True)
+            else:
+                left.write_text(text, "utf-8")
+                different.append(left.name)
+        if different:
+            expected = SNAPSHOTS / f"{name}.txt"
+            before = expected.read_text("utf-8") if expected.exists() else ""
+            assert actual["txt"] == before, f"{name} looks different; see {', '.join(different)}"
+            pytest.fail(f"{name} has other colours; see {', '.join(different)}")
+
+    return check

@@ -1,0 +1,194 @@
+"""A session without pools: the same shape as the core's, driven by real events through the real views."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from skyward_core import events as ev
+from skyward_core.errors import PoolExistsError
+from skyward_core.ledger import Receipt
+from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.payload import Task
+from skyward_core.spec import PoolSpec
+from skyward_core.views import PoolView, RunView, apply
+
+NOW = 1_800_000_000.0
+
+
+@dataclass
+class FakeSession:
+    """Pools are put in by tests (:meth:`pool`), or asked for by the app and settled by tests."""
+
+    views: list[PoolView] = field(default_factory=list)
+    created: list[PoolSpec] = field(default_factory=list)
+    launched: list[tuple[str, Task]] = field(default_factory=list)
+    torn_down: list[str] = field(default_factory=list)
+    cancelled: list[tuple[str, str]] = field(default_factory=list)
+    detached: bool = False
+    notice: str = ""
+    creating: dict[str, Future[PoolView]] = field(default_factory=dict)
+    downing: dict[str, Future[Receipt]] = field(default_factory=dict)
+    runs_ended: dict[str, Future[RunView]] = field(default_factory=dict)
+    auto: bool = True
+    now: float = NOW
+
+    # What the app calls
+
+    def pools(self) -> list[PoolView]:
+        return list(reversed(self.views))
+
+    def refresh(self) -> Future[list[PoolView]]:
+        return done(self.pools())
+
+    def create(self, spec: PoolSpec) -> Future[PoolView]:
+        future: Future[PoolView] = Future()
+        if any(view.name == spec.name and view.is_live for view in self.views):
+            future.set_exception(PoolExistsError(f"a pool named {spec.name} is already up"))
+            return future
+        self.created.append(spec)
+        view = self.pool(spec.name, spec.nodes, spec.ranks_per_node, state="starting", phase="requested")
+        self.creating[spec.name] = future
+        if self.auto:
+            self.bring_up(view)
+        return future
+
+    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
+        self.launched.append((pool, task))
+        view = self.view(pool)
+        run = self.open_run(view, task.name, kind="single" if one else "broadcast")
+        return done(run)
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        return self.runs_ended.setdefault(run, Future())
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        self.cancelled.append((pool, run))
+        self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
+        return done(None)
+
+    def attach(self, pool: str) -> Future[PoolView]:
+        return done(self.view(pool))
+
+    def down(self, pool: str) -> Future[Receipt]:
+        self.torn_down.append(pool)
+        self.emit(self.view(pool), ev.PoolState(pool=pool, state="stopping", at=self.now))
+        future = self.downing.setdefault(pool, Future())
+        if self.auto:
+            self.finish_down(pool)
+        return future
+
+    def detach(self) -> None:
+        self.detached = True
+
+    # What tests call
+
+    def view(self, name: str) -> PoolView:
+        return next(view for view in reversed(self.views) if view.name == name)
+
+    def emit(self, view: PoolView, event: ev.Event) -> None:
+        apply(view, event)
+
+    def pool(
+        self,
+        name: str,
+        nodes: int = 4,
+        ranks_per_node: int = 1,
+        *,
+        state: str = "up",
+        phase: str = "ready",
+        age: float = 64.0,
+        price: float = 0.0,
+        provider: str = "local",
+    ) -> PoolView:
+        view = PoolView(name)
+        spec: dict[str, Any] = {
+            "provider": provider, "nodes": nodes, "worker": {"ranks_per_node": ranks_per_node}
+        }  # fmt: skip
+        self.views.append(view)
+        self.emit(view, ev.PoolOpened(pool=name, spec=spec, created_at=self.now - age, at=self.now - age))
+        self.emit(view, ev.PoolState(pool=name, state=state, at=self.now))
+        view.price_hourly = price
+        for node in range(nodes):
+            at = self.now - age + 0.1 * (node + 1)
+            self.emit(view, ev.NodePhase(pool=name, node=node, phase=phase, at=at, address="127.0.0.1"))
+        return view
+
+    def bring_up(self, view: PoolView) -> None:
+        for node in view.nodes:
+            self.emit(view, ev.NodePhase(pool=view.name, node=node.index, phase="ready", at=self.now))
+        self.emit(view, ev.PoolState(pool=view.name, state="up", at=self.now))
+        self.creating[view.name].set_result(view)
+
+    def open_run(
+        self, view: PoolView, function: str = "train", *, kind: str = "broadcast", total: int | None = None
+    ) -> RunView:
+        run = f"{view.name}-{len(view.runs) + 1}"
+        total = total if total is not None else 1 if kind == "single" else view.world_size
+        opened = ev.RunOpened(
+            pool=view.name, run=run, function=function, kind=kind, total=total, at=self.now - 41
+        )
+        self.emit(view, opened)
+        if kind == "broadcast":
+            for rank in range(total):
+                node = rank // view.ranks_per_node
+                began = ev.RankBegan(
+                    pool=view.name, run=run, index=rank, rank=rank, node=node, at=self.now - 40
+                )
+                self.emit(view, began)
+        return view.runs[run]
+
+    def end_rank(
+        self, view: PoolView, run: RunView, rank: int, kind: str = "returned", **fields: Any
+    ) -> None:
+        node = rank // view.ranks_per_node
+        outcome = Outcome(rank, rank, node, kind, fields.pop("seconds", 3.25), **fields)  # type: ignore[arg-type]
+        self.emit(view, ev.RankEnded(pool=view.name, run=run.id, outcome=outcome, at=self.now))
+
+    def end_run(
+        self, view: PoolView, run: RunView, state: str = "done", root: RootCause | None = None
+    ) -> None:
+        self.emit(view, ev.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now))
+        self.runs_ended.setdefault(run.id, Future()).set_result(run)
+
+    def print(self, view: PoolView, rank: int, text: str, stream: str = "out") -> None:
+        view.logs.feed(rank, stream, text.encode())
+
+    def finish_down(self, pool: str) -> None:
+        view = self.view(pool)
+        receipt = Receipt(pool, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
+        self.emit(view, ev.PoolGone(pool=pool, receipt=receipt.to_json(), at=self.now))
+        self.downing[pool].set_result(receipt)
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def value(data: Any) -> Summary:
+    """A summary of JSON data."""
+    return Summary(type(data).__name__, str(data), data, True, 40)
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/home/me/train.py", line 31, in train
+    loss = step(batch)
+  File "/home/me/train.py", line 17, in step
+    return total / count
+ZeroDivisionError: division by zero
+"""
+
+
+def failed_run(session: FakeSession, view: PoolView) -> RunView:
+    """A run whose rank 2 raised, rank 3 was killed, the others stopped."""
+    run = session.open_run(view)
+    session.end_rank(view, run, 1, "returned", summary=value({"loss": 0.21}))
+    error = ErrorInfo("ZeroDivisionError", "division by zero", TRACEBACK)
+    session.end_rank(view, run, 2, "raised", error=error)
+    session.end_rank(view, run, 3, "exited", signal=9, error=ErrorInfo("RankExit", "killed by SIGKILL"))
+    session.end_rank(view, run, 0, "collateral")
+    session.end_run(view, run, "failed", RootCause(2, "raised", "ZeroDivisionError", "division by zero"))
+    return run

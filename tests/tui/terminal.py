@@ -1,0 +1,89 @@
+"""The app in a real pseudo-terminal: keys in, a screen of text out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect
+import pyte
+
+PATIENCE = 60.0
+
+
+class Terminal:
+    """``python -m skyward_tui`` on a pseudo-terminal of its own."""
+
+    def __init__(self, home: Path, size: tuple[int, int] = (120, 40), cwd: Path | None = None) -> None:
+        self.columns, self.rows = size
+        self.screen = pyte.Screen(self.columns, self.rows)
+        self._stream = pyte.ByteStream(self.screen)
+        env = {
+            k: v for k, v in os.environ.items() if k not in ("SSH_CONNECTION", "NO_COLOR", "COLUMNS", "LINES")
+        }
+        env |= {"SKYWARD_HOME": str(home), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "skyward_tui"],
+            dimensions=(self.rows, self.columns),
+            env=env,  # type: ignore[arg-type]
+            cwd=None if cwd is None else str(cwd),
+            timeout=5,
+        )
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    def read(self, seconds: float = 0.1) -> bool:
+        """Take what the app has painted; False when it has ended."""
+        try:
+            data = self.child.read_nonblocking(1 << 16, timeout=seconds)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        # pyte takes a private SGR-like sequence (keyboard protocol, "ESC [ > 1 u") for text.
+        for sequence in (b"\x1b[>1u", b"\x1b[<u", b"\x1b[>25u", b"\x1b[<1u"):
+            data = data.replace(sequence, b"")
+        self._stream.feed(data)
+        return True
+
+    def until(self, seen: str | Callable[[str], bool], patience: float = PATIENCE) -> str:
+        """Wait until the screen shows something; returns the screen."""
+        true = seen if callable(seen) else lambda text: seen in text
+        deadline = time.monotonic() + patience
+        while not true(self.text):
+            if time.monotonic() > deadline or not self.read():
+                raise AssertionError(f"{seen!r} never showed; the screen was\n{self.text}")
+        return self.text
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.child.send(_KEYS.get(key, key))
+
+    def ended(self) -> int:
+        """Wait for the app to end; its exit status."""
+        deadline = time.monotonic() + PATIENCE
+        while self.read():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the app did not end; the screen was\n{self.text}")
+        self.child.wait()
+        return -1 if self.child.exitstatus is None else self.child.exitstatus
+
+    def close(self) -> None:
+        self.child.close(force=True)
+
+
+_KEYS = {
+    "enter": "\r",
+    "escape": "\x1b",
+    "tab": "\t",
+    "shift+tab": "\x1b[Z",
+    "ctrl+o": "\x0f",
+    "ctrl+r": "\x12",
+    "ctrl+c": "\x03",
+}

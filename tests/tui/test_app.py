@@ -1,0 +1,249 @@
+"""What holds for the whole app: actions, help, palette, sizes, colours, imports, floods."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+
+from skyward_core.errors import PoolError
+from skyward_core.views import PoolView
+from skyward_tui.actions import ACTIONS, SCOPES, keys_page
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.help import HelpScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.run import RunScreen
+
+from .conftest import screen_svg, screen_text
+from .fakes import FakeSession, failed_run
+from .waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_actions_are_told_apart() -> None:
+    assert max(Counter(action.id for action in ACTIONS).values()) == 1
+    assert {action.scope for action in ACTIONS} == set(SCOPES)
+    for scope in SCOPES:
+        keys = [key for action in ACTIONS if action.scope == scope for key in action.keys.split(",")]
+        assert max(Counter(keys).values()) == 1, scope
+    taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c", "ctrl+z"}
+    assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
+
+
+def test_the_keys_page_is_true() -> None:
+    assert (ROOT / "docs" / "keys.md").read_text("utf-8") == keys_page(), (
+        "run: python -m skyward_tui.actions > docs/keys.md"
+    )
+
+
+async def test_help_shows_every_key(app: SkywardApp) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        await pilot.press("?")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        text = app.screen._text().plain
+        for action in ACTIONS:
+            assert action.help in text, action.id
+        assert text.index("Pools") < text.index("Launch form")
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_the_palette_runs_actions_of_the_screen_below(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", ":")
+        await until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        await pilot.press(*"merged")
+        await until(pilot, lambda: "All ranks merged" in screen_text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
+
+
+async def test_keys_are_remapped_by_the_settings(app: SkywardApp, session: FakeSession) -> None:
+    Path("skyward.toml").write_text('[keys]\n"run.merge" = "m"\n')
+    session.pool("llama-ft")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        await pilot.press("a")
+        assert not screen.merged
+        await pilot.press("m")
+        assert screen.merged
+
+
+@pytest.mark.parametrize("size", [(59, 24), (80, 14), (1, 1)])
+async def test_too_small_says_so(app: SkywardApp, session: FakeSession, size: tuple[int, int]) -> None:
+    session.pool("llama-ft")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await pilot.resize_terminal(*size)
+        await pilot.pause()
+        if size != (1, 1):
+            await until(pilot, lambda: "terminal too small" in screen_text(app))
+        await pilot.resize_terminal(100, 30)
+        await until(pilot, lambda: "2 log" in screen_text(app))
+
+
+async def test_any_size_can_be_painted(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("wide", 10, 8)
+    failed_run(session, view)
+    sizes = random.Random(7)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "▶ wide" in screen_text(app))
+        for opens in ([], ["enter"], ["1"], ["z"], ["e"], ["escape", "X"], ["escape", "q", "n"]):
+            await pilot.press(*opens)
+            for _ in range(4):
+                await pilot.resize_terminal(sizes.randint(1, 300), sizes.randint(1, 90))
+                await pilot.pause()
+        assert isinstance(app.screen, LaunchScreen)
+
+
+async def test_without_colour_every_state_is_still_told(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    view = session.pool("llama-ft")
+    failed_run(session, view)
+    session.print(view, 0, "\x1b[31mred\x1b[0m\n")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "✗ raised" in screen_text(app))
+        for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ collateral", "✗ FAILED", "● ready"):
+            assert state in screen_text(app), state
+        colours = set(re.findall(r"fill: (#[0-9a-fA-F]{6})", screen_svg(app)))
+        colours.discard("#c5c8c6")  # of the frame that the export draws
+        assert len(colours) > 3 and all(c[1:3] == c[3:5] == c[5:7] for c in colours), colours
+
+
+async def test_a_flood_leaves_the_app_alive_and_loses_nothing(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 8)
+    session.open_run(view)
+    lines_each = 40_000
+    block = "".join(f"step={i} loss={i * 0.001:.3f} \x1b[32mok\x1b[0m\n" for i in range(1000))
+
+    def print_all() -> None:
+        for _ in range(lines_each // 1000):
+            for rank in range(8):
+                session.print(view, rank, block)
+
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", "a")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        flood = threading.Thread(target=print_all)
+        flood.start()
+        while flood.is_alive():
+            await pilot.press("]")
+            await asyncio.sleep(0)
+        flood.join()
+        assert [view.logs.rank(rank).end for rank in range(8)] == [lines_each] * 8
+        await pilot.press("f", "/", *"step=999 ", "enter")
+        await until(pilot, lambda: "/step=999  10 hits" in screen_text(app))
+        assert view.logs.merged.end == 8 * lines_each
+
+
+async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1)
+    run = session.open_run(view)
+
+    def fail(*_: object) -> object:
+        future: Future[None] = Future()
+        future.set_exception(PoolError(f"run {run.id} cannot be reached"))
+        return future
+
+    session.cancel = session.down = fail  # type: ignore[assignment,method-assign]
+    async with app.run_test(size=(120, 30)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", "C", "tab", "enter")
+        await until(pilot, lambda: f"✗ run {run.id} cannot be reached" in screen_text(app))
+        await pilot.press("X", "tab", "enter")
+        await until(
+            pilot, lambda: "✗ run" in screen_text(app) and "Something may be left" in screen_text(app)
+        )
+
+
+async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
+    session.views.append(lost)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "! unreachable" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "10.0.0.7 does not answer" in screen_text(app))
+        await pilot.press("]", "r", "1", "down", "enter", "a", "e", "S", "{")
+        for size in ((80, 24), (160, 48)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+        assert isinstance(app.screen, RunScreen)
+
+
+async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: FakeSession) -> None:
+    session.auto = False
+    session.pool("small", 1)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "▶ small" in screen_text(app))
+        await pilot.press("X", "tab", "enter")
+        await until(pilot, lambda: session.torn_down == ["small"])
+        await pilot.press("escape", "q", "enter")
+        await until(pilot, lambda: not app.is_running)
+    assert not session.downing["small"].cancelled()
+
+
+async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: FakeSession) -> None:
+    def fail() -> Future[object]:
+        future: Future[object] = Future()
+        future.set_exception(OSError("disk full"))
+        return future
+
+    session.refresh = fail  # type: ignore[assignment,method-assign]
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: "✗ looking for pools failed: disk full" in screen_text(app))
+
+
+async def test_tab_goes_round_the_panels(app: SkywardApp, session: FakeSession) -> None:
+    session.open_run(session.pool("llama-ft"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "pane")
+        seen = []
+        for _ in range(4):
+            await pilot.press("tab")
+            seen.append(app.focused.id if app.focused else None)
+        assert seen == ["phases", "results", "ranks", "pane"]
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("4")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "results")
+        assert "4 results" in screen_text(app) and "2 log" not in screen_text(app)
+
+
+def test_starting_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; import skyward_tui.app, skyward_tui.screens.pools;"
+        "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
+        "'skyward_core.session','skyward_core.views','textual.widgets._data_table') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert out.stdout.strip() == "[]"

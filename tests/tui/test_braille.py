@@ -1,0 +1,74 @@
+"""Lines and bars of characters."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from skyward_tui.widgets.braille import Canvas, bounds, mean, spark
+
+
+def rows(canvas: Canvas) -> list[str]:
+    return ["".join(text for text, _ in canvas.runs(row)) for row in range(canvas.height)]
+
+
+def test_a_line_goes_from_corner_to_corner() -> None:
+    canvas = Canvas(3, 2, (0.0, 1.0), (0.0, 1.0))
+    canvas.line([(0.0, 0.0), (1.0, 1.0)], 1)
+    assert rows(canvas) == [" ⡠⠊", "⡔⠁ "]
+
+
+def test_points_sit_where_they_belong() -> None:
+    canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 3.0))
+    for x, y in [(0, 3), (1, 2), (2, 1), (3, 0)]:
+        canvas.line([(x, y)], 1)
+    assert rows(canvas) == ["⠑⢄"]
+
+
+def test_what_is_no_number_interrupts_the_line() -> None:
+    canvas = Canvas(4, 1, (0.0, 7.0), (0.0, 1.0))
+    canvas.line([(0, 0), (1, 0), (2, math.nan), (6, 0), (7, math.inf)], 1)
+    assert rows(canvas) == ["⣀  ⡀"]
+
+
+def test_the_greatest_owner_gives_a_cell_its_colour() -> None:
+    canvas = Canvas(2, 1, (0.0, 3.0), (0.0, 1.0))
+    canvas.line([(0, 0), (1, 0)], 2)
+    canvas.line([(0, 1), (3, 1)], 1)
+    assert canvas.runs(0) == [("⣉", 2), ("⠉", 1)]
+
+
+def test_bounds_leave_room_around_a_flat_line() -> None:
+    assert bounds([]) is None
+    assert bounds([[(0, math.nan)]]) is None
+    assert bounds([[(1, 4.0), (3, 4.0)]]) == ((1, 3), (2.0, 6.0))
+    assert bounds([[(1, 0.0)]]) == ((1, 1), (-1.0, 1.0))
+    assert bounds([[(0, 1.0), (2, math.inf)], [(5, -1.0)]]) == ((0, 5), (-1.0, 1.0))
+
+
+def test_numbers_near_the_largest_float_are_drawn() -> None:
+    points = [(0.0, -1.7e308), (1.0, 1.7e308)]
+    spanned = bounds([points])
+    assert spanned is not None
+    canvas = Canvas(1, 1, *spanned)
+    canvas.line(points, 1)
+    assert rows(canvas) == ["⡎"]
+    assert spark(points, 2) == "▁█"
+
+
+def test_a_row_of_bars_ends_with_the_newest() -> None:
+    assert spark([(i, float(i)) for i in range(8)], 8) == "▁▂▃▄▅▆▇█"
+    assert spark([(i, float(i)) for i in range(800)], 8) == "▁▂▃▄▅▆▇█"
+    assert spark([(0, 1.0), (1, math.nan)], 8) == "▄"
+    assert spark([], 8) == "" and spark([(0, 1.0)], 0) == ""
+
+
+def test_the_mean_of_lines_of_different_lengths() -> None:
+    one = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 0.0)]
+    late = [(2.0, 4.0), (3.0, 8.0)]
+    assert mean([one, late], 4) == [(0.0, 0.0), (1.0, 0.0), (2.0, 2.0), (3.0, 4.0)]
+    assert mean([one], 4) == one
+    assert mean([[(0.0, 0.0), (4.0, 8.0)]], 5) == [(x, 2 * x) for x in (0.0, 1.0, 2.0, 3.0, 4.0)]
+    assert mean([], 4) == [] and mean([[(0.0, math.nan)]], 4) == []
+    assert [y for _, y in mean([[(0.0, 1e308)], [(0.0, 1e308)]], 4)] == [pytest.approx(1e308)]

@@ -1,0 +1,129 @@
+"""Questions about host keys come from another thread, one at a time, and go when nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from pathlib import Path
+
+import asyncssh
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core import loop
+from skyward_core.transport import hostkeys
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.host_key import HostKeyScreen
+from skyward_tui.screens.quit import QuitScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession
+from .test_snapshots import Snap, at_every_size
+from .waiting import until
+
+FILE = Path("/home/me/.local/state/skyward/known_hosts")
+# A fixed key, so that its fingerprint is the same in every picture.
+PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
+
+
+def shown(host: str = "gpu1", port: int = 22) -> hostkeys.ServerKey:
+    return hostkeys.ServerKey(host, "10.0.0.5", port, asyncssh.import_public_key(PUBLIC), FILE)
+
+
+@pytest.fixture(autouse=True)
+def _hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostkeys, "ask_hook", None)
+    monkeypatch.setenv("HOME", "/home/me")
+
+
+def ask(app: SkywardApp, key: hostkeys.ServerKey) -> Future[bool]:
+    """Ask as the core does: on its own thread."""
+    return loop.submit(app.host_keys.ask(key))
+
+
+async def asking(app: SkywardApp, pilot: Pilot[None], host: str) -> None:
+    await until(pilot, lambda: isinstance(app.screen, HostKeyScreen) and app.screen.key.host == host)
+    await until(pilot, lambda: f"host         {host}" in screen_text(app))
+
+
+async def test_hosts_are_asked_about_one_after_another(app: SkywardApp) -> None:
+    async with app.run_test() as pilot:
+        first, second, third = (ask(app, shown(host, 2200 + i)) for i, host in enumerate(("a", "b", "c")))
+        await asking(app, pilot, "a")
+        await pilot.press("A")
+        await asking(app, pilot, "b")
+        await pilot.press("enter")  # Refuse has the focus
+        await asking(app, pilot, "c")
+        await pilot.press("right", "enter")
+        answers = [await asyncio.wrap_future(future) for future in (first, second, third)]
+        assert answers == [True, False, True]
+        await until(pilot, lambda: not isinstance(app.screen, HostKeyScreen))
+
+
+async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp) -> None:
+    async with app.run_test() as pilot:
+        first, twin = ask(app, shown()), ask(app, shown())
+        await asking(app, pilot, "gpu1")
+        await pilot.press("escape")
+        assert not await asyncio.wrap_future(first)
+        assert not await asyncio.wrap_future(twin)  # two connections, one question
+        assert not await asyncio.wrap_future(ask(app, shown()))
+        app.host_keys.begin()
+        assert hostkeys.ask_hook == app.host_keys.ask
+        again = ask(app, shown())
+        await asking(app, pilot, "gpu1")
+        await pilot.press("A")
+        assert await asyncio.wrap_future(again)
+
+
+async def test_a_question_that_nobody_waits_for_goes(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("train")
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: "▶ train" in screen_text(app))
+        first, second = ask(app, shown("a", 2201)), ask(app, shown("b", 2202))
+        await asking(app, pilot, "a")
+        first.cancel()
+        await asking(app, pilot, "b")
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        second.cancel()
+        await until(pilot, lambda: not app.host_keys._open)
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_no_dialog_comes_up_while_screens_change_places(app: SkywardApp) -> None:
+    async with app.run_test() as pilot:
+        with app.host_keys.held():
+            answer = ask(app, shown())
+            await until(pilot, lambda: bool(app.host_keys._open))
+            await pilot.pause()
+            assert not isinstance(app.screen, HostKeyScreen)
+        await asking(app, pilot, "gpu1")
+        await pilot.press("A")
+        assert await asyncio.wrap_future(answer)
+
+
+async def test_an_app_that_ends_refuses(app: SkywardApp) -> None:
+    async with app.run_test() as pilot:
+        left = ask(app, shown())
+        await asking(app, pilot, "gpu1")
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: not app.is_running)
+    assert not await asyncio.wrap_future(left)
+    assert not await asyncio.wrap_future(ask(app, shown()))
+
+
+@at_every_size
+async def test_the_dialog(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    session.pool("train", 2, state="starting", phase="requested", age=2)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "▶ train" in screen_text(app))
+        answers = [ask(app, shown()), ask(app, shown("gpu2", 2222))]
+        await asking(app, pilot, "gpu1")
+        await until(pilot, lambda: "1 more host after this one" in screen_text(app))
+        snap(app, f"host-key-{size[0]}x{size[1]}")
+        await pilot.press("A")
+        await asking(app, pilot, "gpu2")
+        await pilot.press("A")
+        assert [await asyncio.wrap_future(answer) for answer in answers] == [True, True]

@@ -1,0 +1,59 @@
+"""A person's way through the real app, in a real pseudo-terminal, on a real pool of real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.ledger import Ledger
+from skyward_core.session import Session
+
+from .terminal import Terminal
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    yield terminal
+    terminal.close()
+    session = Session()
+    for row in session.ledger.live():  # of a test that failed midway
+        session.down(row.name).result(60)
+    session.detach()
+
+
+def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    terminal.until("No pools yet")
+    terminal.press("n")
+    terminal.until("pools › launch")
+    terminal.press("ctrl+o")
+    terminal.until("packaged examples")
+    terminal.press("d", "d", "p")
+    terminal.until(lambda text: "broken" not in text)
+    terminal.press("enter")
+    terminal.until("[x] torch")
+    terminal.press(*"epochs=2 samples=1024")
+    terminal.until("train(epochs=2, samples=1024)")
+    terminal.press("ctrl+r")
+    terminal.until("pools › ddp › ")
+    terminal.until("✓ DONE 4/4", patience=120)
+    terminal.until(lambda text: "mean " in text and text.count("✓ returned") >= 8)  # cards, results
+    terminal.press("a")
+    terminal.until(lambda text: "r000| " in text or "r001| " in text)
+    terminal.press("ctrl+c")
+    terminal.until("ctrl+c ends nothing here")
+    terminal.press("X")
+    terminal.until("to confirm")
+    terminal.press("shift+tab", "d", "d", "p", "enter")
+    terminal.until("created 4, verified gone 4, unaccounted 0")
+    terminal.press("enter", "q")
+    terminal.until("○ gone")
+    terminal.press("q")
+    assert terminal.ended() == 0
+    ledger = Ledger()
+    left = ledger.live()
+    ledger.close()
+    assert left == []

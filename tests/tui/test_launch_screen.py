@@ -1,0 +1,308 @@
+"""The launch form: its plan, its checks, and a launch, driven by keys."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Select
+
+from skyward_core.transport import hostkeys
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.accelerators import AcceleratorsScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.launch_plan import FieldError, Form, check, command_line, free_name
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.toggles import Toggles
+
+from .conftest import screen_text
+from .fakes import FakeSession
+from .waiting import typed, until
+
+SIZE = (120, 40)
+SCRIPT = '''
+"""A script."""
+import skyward_core as sky
+
+@sky.function
+def train(epochs: int, lr: float = 0.1) -> float:
+    """Train."""
+    return lr
+
+@sky.function
+def evaluate(note: str = "x"):
+    yield note
+'''
+
+
+GROUPS = """
+[hosts]
+lab = ["gpu1", "gpu2", "me@gpu3:2222"]
+empty = []
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
+    await until(pilot, lambda: app.session is not None)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, LaunchScreen)
+    await typed(app, pilot, script)
+    return app.screen
+
+
+async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSession, script: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
+        assert "train needs epochs" in screen_text(app)
+        await pilot.press("tab", "tab")
+        await typed(app, pilot, "epochs=3 lr=1e-2")
+        await until(pilot, lambda: "runs     train(epochs=3, lr=0.01) on all 4" in screen_text(app))
+        assert "pool train: 4 local nodes × 1 rank" in screen_text(app)
+        assert "$0.00/h" in screen_text(app)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await until(pilot, lambda: "pools › train › train" in screen_text(app))
+        assert [(spec.name, spec.nodes) for spec in session.created] == [("train", 4)]
+        assert [(pool, task.name) for pool, task in session.launched] == [("train", "train")]
+        await pilot.press("escape")
+        await until(pilot, lambda: "▶ train" in screen_text(app))
+
+
+async def test_a_plugin_of_another_package_is_listed(
+    app: SkywardApp, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [EntryPoint("mine", "another_package:Mine", "skyward.plugins")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        listed = [name for name, _ in screen.query_one("#plugins", Toggles).options]
+        assert {"torch", "mine"} <= set(listed)
+
+
+async def test_a_pool_that_is_not_kept_goes_with_its_run(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        screen.query_one("#options").focus()
+        await pilot.press("space", "ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+        view = session.view("train")
+        await until(pilot, lambda: bool(session.runs_ended))
+        assert session.torn_down == []
+        session.end_run(view, next(iter(view.runs.values())))
+        await until(
+            pilot, lambda: "run ended, train torn down: created 4, verified gone 4" in screen_text(app)
+        )
+
+
+async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSession, script: Path) -> None:
+    session.pool("warm", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ warm" in screen_text(app))
+        await pilot.press("L")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        await typed(app, pilot, "train.py")
+        screen = app.screen
+        await until(pilot, lambda: screen.query_one("#nodes").disabled)
+        screen.query_one("#function", Select).value = "evaluate"
+        await until(pilot, lambda: "pool warm: 2 nodes, world size 2" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: [pool for pool, _ in session.launched] == ["warm"])
+        assert session.created == []
+
+
+async def test_a_script_that_does_not_load_costs_no_pool(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.py").write_text(SCRIPT + "\nraise RuntimeError('no data here')\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "bad.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "RuntimeError: no data here" in screen_text(app))
+        assert isinstance(app.screen, LaunchScreen)
+        assert session.created == [] and session.launched == []
+        assert "✗" in screen_text(app)
+
+
+async def test_a_name_in_use_is_one_line_in_the_form(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    session.pool("train")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: "pool train-2" in screen_text(app))
+        screen.query_one("#name", Input).value = "train"
+        await until(pilot, lambda: "a pool named train is already up" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is screen.query_one("#name"))
+        assert session.created == []
+
+
+async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "")
+        await pilot.press("ctrl+o", "d", "d", "p", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value.endswith("examples/ddp.py"))
+        await until(pilot, lambda: "[x] torch" in screen_text(app))
+        await pilot.press("ctrl+o", "escape")
+        assert screen.query_one("#script", Input).value.endswith("examples/ddp.py")
+
+
+async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "")
+        await pilot.press("ctrl+o", "j", "o", "enter")
+        await until(pilot, lambda: "mine.py" in screen_text(app))
+        await pilot.press("m", "i", "n", "e", "enter")
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
+
+
+async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await pilot.press("ctrl+y")
+        assert app.clipboard == command_line(screen.form())
+        assert app.clipboard.startswith("skyward-tui run train.py:train")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "words"),
+    [
+        ({"script": ""}, "script", "ctrl+o"),
+        ({"script": "nowhere.py"}, "script", "no such script"),
+        ({"script": "."}, "script", "folder"),
+        ({"script": "plain.py"}, "script", "@sky.function"),
+        ({"script": "broken.py"}, "script", "line 1 does not parse"),
+        ({"arguments": ""}, "arguments", "needs epochs"),
+        ({"arguments": "epochs=x"}, "arguments", "epochs"),
+        ({"arguments": "epoch=1"}, "arguments", "did you mean 'epochs'"),
+        ({"arguments": 'epochs="1'}, "arguments", "quotation"),
+        ({"nodes": "0"}, "nodes", "not 0"),
+        ({"nodes": "-3"}, "nodes", "not -3"),
+        ({"nodes": ""}, "nodes", "not nothing"),
+        ({"ranks": "65"}, "ranks", "1 to 64"),
+        ({"name": "No Good"}, "name", "no pool name"),
+        ({"name": "taken"}, "name", "already up"),
+        ({"pool": "vanished"}, "pool", "not up any more"),
+        ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
+        ({"provider": "ssh"}, "hosts", "name hosts or a group of skyward.toml (empty, lab)"),
+        ({"provider": "ssh", "hosts": "gpu1 gpu1"}, "hosts", "Named twice: gpu1"),
+        ({"provider": "ssh", "hosts": "gpu1 gpu2:ssh"}, "hosts", "no such port"),
+        ({"provider": "ssh", "hosts": "gpu1, @lba"}, "hosts", "no group 'lba'"),
+        ({"provider": "ssh", "hosts": "empty"}, "hosts", "at least one host"),
+        ({"provider": "ssh", "hosts": "lab", "nodes": "4"}, "nodes", "4 nodes, and 3 hosts"),
+        ({"provider": "ssh", "hosts": "lab", "nodes": "0"}, "nodes", "not 0"),
+        ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
+        ({"accelerator": "H100:x"}, "accelerator", "no number of accelerators"),
+    ],
+)
+def test_bad_input_names_its_field(
+    script: Path, session: FakeSession, changes: dict[str, str], field: str, words: str
+) -> None:
+    Path("plain.py").write_text("x = 1\n")
+    Path("broken.py").write_text("def (:\n")
+    Path("skyward.toml").write_text(GROUPS)
+    session.pool("taken")
+    form = Form(**({"script": "train.py", "arguments": "epochs=1"} | changes))  # type: ignore[arg-type]
+    with pytest.raises(FieldError) as caught:
+        check(form, session.pools())
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+async def test_hosts_are_a_list_or_a_group(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostkeys, "ask_hook", None)
+    Path("skyward.toml").write_text(GROUPS)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        for _ in range(5):
+            await pilot.press("tab")
+        await until(pilot, lambda: app.focused is screen.query_one("#provider"))
+        await pilot.press("enter", "down", "enter", "tab")
+        await until(pilot, lambda: "name hosts or a group of skyward.toml" in screen_text(app))
+        await pilot.press("l", "a", "right")  # completed to the group's name
+        await until(pilot, lambda: "hosts    gpu1, gpu2, me@gpu3:2222" in screen_text(app))
+        assert "pool train: 3 hosts × 1 rank" in screen_text(app)
+        wanted = "skyward-tui run train.py:train --arg epochs=1 --provider ssh --hosts lab --keep"
+        await pilot.press("ctrl+y")
+        assert app.clipboard == wanted
+        await pilot.press("tab", "2")
+        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.created))
+        spec = session.created[0]
+        assert (spec.nodes, spec.provider.hosts) == (2, ("gpu1", "gpu2", "me@gpu3:2222"))
+        assert spec.provider.host_keys == "ask"
+
+
+async def test_an_accelerator_is_picked_from_the_catalogue(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        screen.query_one("#accelerator", Input).value = ":8"
+        await pilot.press("ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
+        await typed(app, pilot, "hopper h100")
+        await until(pilot, lambda: "bf16" in screen_text(app) and "A100" not in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.query_one("#accelerator", Input).value == "H100:8")
+        await until(pilot, lambda: "8 × NVIDIA H100 per node" in screen_text(app))
+        assert "--accelerator H100:8" in command_line(screen.form())
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.created))
+        assert str(session.created[0].accelerator) == "H100:8"
+
+
+def test_the_command_line_of_hosts_is_what_run_takes() -> None:
+    form = Form(script="train.py", provider="ssh", hosts="gpu1, me@gpu2:2222  gpu3", nodes="")
+    words = shlex.split(command_line(form))
+    assert words[3:] == ["--provider", "ssh", "--hosts", "gpu1,me@gpu2:2222,gpu3", "--keep"]
+
+
+def test_names_are_free_and_fit() -> None:
+    assert free_name(Path("My Script_2.py"), []) == "my-script-2"
+    assert free_name(Path("ddp.py"), ["ddp", "ddp-2"]) == "ddp-3"
+    assert free_name(Path("é.py"), []) == "pool"
+    assert len(free_name(Path("x" * 90 + ".py"), [])) <= 48
+
+
+def test_the_command_line_says_the_same() -> None:
+    form = Form(
+        script="my jobs/train.py",
+        function="train",
+        arguments='epochs=3 note="a b"',
+        nodes="2",
+        ranks="4",
+        plugins=("torch",),
+        name="big",
+        one=True,
+    )
+    words = shlex.split(command_line(form))
+    assert words[:3] == ["skyward-tui", "run", "my jobs/train.py:train"]
+    assert words[3:] == shlex.split(
+        "--arg epochs=3 --arg 'note=a b' --provider local --nodes 2 --ranks-per-node 4 --plugin torch"
+        " --pool big --one --keep"
+    )

@@ -1,0 +1,142 @@
+"""What ranks log stands in the header, in their cards, and in a panel of its own as lines."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core import events as ev
+from skyward_core.views import PoolView, apply
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.base import pool_status
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.numbers import RANKS_DRAWN, NumbersPane
+from skyward_tui.widgets.rank_state import rank_states
+
+from .conftest import screen_text
+from .fakes import FakeSession, value
+from .waiting import until
+
+
+def test_the_newest_numbers_are_shown_while_a_rank_runs():
+    view = PoolView("p")
+    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
+    apply(view, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
+    for node in (0, 1):
+        apply(view, ev.NodePhase(pool="p", node=node, phase="ready"))
+        apply(view, ev.RankBegan(pool="p", run="r", index=node, rank=node, node=node))
+    run = view.runs["r"]
+    assert [state.note for state in rank_states(view, run, 1.0)] == ["", ""]
+    view.metrics.note("r", 0, 1.0, {"step": 1234, "loss": 2.31449, "lr": 0.5, "tokens": 7})
+    view.metrics.note("r", 1, 1.0, {"step": 1200})
+    view.metrics.note("earlier", 1, 1.0, {"step": 5})
+    notes = [state.note for state in rank_states(view, run, 1.0)]
+    assert notes == ["step 1,234  loss 2.314  lr 0.5  tokens 7", "step 1,200"]
+    assert "step 1,234  loss 2.314  lr 0.5" in [part.plain for part in pool_status(view, run, 1.0)]
+
+
+def numbers(screen: RunScreen) -> NumbersPane:
+    return screen.query_one(NumbersPane)
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
+    await until(pilot, lambda: "▶" in screen_text(app))
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
+
+
+async def test_numbers_take_their_place_when_the_first_ones_come(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "3 nodes" in screen_text(app))
+        await pilot.press("5")
+        await until(pilot, lambda: "no numbers so far: ranks send them with sky.log" in screen_text(app))
+        assert screen.active != "numbers"
+        view.metrics.note(run.id, 0, 1.0, {"step": 1, "loss": 2.5})
+        view.metrics.note(run.id, 0, 2.0, {"step": 2, "loss": 1.25})
+        await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app) and "1.25" in screen_text(app))
+        assert "3 nodes" not in screen_text(app)  # one place for both
+        await pilot.press("3")
+        await until(pilot, lambda: "3 nodes" in screen_text(app) and "5 numbers" not in screen_text(app))
+        await pilot.press("5")
+        await until(pilot, lambda: app.focused is numbers(screen))
+        assert numbers(screen).name_shown == "loss"
+        assert "└ 0:00" in screen_text(app) and " 2.5 ┤" in screen_text(app)
+        await pilot.press("up")
+        await until(pilot, lambda: numbers(screen).name_shown == "step")
+        await pilot.press("z")
+        await until(pilot, lambda: "2 log" not in screen_text(app) and "└ 0:00" in screen_text(app))
+
+
+async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    for rank in range(2):
+        for step in range(4):
+            view.metrics.note(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "5 numbers  rank 0" in screen_text(app))
+        assert "3 nodes" in screen_text(app) and "4 results" in screen_text(app)
+        await pilot.press("]")
+        await until(pilot, lambda: "5 numbers  rank 1" in screen_text(app))
+        await until(pilot, lambda: "loss                 3 " in screen_text(app))
+        await pilot.press("a")
+        await until(pilot, lambda: "5 numbers  mean of 2 ranks" in screen_text(app))
+        await until(pilot, lambda: "loss                 2 " in screen_text(app))
+        assert numbers(screen).ranks == [0, 1]
+
+
+async def test_yielded_numbers_are_charted_and_a_new_run_begins_anew(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 1)
+    first = session.open_run(view)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await opened(app, pilot)
+        for seq in range(3):
+            summary = value({"step": seq, "reward": 10.0 * seq, "note": "text"})
+            item = ev.ItemYielded(
+                pool=view.name, run=first.id, index=0, rank=0, seq=seq, summary=summary, at=float(seq)
+            )
+            session.emit(view, item)
+        await until(pilot, lambda: screen.has_class("-numbers"))
+        await pilot.press("5")
+        await until(pilot, lambda: "reward              20" in screen_text(app))
+        assert "note" not in screen_text(app)
+        session.end_run(view, first)
+        session.open_run(view)
+        await until(pilot, lambda: not screen.has_class("-numbers"))
+        await until(pilot, lambda: "2 log" in screen_text(app))  # nothing is left to look at there
+
+
+async def test_a_flood_of_numbers_is_looked_at_now_and_then(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft", 32, 8)
+    run = session.open_run(view)
+    now = 100.0
+    monkeypatch.setattr("skyward_tui.widgets.numbers.monotonic", lambda: now)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        for rank in range(256):
+            for step in range(4):
+                view.metrics.note(run.id, rank, float(step), {"loss": float(step)})
+        now += 1.0
+        await until(pilot, lambda: screen.has_class("-numbers"))
+        pane = numbers(screen)
+        assert len(pane.ranks) <= RANKS_DRAWN and pane.ranks[0] == 0
+        await until(pilot, lambda: "loss                 3 " in screen_text(app))
+        for step in range(50):
+            view.metrics.note(run.id, 0, 4.0 + step, {"loss": 4.0 + step})
+            screen.pulse(session.now)
+            await pilot.pause()
+            assert "loss                 3 " in screen_text(app)  # no time has passed: it was not looked at
+        now += 1.0
+        await until(pilot, lambda: "loss                53 " in screen_text(app))

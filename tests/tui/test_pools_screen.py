@@ -1,0 +1,174 @@
+"""Pools list, teardown and quitting, driven by keys."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from textual.widgets import Button
+
+from skyward_core.errors import LedgerError
+from skyward_core.ledger import Receipt
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.quit import QuitScreen
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.teardown import TeardownScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession
+from .waiting import until
+
+SIZE = (100, 30)
+
+
+async def test_no_pools_says_what_to_do(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "No pools yet" in screen_text(app))
+        assert "Press n to launch a script" in screen_text(app)
+        await pilot.press("enter", "X", "L")
+        assert isinstance(app.screen, PoolsScreen)
+
+
+async def test_pools_of_others_show_up_and_the_cursor_stays_on_its_pool(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("mine")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ mine" in screen_text(app))
+        session.pool("theirs", 2, price=3.5, provider="aws")
+        await until(pilot, lambda: "theirs" in screen_text(app))
+        assert "▶ mine" in screen_text(app)
+        assert "2 pools up  $3.50/h" in screen_text(app)
+        await pilot.press("k", "enter")
+        await until(pilot, lambda: "pools › theirs" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_a_ledger_that_cannot_be_read_is_said() -> None:
+    def refuse() -> FakeSession:
+        raise LedgerError("the ledger was written by a newer version; update skyward-tui")
+
+    app = SkywardApp(refuse)  # type: ignore[arg-type]
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "✗ the ledger was written by a newer version" in screen_text(app))
+        await pilot.press("n")
+        assert isinstance(app.screen, PoolsScreen)
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+
+
+async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    view.ends_at = app.clock() + 75.5
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "ends in 1:1" in screen_text(app))
+        view.ends_at = None
+        view.version += 1
+        await until(pilot, lambda: "ends in" not in screen_text(app))
+
+
+async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, session: FakeSession) -> None:
+    session.auto = False
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        assert app.focused is app.screen.query_one("#cancel")
+        assert "is active and will be stopped" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        assert session.torn_down == []
+
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await pilot.press("shift+tab", *"llama", "enter")
+        assert session.torn_down == []
+        assert app.screen.query_one("#down", Button).disabled
+        await pilot.press(*"-ft", "tab", "tab", "enter")
+        await until(pilot, lambda: session.torn_down == ["llama-ft"])
+        await until(pilot, lambda: "◍ stopping" in screen_text(app))
+        session.finish_down("llama-ft")
+        await until(pilot, lambda: "created 4, verified gone 4, unaccounted 0" in screen_text(app))
+        assert "✓ gone" in screen_text(app)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_a_free_pool_of_one_node_needs_no_typing(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("small", 1)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ small" in screen_text(app))
+        await pilot.press("X", "tab", "enter")
+        await until(pilot, lambda: "verified gone 1" in screen_text(app))
+
+
+async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, session: FakeSession) -> None:
+    session.auto = False
+    session.pool("paid", 1, price=4.0)
+    session.downing["paid"] = future = Future()
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ paid" in screen_text(app))
+        await pilot.press("X", "shift+tab", *"paid", "enter")
+        await until(pilot, lambda: session.torn_down == ["paid"])
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        future.set_result(Receipt("paid", 1, (), ("i-0123",), 9.0))
+        await until(
+            pilot, lambda: "✗ paid: created 1, verified gone 0, unaccounted 1: i-0123" in screen_text(app)
+        )
+
+
+async def test_quitting_without_pools_just_quits(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("old", state="gone")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ old" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: not app.is_running)
+    assert session.detached and app.return_code == 0
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q"])
+async def test_quitting_with_pools_asks_and_keeps_them_by_default(
+    app: SkywardApp, session: FakeSession, key: str
+) -> None:
+    session.pool("llama-ft")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        assert "1 pool still up: llama-ft" in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await pilot.press(key, "enter")
+        await until(pilot, lambda: not app.is_running)
+    assert session.detached and session.torn_down == []
+
+
+async def test_quitting_can_tear_all_down(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("one")
+    session.pool("two")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ " in screen_text(app))
+        await pilot.press("q", "right", "enter")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await pilot.press("shift+tab", "2", "enter")
+        await until(pilot, lambda: screen_text(app).count("unaccounted 0") >= 2)
+        await pilot.press("enter")
+        await until(pilot, lambda: not app.is_running)
+    assert sorted(session.torn_down) == ["one", "two"]
+
+
+async def test_ctrl_c_ends_nothing(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("llama-ft")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("ctrl+c", "ctrl+c")
+        await until(pilot, lambda: "ctrl+c ends nothing here" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("ctrl+c")
+        assert app.is_running and session.torn_down == [] and session.cancelled == []

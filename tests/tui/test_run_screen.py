@@ -1,0 +1,246 @@
+"""The pool and run screen, driven by keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core import events as ev
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.run import RunScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession, failed_run, value
+from .waiting import until
+
+SIZE = (120, 40)
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
+    """Open the first pool of the list."""
+    await until(pilot, lambda: bool(app.pools()))
+    await until(pilot, lambda: "▶" in screen_text(app))
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
+
+
+def title(screen: RunScreen) -> str:
+    return str(screen.log_panel.border_title)
+
+
+async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    for rank in range(4):
+        session.print(view, rank, f"hello from {rank}\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "hello from 0" in screen_text(app))
+        await pilot.press("]")
+        await until(pilot, lambda: "rank 1" in title(screen))
+        await pilot.press("[", "[")
+        await until(pilot, lambda: "rank 3" in title(screen))
+        await pilot.press("a")
+        await until(pilot, lambda: "r003| hello from 3" in screen_text(app))
+        assert "all ranks" in title(screen)
+        await pilot.press("r", "2", "enter")
+        await until(pilot, lambda: "rank 2" in title(screen))
+        await pilot.press("r", "9", "enter")
+        await until(pilot, lambda: "no rank 9: there are ranks 0 to 3" in screen_text(app))
+
+
+async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("/", *"step 5", "enter")
+        await until(pilot, lambda: "/step 5 11 hits" in str(screen.log_panel.border_subtitle))
+        assert screen.log_panel.pane.current_hit is not None
+        first = screen.log_panel.pane.current_hit
+        await pilot.press("N")
+        assert screen.log_panel.pane.current_hit < first
+        await pilot.press("n")
+        assert screen.log_panel.pane.current_hit == first
+        await pilot.press("&", *"!5", "enter")
+        await until(pilot, lambda: "&!5" in str(screen.log_panel.border_subtitle))
+        await pilot.press("z")
+        assert screen.has_class("-zoom")
+        await pilot.press("escape")
+        assert screen.log_panel.pane.window.search is None
+        await pilot.press("escape")
+        assert screen.log_panel.pane.window.filter is None
+        await pilot.press("escape")
+        assert not screen.has_class("-zoom")
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_pause_and_follow(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "step 499" in screen_text(app))
+        await pilot.press("space")
+        session.print(view, 0, "".join(f"step {i}\n" for i in range(500, 600)))
+        await until(pilot, lambda: "PAUSED +100 lines" in title(screen))
+        assert "step 500" not in screen_text(app)
+        await pilot.press("f")
+        await until(pilot, lambda: "step 599" in screen_text(app))
+        assert "FOLLOW" in title(screen)
+
+
+async def test_results_arrive_with_their_aggregate(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        item = ev.ItemYielded(
+            pool=view.name, run=run.id, index=3, rank=3, seq=6, summary=value({"loss": 0.5})
+        )
+        session.emit(view, item)
+        await until(pilot, lambda: "#7 loss 0.5" in screen_text(app))
+        for rank in range(4):
+            session.end_rank(view, run, rank, summary=value({"loss": 0.2 + rank}))
+        session.end_run(view, run)
+        await until(pilot, lambda: "mean 1.7 ± 1.118   min 0.2   max 3.2" in screen_text(app))
+        assert "✓ DONE 4/4" in screen_text(app)
+
+
+async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    failed_run(session, view)
+    session.print(view, 3, "the last words of rank 3\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await until(
+            pilot, lambda: "root cause r2 raised: ZeroDivisionError" in " ".join(screen_text(app).split())
+        )
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
+        lines = screen_text(app).splitlines()
+        order = [line.split()[-1] for line in lines if "│ " in line and " n" in line]
+        assert 'File "/home/me/train.py", line 17, in step' in screen_text(app), order
+        await pilot.press("y")
+        assert "ZeroDivisionError: division by zero" in app.clipboard
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "the last words of rank 3" in screen_text(app))
+        assert screen.rank == 3
+
+
+async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    down = ev.NodeLink(pool=view.name, node=2, up=False, detail="no route to host", at=session.now - 30)
+    session.emit(view, down)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "link down since 07:59:30 (no route to host)" in screen_text(app))
+        await pilot.press("]", "]")
+        await until(pilot, lambda: "! link down since 07:59:30" in title(screen))
+        session.emit(view, ev.NodeLink(pool=view.name, node=2, up=True, at=session.now))
+        await until(pilot, lambda: "link down" not in screen_text(app))
+
+
+async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    session.print(view, 0, "\x1b[31mone\x1b[0m\ntwo\n")
+    session.end_rank(view, run, 0, summary=value(0.5))
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "two" in screen_text(app))
+        await pilot.press("y")
+        assert app.clipboard == "one\ntwo"
+        await until(pilot, lambda: "copied log lines" in screen_text(app))
+        await pilot.press("4")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "results")
+        await pilot.press("y")
+        assert "0\t0\treturned\t3.250\t0.5" in app.clipboard
+        await pilot.press("S")
+        await until(pilot, lambda: (tmp_path / "llama-ft-llama-ft-1-results.tsv").exists())
+        assert (tmp_path / "llama-ft-r000.log").read_text() == "\x1b[31mone\x1b[0m\ntwo\n"
+
+
+async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        await pilot.press("C", "enter")
+        assert session.cancelled == []
+        await pilot.press("C", "tab", "enter")
+        await until(pilot, lambda: session.cancelled == [("llama-ft", run.id)])
+        await until(pilot, lambda: "⊘ CANCELLED" in screen_text(app))
+
+
+async def test_runs_of_a_pool_are_walked(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    for function in ("first", "second", "third"):
+        session.open_run(view, function)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        assert screen.run is not None and screen.run.function == "third"
+        await pilot.press("{", "{")
+        assert screen.run.function == "first"
+        await pilot.press("}", "}")
+        assert screen.run.function == "third" and screen.run_id is None
+        session.open_run(view, "fourth")
+        await until(pilot, lambda: "pools › llama-ft › fourth" in screen_text(app))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mode"), [(1, "cards"), (8, "cards"), (9, "table"), (64, "table"), (65, "grid")]
+)
+async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ranks: int, mode: str) -> None:
+    from skyward_tui.widgets.rank_panel import RankPanel
+
+    view = session.pool("wide", ranks)
+    session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        panel = screen.query_one("#ranks", RankPanel)
+        await until(pilot, lambda: panel.size.height > 10)
+        assert panel.mode == mode
+        await pilot.press("1")
+        await until(pilot, lambda: app.focused is panel)
+        await pilot.press("end")
+        assert screen.rank == ranks - 1
+        await pilot.press("enter")
+        await until(pilot, lambda: app.focused is screen.log_panel.pane)
+        assert f"rank {ranks - 1}" in title(screen)
+
+
+async def test_the_grid_moves_by_cell_and_row(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("wide", 32, 8)
+    session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("1")
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "ranks")
+        await pilot.press("down", "right", "right")
+        assert screen.rank == 18  # two nodes of eight ranks to a row
+        await pilot.press("up", "left")
+        assert screen.rank == 1
+
+
+async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    session.print(view, 0, "last words\n")
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot)
+        session.end_run(view, run)
+        session.down("llama-ft")
+        session.views.clear()
+        await until(pilot, lambda: "pool ○ gone" in screen_text(app))
+        assert "last words" in screen_text(app)
+        assert app.screen.check_action("down", ()) is False

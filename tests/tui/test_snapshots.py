@@ -1,0 +1,199 @@
+"""Pictures of every screen at the three sizes. ``UPDATE_SNAPSHOTS=1`` writes them anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skyward_core import events as ev
+from skyward_core.views import PoolView, RunView
+from skyward_tui.app import SkywardApp
+
+from .conftest import screen_text
+from .fakes import FakeSession, failed_run, value
+from .waiting import until
+
+SCRIPT = """
+import skyward_core as sky
+import torch
+
+@sky.function
+def train(epochs: int, lr: float = 0.01, resume: bool = False) -> float: ...
+"""
+SIZES = [(80, 24), (120, 40), (160, 48)]
+Snap = Callable[[SkywardApp, str], None]
+
+at_every_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+
+
+def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> tuple[PoolView, RunView]:
+    view = session.pool("llama-ft", nodes, ranks_per_node)
+    run = session.open_run(view)
+    for rank in range(min(8, view.world_size)):
+        for step in range(60):
+            loss = 2.3 / (step + 1 + rank)
+            session.print(
+                view, rank, f"\x1b[2m12:00:{step:02d}\x1b[0m step={step} \x1b[32mloss={loss:.4f}\x1b[0m\n"
+            )
+    return view, run
+
+
+async def show(
+    app: SkywardApp, snap: Snap, name: str, size: tuple[int, int], keys: list[str], ready: str
+) -> None:
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app) or "No pools yet" in screen_text(app))
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+        await until(pilot, lambda: ready in screen_text(app))
+        await pilot.pause(0.15)  # one more beat of the pump
+        await pilot.pause()
+        snap(app, f"{name}-{size[0]}x{size[1]}")
+
+
+@at_every_size
+async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view = session.pool("eval", 2, state="failed", age=2460)
+    failed_run(session, session.pool("sweep-7", 8, price=12.5, provider="aws", age=4000))
+    starting = session.pool("fresh", 4, state="starting", phase="installed", age=12)
+    session.emit(starting, ev.PoolState(pool="fresh", state="starting", detail="2 of 4 nodes installed"))
+    view.detail = "node 1 was lost"
+    training(session)
+    await show(app, snap, "pools", size, [], "llama-ft")
+
+
+@at_every_size
+async def test_run(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, run = training(session)
+    session.end_rank(view, run, 1, summary=value({"loss": 0.21, "accuracy": 0.91}))
+    session.end_rank(view, run, 3, summary=value({"loss": 0.23, "accuracy": 0.9}))
+    await show(app, snap, "run", size, ["enter"], "step=59")
+
+
+def logged(view: PoolView, run: RunView, session: FakeSession, ranks: int = 4, steps: int = 120) -> None:
+    """Numbers of a training: a loss that falls, a rate that wavers."""
+    for step in range(steps):
+        for rank in range(ranks):
+            values = {
+                "step": step,
+                "loss": 2.3 / (1 + step / 10) + 0.3 * rank / (step + 4) + 0.05 * ((step * 7 + rank) % 5),
+                "lr": 0.01 * (1 - step / steps),
+                "tokens/s": 12_000 + 400 * ((step * 3 + rank) % 7),
+            }
+            view.metrics.note(run.id, rank, session.now - 40 + step / 3, values)
+
+
+@at_every_size
+async def test_numbers(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, run = training(session)
+    logged(view, run, session)
+    await show(app, snap, "numbers", size, ["enter", "5"], "loss")
+
+
+@at_every_size
+async def test_merged_numbers(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
+    view, run = training(session)
+    logged(view, run, session)
+    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "mean of 4 ranks")
+
+
+@at_every_size
+async def test_starting(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view = session.pool("llama-ft", 4, state="starting", phase="requested", age=12)
+    at = session.now
+    phases = [
+        ev.NodePhase(pool="llama-ft", node=1, phase="connected", at=at - 4, address="10.0.0.2"),
+        ev.NodePhase(
+            pool="llama-ft", node=2, phase="running", detail="waiting for sshd", at=at - 9, retry_at=at + 3
+        ),
+        ev.NodePhase(pool="llama-ft", node=3, phase="ready", at=at - 1, address="10.0.0.4"),
+        ev.PoolState(pool="llama-ft", state="starting", detail="1 of 4 nodes ready"),
+    ]
+    for event in phases:
+        session.emit(view, event)
+    await show(app, snap, "starting", size, ["enter", "3"], "retry 0:03")
+
+
+@at_every_size
+async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view = session.pool("llama-ft")
+    failed_run(session, view)
+    session.print(view, 0, "step=1\nstep=2\n\x1b[33mwarning:\x1b[0m a peer is gone\n")
+    await show(app, snap, "failed", size, ["enter"], "a peer is gone")
+
+
+@at_every_size
+async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    failed_run(session, session.pool("llama-ft"))
+    await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
+
+
+@at_every_size
+async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, run = training(session, 32, 8)
+    for rank in range(0, 256, 5):
+        session.end_rank(view, run, rank, summary=value(rank / 256))
+    session.end_rank(view, run, 77, "lost")
+    await show(app, snap, "wide", size, ["enter", "1", "down", "right"], "✓")
+
+
+@at_every_size
+async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    Path("train.py").write_text(SCRIPT)
+    await show(app, snap, "launch", size, ["n", "ctrl+o", *"train", "enter", *"epochs=3"], "train(epochs=3)")
+
+
+@at_every_size
+async def test_launch_on_hosts(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
+    Path("train.py").write_text(SCRIPT)
+    Path("skyward.toml").write_text('[hosts]\nlab = ["gpu1", "gpu2", "me@gpu3:2222"]\n')
+    keys = [
+        "n",
+        *"train.py",
+        "tab",
+        "tab",
+        *"epochs=3",
+        "tab",
+        "tab",
+        "tab",
+        "enter",
+        "down",
+        "enter",
+        "tab",
+        *"lab",
+    ]
+    await show(app, snap, "launch-ssh", size, keys, "hosts    gpu1")
+
+
+@at_every_size
+async def test_teardown(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    training(session)
+    await show(app, snap, "teardown", size, ["X"], "to confirm")
+
+
+async def test_torn_down(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    training(session)
+    keys = ["X", "shift+tab", *"llama-ft", "enter"]
+    await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
+
+
+async def test_merged_and_searched(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    training(session)
+    keys = ["enter", "a", "/", *"step=5", "enter"]
+    await show(app, snap, "merged", (120, 40), keys, "hits")
+
+
+async def test_help(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    training(session)
+    await show(app, snap, "help", (80, 24), ["enter", "?"], "esc closes")
+
+
+async def test_first_start(app: SkywardApp, snap: Snap) -> None:
+    await show(app, snap, "first", (80, 24), [], "Press n")

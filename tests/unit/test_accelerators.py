@@ -1,0 +1,369 @@
+"""The catalogue's data, its factories, the strings, and the stub file that editors read."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core import accelerators
+from skyward_core.accelerators import Accelerator
+from skyward_core.accelerators.catalogue import key
+from skyward_core.accelerators.stubs import stubs
+
+ENTRIES = accelerators.all()
+VARIANTS = [(entry, variant) for entry in ENTRIES for variant in entry.variants]
+FIGURES = ("bandwidth_gbs", "fp16_tflops", "bf16_tflops")
+
+
+class TestCatalogue:
+    def test_covers_every_maker_in_depth(self) -> None:
+        by_maker = {
+            m: sum(e.maker == m for e in ENTRIES) for m in ("NVIDIA", "AMD", "Google", "AWS", "Intel")
+        }
+        assert len(ENTRIES) >= 130
+        assert sum(by_maker.values()) == len(ENTRIES)
+        assert by_maker["NVIDIA"] >= 100
+        assert all(count >= 3 for count in by_maker.values())
+        assert {"data centre", "workstation", "consumer"} == {e.segment for e in ENTRIES}
+
+    def test_holds_what_people_rent(self) -> None:
+        rented = """
+            K80 P100 V100 T4 A100 A10G L4 L40S H100 H200 B200 GB200 B300 GB300 RTX-4090 RTX-5090 RTX-A6000
+            RTX-6000-Ada MI250X MI300X MI355X TPU-v5e TPU-v6e Trainium Trainium2 Inferentia2 Gaudi2 Gaudi3
+        """
+        assert set(rented.split()) <= {entry.name for entry in ENTRIES}
+
+    def test_names_and_aliases_are_told_apart(self) -> None:
+        keys = [key(n) for e in ENTRIES for n in (e.name, *e.aliases)]
+        assert len(keys) == len(set(keys))
+        assert all(e.identifier.isidentifier() for e in ENTRIES)
+
+    def test_every_entry_names_its_sources(self) -> None:
+        for entry in ENTRIES:
+            assert entry.sources, entry
+            assert all(re.match(r"(NVIDIA|AMD|Google|AWS|Intel)\b.{10}", s) for s in entry.sources), entry
+
+    def test_variants_are_sorted_by_memory(self) -> None:
+        for entry in ENTRIES:
+            sizes = [variant.memory_gb for variant in entry.variants]
+            assert sizes and sizes == sorted(set(sizes)), entry
+
+    def test_cuda_belongs_to_nvidia(self) -> None:
+        for entry in ENTRIES:
+            has_cuda = entry.capability is not None
+            assert has_cuda == (entry.maker == "NVIDIA") == (entry.cuda is not None), entry
+            if entry.cuda and entry.cuda.max:
+                assert version(entry.cuda.min) < version(entry.cuda.max), entry
+
+    def test_newer_cuda_parts_need_newer_toolkits(self) -> None:
+        spans = sorted(
+            {(version(e.capability), version(e.cuda.min)) for e in ENTRIES if e.capability and e.cuda}
+        )
+        late = {(3, 7), (10, 3), (12, 1)}  # came out after parts of a higher capability
+        lowest = [toolkit for capability, toolkit in spans if capability not in late]
+        assert lowest == sorted(lowest)
+
+    def test_mig_profiles_fit_the_gpu(self) -> None:
+        for entry, variant in VARIANTS:
+            for profile, count in variant.mig.items():
+                found = re.fullmatch(r"(\d)g\.(\d+)gb", profile)
+                assert found, entry
+                slices, memory = int(found[1]), int(found[2])
+                # A profile's memory is rounded up, so that all of them may name a little more than there is.
+                assert memory <= variant.memory_gb, entry
+                assert count * slices <= 7, entry
+                assert count * memory <= variant.memory_gb * 1.1, entry
+            if variant.mig:
+                counts = list(variant.mig.values())
+                assert counts == sorted(counts, reverse=True) and counts[-1] == 1, entry
+
+    def test_figures_are_plausible(self) -> None:
+        for entry, variant in VARIANTS:
+            for figure in FIGURES:
+                value = getattr(variant, figure)
+                assert value is None or 0 < value < 10_000, (entry, figure)
+            if variant.fp16_tflops and variant.bf16_tflops:
+                assert variant.bf16_tflops <= variant.fp16_tflops, entry
+
+    def test_older_gpus_have_no_bf16(self) -> None:
+        old = [v for e, v in VARIANTS if e.capability and version(e.capability) < (8, 0)]
+        assert old
+        assert all(variant.bf16_tflops is None for variant in old)
+
+    @pytest.mark.parametrize(
+        ("figure", "rising"),
+        [
+            ("fp16_tflops", "P100 V100 A100 H100 B200 GB200"),
+            ("fp16_tflops", "RTX-2080-Ti RTX-3090 RTX-4090 RTX-5090"),
+            ("fp16_tflops", "RTX-4070 RTX-4070-Ti RTX-4080 RTX-4090"),
+            ("fp16_tflops", "RTX-5070 RTX-5070-Ti RTX-5080 RTX-5090"),
+            (
+                "fp16_tflops",
+                "RTX-A2000 RTX-A4000 RTX-A4500 RTX-A5000 RTX-A5500 RTX-A6000 RTX-6000-Ada RTX-PRO-6000",
+            ),
+            ("fp16_tflops", "MI25 MI50 MI60 MI100 MI250X MI300A MI300X MI350X MI355X"),
+            ("bf16_tflops", "TPU-v2 TPU-v3 TPU-v5e TPU-v4 TPU-v5p TPU-v6e TPU7x"),
+            ("bf16_tflops", "Inferentia Trainium Trainium2 Trainium3"),
+            ("bf16_tflops", "Gaudi Gaudi2 Gaudi3"),
+            ("bandwidth_gbs", "K80 M40 P100 V100 A100 H100 H200 B200"),
+            ("bandwidth_gbs", "MI25 MI50 MI100 MI210 MI300X MI325X MI355X"),
+            ("bandwidth_gbs", "GTX-1060 GTX-1070 GTX-1080 GTX-1080-Ti"),
+        ],
+    )
+    def test_figures_rise_within_a_family(self, figure: str, rising: str) -> None:
+        values = [getattr(accelerators.find(name).variants[0], figure) for name in rising.split()]
+        assert None not in values
+        assert values == sorted(values)
+        assert len(set(values)) == len(values)
+
+    def test_figures_are_dense(self) -> None:
+        """Some documents print twice as much, with sparsity, beside these figures or instead of them."""
+        dense = {
+            "A100": 312,
+            "H100": 989.5,
+            "H200": 989.5,
+            "B200": 2250,
+            "L4": 121,
+            "RTX-4090": 165.2,
+            "MI300X": 1307.4,
+        }
+        assert {name: accelerators.find(name).variants[0].bf16_tflops for name in dense} == dense
+
+    def test_every_row_of_the_file_is_used(self) -> None:
+        data = json.loads(Path(accelerators.__file__).with_name("catalogue.json").read_text(encoding="utf-8"))
+        rows = data["accelerators"]
+        assert {row["capability"] for row in rows} - {None} == set(data["cuda"])
+        assert {s for row in rows for s in row["sources"]} == set(data["sources"]) - {"cuda-notes"}
+        assert {v["mig"] for row in rows for v in row["variants"] if "mig" in v} == set(data["mig"])
+
+
+def version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+class TestParse:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("A100", Accelerator("A100")),
+            ("A100:8", Accelerator("A100", 8)),
+            ("a100 : 8", Accelerator("A100", 8)),
+            ("A100-80GB:4", Accelerator("A100", 4, 80)),
+            ("a100-80gb", Accelerator("A100", 1, 80)),
+            ("A100-80GB/3g.40gb:2", Accelerator("A100", 2, 80, "3g.40gb")),
+            ("A100/3G.40GB", Accelerator("A100", 1, None, "3g.40gb")),
+            ("rtx 4090:2", Accelerator("RTX-4090", 2)),
+            ("rtx_4090", Accelerator("RTX-4090")),
+            ("tpu v5e:8", Accelerator("TPU-v5e", 8)),
+            ("Trillium", Accelerator("TPU-v6e")),
+            # As NVML and EC2 name them.
+            ("NVIDIA A100-SXM4-80GB", Accelerator("A100", 1, 80)),
+            ("NVIDIA A100-PCIE-40GB", Accelerator("A100-PCIe", 1, 40)),
+            ("NVIDIA H100 80GB HBM3", Accelerator("H100", 1, 80)),
+            ("NVIDIA GeForce RTX 4090", Accelerator("RTX-4090")),
+            ("NVIDIA RTX 6000 Ada Generation", Accelerator("RTX-6000-Ada")),
+            ("NVIDIA B300 SXM6 AC", Accelerator("B300")),
+            ("Tesla T4", Accelerator("T4")),
+            ("Radeon Pro V520", Accelerator("V520")),
+            ("Gaudi HL-205", Accelerator("Gaudi")),
+        ],
+    )
+    def test_understands(self, text: str, expected: Accelerator) -> None:
+        assert accelerators.parse(text) == expected
+
+    def test_takes_back_what_str_gives(self) -> None:
+        for entry in ENTRIES:
+            for variant in entry.variants:
+                asked = Accelerator(entry.name, 8, variant.memory_gb, next(iter(variant.mig), None))
+                assert accelerators.parse(str(asked)) == asked
+            assert accelerators.parse(str(Accelerator(entry.name))) == Accelerator(entry.name)
+
+    def test_str(self) -> None:
+        assert str(Accelerator("a100", 8, 80)) == "A100-80GB:8"
+        assert str(Accelerator("A100")) == "A100"
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("H10O", "did you mean H100"),
+            ("RTX 4900", "RTX-4090"),
+            ("RTX 6000", "RTX-6000-Ada"),
+            ("tranium2", "Trainium2"),
+            ("", "no accelerator"),
+            (":8", "no accelerator"),
+            ("zzzz", "search"),
+            ("A100-60GB", "40GB or 80GB, not 60GB"),
+            ("A100:0", "whole number from 1"),
+            ("A100:-1", "no number of accelerators"),
+            ("A100:x", "A100:8"),
+            ("T4/1g.5gb", "T4 has no MIG"),
+            ("A100-40GB/3g.40gb", "3g.20gb"),
+            ("MI300X/1g.5gb", "no MIG"),
+        ],
+    )
+    def test_refuses_and_says_what_is_near(self, text: str, message: str) -> None:
+        with pytest.raises(sky.UsageError, match=re.escape(message)):
+            accelerators.parse(text)
+
+
+class TestAccelerator:
+    def test_looks_up_the_catalogue(self) -> None:
+        a100 = Accelerator("A100", 8, 80)
+        assert (a100.maker, a100.architecture, a100.has_cuda, a100.capability) == (
+            "NVIDIA",
+            "Ampere",
+            True,
+            "8.0",
+        )
+        assert (a100.bf16_tflops, a100.fp16_tflops, a100.bandwidth_gbs, a100.min_memory_gb) == (
+            312,
+            312,
+            2039,
+            80,
+        )
+        assert a100.cuda == accelerators.CudaRange("11.0", None)
+        assert not Accelerator("MI300X").has_cuda
+        assert Accelerator("K80").cuda == accelerators.CudaRange("6.5", "11.8")
+
+    def test_promises_the_least_of_what_fits(self) -> None:
+        assert Accelerator("A100").bandwidth_gbs == 1555
+        assert Accelerator("A100").min_memory_gb == 40
+        assert Accelerator("A100", mig="3g.40gb").min_memory_gb == 80
+        assert Accelerator("RTX-3080").bf16_tflops is None  # known for one size only
+        assert Accelerator("RTX-3080", memory_gb=10).bf16_tflops == 59.5
+
+    def test_counts_what_ranks_see(self) -> None:
+        assert Accelerator("A100", 8).slices == 8
+        assert Accelerator("A100", 2, mig="1g.10gb").slices == 8  # four per GPU of 40 GB, seven of 80 GB
+        for profile, per_gpu in {"1g.10gb": 7, "2g.20gb": 3, "3g.40gb": 2}.items():
+            assert Accelerator("A100", 1, 80, profile).slices == per_gpu
+
+    def test_is_a_value(self) -> None:
+        one = Accelerator("a100", 8)
+        assert one == Accelerator("A100", 8)
+        assert len({one, Accelerator("A100", 8)}) == 1
+        assert pickle.loads(pickle.dumps(one)) == one
+        with pytest.raises(AttributeError):
+            one.count = 2  # type: ignore[misc]
+
+    @pytest.mark.parametrize("count", [0, -1, 1.5, True, "8"])
+    def test_refuses_a_count_that_is_none(self, count: object) -> None:
+        with pytest.raises(sky.UsageError, match="whole number"):
+            Accelerator("A100", count)  # type: ignore[arg-type]
+
+
+class TestFactories:
+    def test_make_accelerators(self) -> None:
+        assert sky.accelerators.H100(count=8, memory="80GB") == Accelerator("H100", 8, 80)
+        assert accelerators.A100(memory=80) == accelerators.A100(memory="80") == Accelerator("A100", 1, 80)
+        assert accelerators.A100(mig="3g.40gb") == Accelerator("A100", mig="3g.40gb")
+        assert accelerators.RTX_4090() == Accelerator("RTX-4090")
+
+    def test_there_is_one_for_each(self) -> None:
+        for entry in ENTRIES:
+            made = getattr(accelerators, entry.identifier)
+            assert made() == Accelerator(entry.name)
+            assert entry.identifier in dir(accelerators)
+            assert (
+                accelerators.factories(entry.maker)[entry.identifier]
+                == made
+                == accelerators.factory(entry.name)
+            )
+
+    def test_a_typo_gets_a_suggestion(self) -> None:
+        with pytest.raises(AttributeError, match=r"did you mean .*RTX_4090"):
+            accelerators.RTX_4900  # type: ignore[attr-defined]  # noqa: B018
+        with pytest.raises(sky.UsageError, match="80GB"):
+            accelerators.A100(memory="lots")  # type: ignore[arg-type]
+
+    def test_resolve_takes_what_people_write(self) -> None:
+        expected = Accelerator("A100")
+        for given in ("A100", accelerators.A100, accelerators.A100(), expected):
+            assert accelerators.resolve(given) == expected  # type: ignore[arg-type]
+        assert accelerators.resolve(None) is None
+        with pytest.raises(sky.UsageError, match="42 is no accelerator"):
+            accelerators.resolve(42)  # type: ignore[arg-type]
+
+    def test_a_pool_takes_what_people_write(self) -> None:
+        for given in ("a100:8", accelerators.A100(count=8)):
+            assert sky.Compute(accelerator=given).spec.accelerator == Accelerator("A100", 8)
+        with pytest.raises(sky.UsageError, match="did you mean H100"):
+            sky.Compute(accelerator="H10O")
+
+
+class TestSearch:
+    def test_finds_by_any_word(self) -> None:
+        assert accelerators.search("") == list(ENTRIES)
+        assert [e.name for e in accelerators.search("h100")] == ["H100", "H100-PCIe", "H100-NVL"]
+        assert {e.architecture for e in accelerators.search("hopper")} == {"Hopper"}
+        assert {e.name for e in accelerators.search("ampere 80gb")} == {"A100", "A100-PCIe"}
+        assert "RTX-4090" in {e.name for e in accelerators.search("rtx 409")}
+        assert {e.maker for e in accelerators.search("amd")} == {"AMD"}
+        assert accelerators.search("nothing like it") == []
+
+    def test_names_that_start_with_the_text_come_first(self) -> None:
+        assert accelerators.search("a4")[0].name == "A40"
+
+
+class TestPackage:
+    def test_stub_file_is_in_step_with_the_catalogue(self) -> None:
+        stub = Path(accelerators.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+        assert stub == stubs(), "run: python -m skyward_core.accelerators.stubs"
+
+    def test_stub_file_names_what_there_is(self) -> None:
+        defined = set(re.findall(r"^def (\w+)|as (\w+)$", stubs(), re.MULTILINE))
+        assert {a or b for a, b in defined} == set(dir(accelerators))
+
+    def test_the_page_in_the_documentation_is_true(self) -> None:
+        page = Path(__file__).parents[2] / "docs" / "accelerators.md"
+        session = "".join(
+            re.findall(
+                r"^```python\n(>>> .*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+            )
+        )
+        test = doctest.DocTestParser().get_doctest(session, {"sky": sky}, page.name, str(page), 0)
+        assert len(test.examples) >= 8
+        report: list[str] = []
+        assert not doctest.DocTestRunner().run(test, out=report.append).failed, "".join(report)
+
+    def test_importing_reads_no_data_and_only_the_standard_library(self) -> None:
+        script = """
+import sys, skyward_core
+assert "skyward_core.accelerators" not in sys.modules
+from skyward_core import accelerators
+from skyward_core.accelerators import catalogue
+assert catalogue.entries.cache_info().currsize == 0
+accelerators.A100(count=8)
+assert catalogue.entries.cache_info().currsize == 1
+heavy = {"pydantic", "textual", "asyncssh", "boto3", "click", "torch", "numpy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    def test_reads_its_data_from_an_archive(self, tmp_path: Path) -> None:
+        import zipfile
+
+        package = Path(importlib.import_module("skyward_core").__file__ or "").parent
+        bundle = tmp_path / "bundle.zip"
+        with zipfile.ZipFile(bundle, "w") as archive:
+            for source in [*package.rglob("*.py"), package / "accelerators" / "catalogue.json"]:
+                archive.write(source, f"skyward_core/{source.relative_to(package)}")
+        script = (
+            f"import sys; sys.path.insert(0, {str(bundle)!r}); from skyward_core import accelerators as a; "
+        )
+        script += "print(a.__file__, a.parse('h100:8'))"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [f"{bundle}/skyward_core/accelerators/__init__.py", "H100:8"]

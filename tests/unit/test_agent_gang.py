@@ -1,0 +1,167 @@
+"""The order in which clients may start gang runs, and the rendezvous' port."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from skyward_core.agent.gang import Gang, GangLock, Port
+
+
+class Client:
+    """Stands for a client's connection."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        self.told.append(header)
+
+    @property
+    def words(self) -> list[str]:
+        said = [header["t"] + ("!" if header.get("unclean") else "") for header in self.told]
+        self.told.clear()
+        return said
+
+
+def lock_and_clients(count: int) -> tuple[Any, list[Any]]:
+    return GangLock(), [Client() for _ in range(count)]
+
+
+def test_a_client_alone_is_granted_at_once_and_once() -> None:
+    lock, (a,) = lock_and_clients(1)
+    lock.want(a)
+    lock.want(a)
+    assert a.words == ["granted"]
+    assert lock.held_by(a)
+
+
+def test_others_wait_in_order_and_the_holder_is_told() -> None:
+    lock, (a, b, c) = lock_and_clients(3)
+    for client in (a, b, c):
+        lock.want(client)
+    assert (a.words, b.words, c.words) == (["granted", "wanted", "wanted"], [], [])
+    lock.release(a)
+    assert (b.words, c.words) == (["granted", "wanted"], []), "somebody waits already: told with the grant"
+    lock.release(b)
+    assert (b.words, c.words) == ([], ["granted"])
+    assert [lock.held_by(client) for client in (a, b, c)] == [False, False, True]
+
+
+def test_only_the_holder_can_release() -> None:
+    lock, (a, b) = lock_and_clients(2)
+    lock.release(a)
+    lock.want(a)
+    lock.want(b)
+    lock.release(b)
+    assert lock.held_by(a)
+    assert b.words == []
+    lock.release(a)
+    lock.release(a)
+    assert lock.held_by(b)
+
+
+def test_a_holder_that_vanishes_leaves_an_unclean_lock() -> None:
+    lock, (a, b, c) = lock_and_clients(3)
+    for client in (a, b, c):
+        lock.want(client)
+    lock.lost(a)
+    assert b.words == ["granted!", "wanted"]
+    lock.release(b)
+    assert c.words == ["granted"], "whoever was told has cleaned up"
+
+
+def test_the_next_one_is_told_however_late_it_comes() -> None:
+    lock, (a, b) = lock_and_clients(2)
+    lock.want(a)
+    lock.lost(a)
+    lock.want(b)
+    assert b.words == ["granted!"]
+    lock.lost(b)
+    lock.want(b)
+    assert b.words == ["granted!"], "it vanished too, perhaps half way through cleaning up"
+
+
+def test_one_that_waited_and_vanished_leaves_nothing_behind() -> None:
+    lock, (a, b, c) = lock_and_clients(3)
+    for client in (a, b, c):
+        lock.want(client)
+    lock.lost(b)
+    lock.lost(b)
+    lock.release(a)
+    assert (b.words, c.words) == ([], ["granted"])
+
+
+def test_a_lock_can_be_given_back_unclean() -> None:
+    lock, (a, b, c) = lock_and_clients(3)
+    lock.want(a)
+    lock.release(a, unclean=True)
+    for client in (b, c):
+        lock.want(client)
+    lock.release(b)
+    assert (b.words, c.words) == (["granted!", "wanted"], ["granted"])
+    lock.release(b, unclean=True)
+    lock.release(c)
+    lock.want(b)
+    assert b.words == ["granted"], "who does not hold it has no say"
+
+
+def test_a_gang_tells_its_state() -> None:
+    assert Gang().state() == {"t": "gang", "epoch": 0, "broken": ""}
+    assert Gang(3, broken="rank 1 ended").state() == {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
+
+
+def test_a_port_is_kept_for_the_one_who_listens_on_it() -> None:
+    port = Port("127.0.0.1")
+    others = [Port("127.0.0.1") for _ in range(50)]
+    assert port.number not in {other.number for other in others}
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", port.number))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port.number), timeout=5):
+            pass
+
+
+def listens_at(number: int) -> bool:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", number))
+        server.listen()
+        return True
+
+
+def free(number: int) -> bool:
+    with socket.socket() as stranger:
+        try:
+            stranger.bind(("127.0.0.1", number))
+        except OSError:
+            return False
+        return True
+
+
+def test_ports_in_a_row_are_kept_for_the_plugins_after_the_first() -> None:
+    port = Port("127.0.0.1", 12)
+    row = range(port.number, port.number + 12)
+    others = [Port("127.0.0.1", 12) for _ in range(20)]
+    assert not {number for other in others for number in range(other.number, other.number + 12)} & set(row)
+    assert all(listens_at(number) for number in row)
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", row[5]))
+    port.close()
+    assert any(free(number) for number in row)  # the others may be somebody's already
+
+
+def test_where_no_row_is_free_the_first_port_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Port, "_hold_behind", lambda self, count: False)
+    assert listens_at(Port("127.0.0.1", 12).number)
+
+
+def test_a_port_of_an_address_of_the_newer_kind() -> None:
+    try:
+        port = Port("::1")
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1: {error}")
+    assert port.number > 0

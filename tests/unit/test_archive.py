@@ -1,0 +1,198 @@
+"""What the client keeps of a pool: logs byte for byte, the events, and where a run's part of them is."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core import events as ev
+from skyward_core.archive import Archive, Journal, log_ranges, merged, read_log, replay
+from skyward_core.errors import UsageError
+from skyward_core.ledger import Ledger
+from skyward_core.outcome import Outcome
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def archive() -> Iterator[Archive]:
+    archive = Archive("p.t1")
+    yield archive
+    archive.close()
+
+
+def test_log_bytes_land_where_they_belong(archive: Archive, world: Path) -> None:
+    data = random.Random(5).randbytes(300_000)
+    for at in range(0, len(data), 7919):
+        archive.write("r003.out", at, data[at : at + 7919])
+    archive.write("r003.err", 0, b"oops\n")
+    folder = world / "pools" / "p.t1" / "logs"
+    assert (folder / "r003.out").read_bytes() == data
+    assert archive.cursors == {"r003.out": len(data), "r003.err": 5}
+    assert archive.tail("r003.out", 1000) == data[-1000:]
+    assert archive.tail("r003.err", 1000) == b"oops\n"
+
+
+def test_what_came_since_cursors_is_read_in_pieces(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_core.archive.PIECE", 4)
+    for name, data in (("r000.out", b"0123456789"), ("r001.err", b"new"), ("r002.out", b"old")):
+        archive.write(name, 0, data)
+    pieces = list(archive.since({"r000.out": 3, "r002.out": 3}))
+    assert pieces == [("r000.out", 3, b"3456"), ("r000.out", 7, b"789"), ("r001.err", 0, b"new")]
+
+
+def test_whoever_comes_next_goes_on_at_the_cursor(archive: Archive) -> None:
+    archive.write("r000.out", 0, b"first half, ")
+    with_two = Archive("p.t1")
+    assert with_two.cursors == {"r000.out": 12}
+    with_two.write("r000.out", 12, b"second half")
+    archive.write("r000.out", 12, b"second half")  # both clients are sent the same bytes
+    assert archive.tail("r000.out", 99) == b"first half, second half"
+    with_two.close()
+
+
+def test_a_log_cannot_leave_its_folder(archive: Archive, world: Path) -> None:
+    archive.write("../../escaped.out", 0, b"x")
+    assert not list(world.glob("escaped*"))
+    assert (archive.logs / "escaped.out").exists()
+
+
+def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays(archive: Archive) -> None:
+    archive.write("r000.out", 0, b"x" * 10)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            archive.write("r000.out", 10, b"y" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert archive.cursors == {"r000.out": 10}
+    archive.write("r000.out", 10, b"y" * 5000)
+    assert archive.tail("r000.out", 9999) == b"x" * 10 + b"y" * 5000
+
+
+# -- the journal -------------------------------------------------------------------------------------------------
+
+EVENTS: list[ev.Event] = [
+    ev.PoolState(pool="p", at=1.0, state="up"),
+    ev.RunOpened(pool="p", at=2.0, run="r", function="f", kind="broadcast", total=1),
+    ev.RankEnded(pool="p", at=3.0, run="r", outcome=Outcome(0, 0, 0, "returned")),
+]
+
+
+def test_events_come_back_in_order(archive: Archive) -> None:
+    for event in EVENTS:
+        archive.note(event)
+    assert list(replay(archive.folder)) == []
+    archive.flush()
+    assert list(replay(archive.folder)) == EVENTS
+
+
+def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
+    path = world / "events.jsonl"
+    first, second = Journal(path), Journal(path)
+    second.add(EVENTS[1])
+    first.add(EVENTS[0])
+    second.close()
+    first.close()
+    assert list(replay(world)) == EVENTS[:1]
+    third = Journal(path)
+    third.add(EVENTS[2])
+    third.close()
+    assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
+
+
+def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path) -> None:
+    path = world / "events.jsonl"
+    lines = [json.dumps(ev.to_json(event)) + "\n" for event in EVENTS]
+    path.write_text(lines[0] + lines[1][:25])
+    assert list(replay(world)) == EVENTS[:1]
+    journal = Journal(path)
+    journal.add(EVENTS[2])
+    journal.close()
+    assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
+
+
+def test_news_after_the_end_is_passed_over(world: Path) -> None:
+    journal = Journal(world / "events.jsonl")
+    journal.add(EVENTS[0])
+    journal.close()
+    journal.add(EVENTS[1])
+    journal.flush()
+    assert list(replay(world)) == EVENTS[:1]
+
+
+def test_a_pool_without_a_journal_has_no_events(world: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(replay(world / "nowhere"))
+
+
+# -- a run's part ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ledger(archive: Archive) -> Iterator[Ledger]:
+    """A pool with two runs on two ranks; rank 0 ran two tasks of the second, side by side."""
+    ledger = Ledger()
+    ledger.intend("t1", "p", {}, {})
+    archive.write("r000.out", 0, b"setup\none\ntwo and three\n")
+    archive.write("r001.out", 0, b"ONE\n")
+    archive.write("r000.err", 0, b"warning\n")
+    for run in ("r1", "r2"):
+        ledger.record(opened=[("t1", run, "f", "broadcast", 2, 1.0)])
+    first = {"r000.out": [6, 10], "r000.err": [0, 8]}
+    ledger.record(
+        outcomes=[
+            ("r1", Outcome(0, 0, 0, "returned"), first),
+            ("r1", Outcome(1, 1, 1, "returned"), {"r001.out": [0, 4], "r001.err": [0, 0]}),
+            ("r2", Outcome(0, 0, 0, "returned"), {"r000.out": [10, 18]}),
+            ("r2", Outcome(1, 0, 0, "returned"), {"r000.out": [14, 24]}),
+        ]
+    )
+    yield ledger
+    ledger.close()
+
+
+def test_what_a_rank_printed_in_a_run(ledger: Ledger) -> None:
+    assert read_log(ledger, "r1", 0) == b"one\n"
+    assert read_log(ledger, "r1", 0, "err") == b"warning\n"
+    assert read_log(ledger, "r1", 1) == b"ONE\n"
+    assert read_log(ledger, "r1", 1, "err") == b""
+    assert read_log(ledger, "r1", 7) == b""
+
+
+def test_tasks_that_ran_side_by_side_are_not_doubled(ledger: Ledger) -> None:
+    assert read_log(ledger, "r2", 0) == b"two and three\n"
+
+
+def test_where_the_logs_of_a_run_are(ledger: Ledger, archive: Archive) -> None:
+    folder, ranges = log_ranges(ledger, "r1")
+    assert folder == archive.logs
+    assert ranges == {0: {"r000.out": [(6, 10)], "r000.err": [(0, 8)]}, 1: {"r001.out": [(0, 4)]}}
+
+
+def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: Archive) -> None:
+    (archive.logs / "r000.out").unlink()
+    assert read_log(ledger, "r1", 0) == b""
+
+
+def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
+    with pytest.raises(UsageError, match=r"no run 'nope' in the ledger; skyward-tui ls"):
+        read_log(ledger, "nope", 0)
+
+
+def test_ranges_merge() -> None:
+    assert merged([(5, 9), (0, 3), (3, 5), (20, 30), (21, 22)]) == [(0, 9), (20, 30)]
+    assert merged([]) == []

@@ -1,0 +1,100 @@
+"""What an agent remembers of calls and runs, and what it forgets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from skyward_core.agent.calls import RECORDS, Call, Register
+
+
+def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:
+    return Call(run, index, {"name": "f", "kind": kind, "total": 4} | header, b"body", None)
+
+
+def outcome(index: int, kind: str = "returned") -> dict[str, Any]:
+    return {"t": "outcome", "i": index, "kind": kind}
+
+
+def test_calls_are_found_by_run_and_index() -> None:
+    register = Register()
+    a, b, c = call("r1", 0), call("r1", 1), call("r2", 0)
+    assert [register.add(each) for each in (a, b, c)] == [True, False, True]
+    assert register.calls == {("r1", 0): a, ("r1", 1): b, ("r2", 0): c}
+    assert register.of_run("r1") == [a, b]
+    assert register.some("r1", [1, 7]) == [b]
+    assert register.of_run("r9") == register.some("r9", [0]) == []
+    assert register.active == 3
+
+
+def test_an_ended_call_waits_to_be_acknowledged() -> None:
+    register, one = Register(), call("r1", 0)
+    register.add(one)
+    register.records["r1"].began[0] = {"t": "began"}
+    register.end(one, outcome(0))
+    assert register.calls == {("r1", 0): one}
+    assert (one.outcome, one.body) == (outcome(0), b""), "what it was asked with is not needed any more"
+    assert register.active == 0
+    record = register.records["r1"].to_json()
+    assert (record["outcomes"], record["began"], record["active"]) == ([outcome(0)], [], 0)
+    register.drop(one)
+    assert register.calls == {}
+    assert register.of_run("r1") == []
+    assert list(register.records) == ["r1"]
+
+
+def test_a_record_tells_who_comes_later() -> None:
+    register = Register()
+    for index in range(2):
+        register.add(call("r1", index))
+    register.end(register.calls["r1", 1], outcome(1, "raised"))
+    record = register.records["r1"].to_json()
+    assert (record["run"], record["function"], record["kind"], record["total"]) == ("r1", "f", "broadcast", 4)
+    assert (record["outcomes"], record["active"]) == ([outcome(1, "raised")], 1)
+
+
+def test_a_large_gather_is_remembered_by_its_failures() -> None:
+    register = Register()
+    for index in range(5000):
+        one = call("r1", index, "gather")
+        register.add(one)
+        register.end(one, outcome(index, "raised" if index in (7, 4999) else "returned"))
+        register.drop(one)
+    record = register.records["r1"]
+    assert sorted(record.outcomes) == [7, 4999]
+    assert record.returned == 4998
+
+
+def test_only_so_many_runs_are_remembered_and_every_active_one() -> None:
+    register = Register()
+    busy = call("busy", 0)
+    register.add(busy)
+    for number in range(2 * RECORDS):
+        one = call(f"r{number}", 0)
+        register.add(one)
+        register.end(one, outcome(0))
+        register.drop(one)
+    assert len(register.records) == RECORDS
+    assert "busy" in register.records
+    assert f"r{2 * RECORDS - 1}" in register.records
+    assert "r0" not in register.records
+    register.end(busy, outcome(0))
+
+
+def test_what_a_call_says_of_itself() -> None:
+    assert call("r", 2).key == ("r", 2)
+    assert call("r", 0, gang=True).gang
+    assert not call("r", 0).gang
+    assert call("r", 0, timeout=5).timeout == 5
+    assert call("r", 0).timeout is None
+
+
+async def test_a_disarmed_call_has_no_timers() -> None:
+    fired: list[int] = []
+    one = call("r", 0)
+    one.timers.append(asyncio.get_running_loop().call_later(0, fired.append, 1))
+    one.disarm()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert fired == []
+    assert one.timers == []

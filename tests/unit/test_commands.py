@@ -1,0 +1,310 @@
+"""Commands without pools: what they print, and what they end with when a teardown cannot be verified."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from skyward_core import exits
+from skyward_core.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
+from skyward_core.events import NodePhase
+from skyward_core.ledger import Receipt
+from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.payload import Blob, Task
+from skyward_core.providers.local import Local
+from skyward_core.spec import PoolSpec
+from skyward_core.views import PoolView, RunView, TaskView
+from skyward_tui.commands import manage, reach
+from skyward_tui.commands.console import Console, LogPrinter, shown
+from skyward_tui.commands.follow import Follower, Interrupted
+from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json, run_table
+from skyward_tui.commands.run import _Job
+
+# What is printed
+
+
+def printed(*chunks: tuple[int, str, bytes], **options: bool) -> bytes:
+    sink = io.BytesIO()
+    printer = LogPrinter(sink, **options)
+    for chunk in chunks:
+        printer.feed(*chunk)
+    printer.finish()
+    return sink.getvalue()
+
+
+def test_lines_are_whole_whatever_the_chunks() -> None:
+    chunks = [
+        (0, "out", b"a"),
+        (1, "out", b"x\ny"),
+        (0, "err", b"e\n"),
+        (0, "out", b"b\n\nc"),
+        (0, "out", b""),
+    ]
+    assert printed(*chunks) == b"r001| x\nr000| e\nr000| ab\nr000| \nr000| c\nr001| y\n"
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_no_byte_is_lost_or_changed_on_the_way_to_a_pipe(cut: int) -> None:
+    data = b"\x1b]0;t\x07\r\x00\xff\n\n" + bytes(range(256)) + b"\ntail"
+    chunks = [(7, "out", data[i : i + cut]) for i in range(0, len(data), cut)]
+    assert printed(*chunks) == b"".join(b"r007| " + line + b"\n" for line in data.split(b"\n"))
+
+
+def test_prefixes_are_coloured_by_rank_and_can_be_left_out() -> None:
+    assert printed((1, "out", b"x\n"), color=True) == b"\x1b[33mr001| \x1b[0mx\n"
+    assert printed((1, "out", b"x\ny"), prefix=False) == b"x\ny\n"
+
+
+@pytest.mark.parametrize(
+    "line, safe",
+    [
+        (b"plain \xc3\xa9\t.", b"plain \xc3\xa9\t."),
+        (b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m"),
+        (b"a\x1b[2Jb\x1b[10;3Hc\x1b[?25ld", b"abcd"),
+        (b"a\x1b]52;c;aGk=\x07b\x1b]0;title\x1b\\c", b"abc"),
+        (b"a\x1bcb\x1b(0c", b"abc"),
+        (b"bell\x07back\x08nul\x00", b"bellbacknul"),
+        (b" 10%\r 50%\r100%", b"100%"),
+        (b"done\r", b"done"),
+    ],
+)
+def test_what_reaches_a_terminal_is_safe(line: bytes, safe: bytes) -> None:
+    assert shown(line) == safe
+    expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in line else b"\n")
+    assert printed((0, "out", line + b"\n"), terminal=True) == expected
+
+
+def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
+    assert shown(b"x" * 70_000).endswith(" … [4,464 more bytes in the log file]".encode())
+    assert len(printed((0, "out", b"x" * 70_000))) == 70_007
+
+
+# Reports
+
+
+def a_run(*outcomes: Outcome, state: str = "done", cause: RootCause | None = None) -> RunView:
+    view = RunView("r1", "p", "train", "broadcast", len(outcomes), 0.0, state=state, root_cause=cause)
+    view.tasks = {o.index: TaskView(o.index, o.rank, o.node, o.kind, outcome=o) for o in outcomes}
+    return view
+
+
+def returned(rank: int, value: Any) -> Outcome:
+    return Outcome(rank, rank, rank // 2, "returned", 1.5, Summary("dict", str(value), value, True, 10))
+
+
+FAILED = Outcome(1, 1, 0, "raised", 0.25, error=ErrorInfo("ValueError", "bad\nvery", "Traceback:\n  here\n"))
+
+
+def test_a_value_that_is_no_json_is_summarised() -> None:
+    tensor = Outcome(0, 0, 0, "returned", 1.0, Summary("Tensor", "tensor(3)", size=99))
+    waiting = RunView("r1", "p", "train", "broadcast", 2, 0.0)
+    waiting.tasks = {0: TaskView(0, 0, 0, "returned", outcome=tensor), 1: TaskView(1, 1, 0, "running")}
+    ranks = run_json(waiting)["ranks"]
+    assert ranks[0]["value"] == {"type": "Tensor", "text": "tensor(3)", "size": 99}
+    assert ranks[1] == {
+        "rank": 1, "node": 0, "outcome": "running", "seconds": None, "value": None, "error": None,
+    }  # fmt: skip
+
+
+def test_tables_and_failures_in_words() -> None:
+    run = a_run(returned(0, {"loss": 1.0}), FAILED, state="failed", cause=RootCause.of(FAILED))
+    assert [line for line, _ in run_table(run)] == [
+        "rank  node  outcome     time    result",
+        "r000  n0    ✓ returned  1.5 s   {'loss': 1.0}",
+        "r001  n0    ✗ raised    250 ms  ValueError: bad",
+    ]
+    assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
+    assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value: mean 2 ± 1, 1 … 3, sum 4 of 2"]
+
+
+@pytest.mark.parametrize(
+    "error, status",
+    [
+        (ScriptError("x"), 2),
+        (ScriptFailed("x"), 1),
+        (PoolError("x"), 1),
+        (TeardownError("x"), 3),
+        (KeyboardInterrupt(), 130),
+        (ValueError("x"), 1),
+        (RunError("x", run="r", function="f", outcomes={}, root_cause=RootCause(0, "exited", "", "", 9)), 9),
+        (RunError("x", run="r", function="f", outcomes={}, root_cause=RootCause(0, "exited", "", "", 0)), 1),
+        (RunError("x", run="r", function="f", outcomes={}, root_cause=RootCause(0, "raised", "", "")), 1),
+    ],
+)
+def test_exit_status_of_errors(error: BaseException, status: int) -> None:
+    assert exits.of_error(error) == status
+
+
+# Runs and teardowns, with a session that does as it is told
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    if isinstance(value, Exception):
+        future.set_exception(value)
+    else:
+        future.set_result(value)
+    return future
+
+
+class Session:
+    """Pool "p" with a run that ends as given; a running one ends when cancelled, a pool created as None never.
+
+    ``signals``: those that reach this process at a call.
+    """
+
+    def __init__(
+        self,
+        run: RunView | None = None,
+        receipt: Any = None,
+        created: Any = "up",
+        signals: dict[str, signal.Signals] | None = None,
+    ) -> None:
+        self.run, self.receipt, self.created, self.signals = run, receipt, created, signals or {}
+        self.calls: list[str] = []
+        self.view = PoolView("p", state="up")
+        self.notice = ""
+        self.ended: Future[RunView] = Future()
+
+    def _called(self, what: str) -> None:
+        self.calls.append(what)
+        if what in self.signals:
+            signal.raise_signal(self.signals[what])
+
+    def pools(self) -> list[PoolView]:
+        return [self.view]
+
+    def create(self, spec: PoolSpec) -> Future[Any]:
+        self._called("create")
+        return Future() if self.created is None else done(self.created)
+
+    def subscribe(self, *_: Any, missed: bool = False) -> Future[Any]:
+        return done(None)
+
+    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[Any]:
+        self._called("launch")
+        return done(self.run)
+
+    def wait(self, pool: str, run: str) -> Future[Any]:
+        assert self.run is not None
+        self._called("wait")
+        if self.run.state != "running":
+            self.ended.set_result(self.run)
+        return self.ended
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        self._called("cancel")
+        if self.run is not None:
+            self.run.state = "cancelled"
+            self.ended.set_result(self.run)
+        return done(None)
+
+    def down(self, pool: str) -> Future[Any]:
+        self._called("down")
+        return done(self.receipt)
+
+    def detach(self) -> None:
+        self._called("detach")
+
+
+GONE = Receipt("p", 1, (0,), (), 0.1)
+LEFT = Receipt("p", 2, (0,), ("i-0abc",), 60.0)
+TASK = Task("train", Blob("", 0, b""), Blob("", 0, b""))
+SPEC = PoolSpec(name="p", provider=Local())
+
+
+def execute(session: Any, *, keep: bool = False, ours: bool = True) -> int:
+    job = _Job(session, Console(as_json=True), "p", ours=ours, keep=keep)
+    with job.follower.signals():
+        return job.execute(SPEC if ours else None, TASK, one=False, detach=False)
+
+
+def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(returned(0, 1)), LEFT)
+    assert execute(session) == 3
+    out, err = capfd.readouterr()
+    assert "may still run and cost money" in err
+    assert "i-0abc" in err
+    assert json.loads(out)["receipt"]["unaccounted"] == ["i-0abc"]
+
+
+def test_a_teardown_that_fails_is_unverified(capfd: pytest.CaptureFixture[str]) -> None:
+    assert execute(Session(a_run(returned(0, 1)), PoolError("no answer"))) == 3
+    assert "error: no answer" in capfd.readouterr().err
+
+
+def test_a_pool_that_is_not_ours_stays(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(returned(0, 1)), GONE)
+    assert execute(session, ours=False) == 0
+    assert session.calls == ["launch", "wait"]
+
+
+def test_a_pool_that_cannot_come_up_is_taken_down_even_if_it_were_kept(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    session = Session(None, GONE, created=PoolError("no machines"))
+    assert execute(session, keep=True) == 1
+    assert session.calls == ["create", "down"]
+    assert json.loads(capfd.readouterr().out)["error"]["message"] == "no machines"
+
+
+def test_a_signal_while_the_pool_comes_up_takes_it_down(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(None, GONE, created=None, signals={"create": signal.SIGTERM})
+    assert execute(session, keep=True) == 130
+    assert session.calls == ["create", "down"]
+
+
+def test_a_signal_cancels_and_a_kept_pool_stays(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(state="running"), signals={"wait": signal.SIGINT})
+    assert execute(session, keep=True) == 130
+    assert session.calls == ["create", "launch", "wait", "cancel"]
+
+
+def test_two_signals_take_the_pool_down_though_it_was_to_be_kept(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(state="running"), GONE, signals={"wait": signal.SIGINT, "cancel": signal.SIGINT})
+    assert execute(session, keep=True) == 130
+    assert session.calls == ["create", "launch", "wait", "cancel", "down"]
+
+
+def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(returned(0, 1)), GONE, signals={"down": signal.SIGINT})
+    assert execute(session) == 0
+    out, err = capfd.readouterr()
+    assert "this must finish" in err
+    assert json.loads(out)["receipt"]["gone"] == [0]
+
+
+def test_ignored_signals_stay_ignored(capfd: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Follower(Console()).signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    follower = Follower(Console())
+    follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
+    follower.wait(done(None))
+    assert capfd.readouterr().err == "n2 running: no capacity\n"
+
+
+@pytest.mark.parametrize("receipt, status", [(GONE, 0), (LEFT, 3), (PoolError("no answer"), 3)])
+def test_down_ends_with_the_truth(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
+) -> None:
+    monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
+    monkeypatch.setattr(manage, "up", lambda session, names: list(names))
+    assert manage.down(("p",), False, True, Console(as_json=True)) == status
+    found = json.loads(capfd.readouterr().out)["receipts"]
+    assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
+
+
+def test_interrupted_tells_which_signal() -> None:
+    assert Interrupted(signal.SIGTERM).number == signal.SIGTERM

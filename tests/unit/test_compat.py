@@ -1,0 +1,89 @@
+"""The older names: each does what it did, and warns once, naming the new one."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import skyward_core as sky
+from skyward_core import compat
+from skyward_core.errors import UsageError
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr(compat, "_warned", set())
+
+
+def test_compute_is_function_bare_and_with_arguments():
+    with pytest.warns(FutureWarning, match=r"sky\.compute is the older name; write @sky\.function") as caught:
+
+        @sky.compute
+        def bare():
+            return 1
+
+    assert [warning.filename for warning in caught] == [__file__]
+    assert type(bare) is type(sky.function(lambda: 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+
+        @sky.compute(timeout=5)
+        def limited():
+            return 1
+
+    assert limited.timeout == 5
+
+
+@pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.compute"])
+def test_compute_works_whatever_was_imported_first(first):
+    code = f"import skyward_core as sky\n{first}\nassert sky.compute(len).local([1]) == 1\nassert sky.Compute"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+def test_a_pools_pip_goes_into_its_image():
+    image = sky.Image(pip=["a"], env={"A": "1"})
+    with pytest.warns(FutureWarning) as caught:
+        pool = compat.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
+    said = [str(warning.message) for warning in caught]
+    assert said[0] == "sky.ComputePool is the older name; write sky.Compute"
+    assert "sky.Image(pip=[...], env={...})" in said[1]
+    assert isinstance(pool, sky.Compute)
+    assert pool.spec.image.pip == ("a", "b")
+    assert pool.spec.image.env == {"A": "1", "B": "2"}
+    assert str(pool.spec.accelerator) == "A100:2"
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
+    pool = compat.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
+    assert [plugin.name for plugin in pool.spec.plugins] == ["mig"]
+    assert pool.spec.ranks_per_node == 2
+    assert compat.ComputePool(accelerator="A100").spec.ranks_per_node == 1
+
+
+def test_accelerators_by_maker():
+    with pytest.warns(FutureWarning, match=r"write sky\.accelerators\.A100\(\)"):
+        assert sky.NVIDIA.A100 == sky.accelerators.A100
+    with pytest.warns(FutureWarning, match=r"sky\.Accelerator\.NVIDIA\.H100"):
+        assert sky.Accelerator.NVIDIA.H100(count=8) == sky.accelerators.H100(count=8)
+    assert "A100" in dir(sky.NVIDIA)
+    with pytest.raises(AttributeError, match="not made by NVIDIA"):
+        sky.NVIDIA.MI300X  # noqa: B018
+    with pytest.raises(AttributeError, match=r"write sky\.accelerators\.RTX_4090$"):
+        sky.AMD.RTX_4090  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean"):
+        sky.NVIDIA.A10O  # noqa: B018
+
+
+def test_a_provider_that_is_not_there_yet():
+    with pytest.raises(UsageError, match="--provider local"):
+        sky.Compute(provider=sky.AWS(region="eu-west-1"))
+
+
+@pytest.mark.parametrize("name", ["torch", "keras", "jax", "tensorflow", "transformers"])
+def test_integrations_off_a_pool_do_no_harm(name):
+    with pytest.warns(FutureWarning, match=rf"sky\.integrations\.{name} .*sky\.plugins\."):
+        decorate = getattr(sky.integrations, name)()
+    task = decorate(sky.function(lambda: 7))
+    assert type(task) is type(sky.function(lambda: 7))

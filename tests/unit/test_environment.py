@@ -1,0 +1,301 @@
+"""Image environments: skipped, made once, reused, rebuilt after a half-made one; real installers, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from skyward_core.transport import environment
+
+NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> dict[str, str]:
+    """Variables that have the installers take packages from a folder, which holds skytiny 1.0 and 2.0."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for version in ("1.0", "2.0"):
+        files = {
+            "skytiny.py": f"VERSION = {version!r}\n",
+            f"skytiny-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: skytiny\nVersion: {version}\n",
+            f"skytiny-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = (
+            "".join(f"{name},sha256={_digest(text)},{len(text)}\n" for name, text in files.items())
+            + f"skytiny-{version}.dist-info/RECORD,,\n"
+        )
+        with zipfile.ZipFile(folder / f"skytiny-{version}-py3-none-any.whl", "w") as archive:
+            for name, text in (files | {f"skytiny-{version}.dist-info/RECORD": record}).items():
+                archive.writestr(name, text)
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "UV_FIND_LINKS": str(folder),
+        "UV_OFFLINE": "1",
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+    }
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+class Lines(list[str]):
+    def __call__(self, line: str) -> None:
+        self.append(line)
+
+
+def ensure(image: dict[str, Any], root: Path, env: dict[str, str]) -> tuple[str, Lines]:
+    lines = Lines()
+    return environment.ensure(image, root, env, "", lines), lines
+
+
+def version_in(python: str) -> str:
+    done = subprocess.run(
+        [python, "-I", "-c", "import skytiny; print(skytiny.VERSION)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def without_uv(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The variables, and a PATH with the system's tools but no uv."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for tool in ("sh", "cat", "echo"):
+        (folder / tool).symlink_to(shutil.which(tool) or f"/bin/{tool}")
+    return env | {"PATH": str(folder), "HOME": str(tmp_path)}
+
+
+@pytest.fixture(autouse=True)
+def no_other_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "EXTRA_PATH", ())
+
+
+def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
+    python, lines = ensure(
+        {"pip": ["cloudpickle>=3", "pytest", "skynothing; python_version < '3'"]}, tmp_path, {}
+    )
+    assert python == sys.executable and not list(tmp_path.iterdir())
+    assert lines == ["the interpreter has everything already"]
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
+)
+def test_what_it_lacks_is_seen(requirement: str) -> None:
+    assert environment._lacking(sys.executable, [requirement]) == [requirement]
+
+
+def test_extras_are_looked_into() -> None:
+    assert environment._lacking(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
+    lacking = environment._lacking(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
+    assert lacking and all("docs" in text for text in lacking)
+
+
+@pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
+def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) -> None:
+    env = wheels if uv else without_uv(wheels, tmp_path)
+    image = {"pip": ["skytiny==1.0"], "setup": ['echo done >> "$HOME_OF_TEST/setup.txt"; echo said by setup']}
+    env |= {"HOME_OF_TEST": str(tmp_path)}
+    root = tmp_path / "root"
+    root.mkdir()
+    python, lines = ensure(image, root, env)
+    assert Path(python).is_relative_to(root) and version_in(python) == "1.0"
+    assert "said by setup" in lines and any("skytiny" in line for line in lines)
+    again, said = ensure(image, root, env)
+    assert again == python and len(said) == 1
+    assert (tmp_path / "setup.txt").read_text() == "done\n"
+
+    # A half-made environment, as a power cut leaves it, is made anew.
+    folder = Path(python).parents[1]
+    (folder / ".made").unlink()
+    (folder / "bin" / "python").unlink()
+    assert version_in(ensure(image, root, env)[0]) == "1.0"
+
+
+def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
+    python, _ = ensure({"setup": [f"echo hi > {tmp_path}/file"]}, tmp_path, {})
+    assert python == sys.executable and (tmp_path / "file").read_text() == "hi\n"
+
+
+def test_the_key_follows_the_content_and_no_secret() -> None:
+    one = environment.key({"pip": ["a"], "env": {"TOKEN": "x"}}, "/usr/bin/python")
+    assert one == environment.key({"pip": ["a"], "env": {"TOKEN": "y"}}, "/usr/bin/python")
+    assert (
+        one
+        != environment.key({"pip": ["b"]}, "/usr/bin/python")
+        != environment.key({"pip": ["b"]}, "/opt/python")
+    )
+
+
+def test_a_failing_install_says_what_the_installer_said(tmp_path: Path, wheels: dict[str, str]) -> None:
+    with pytest.raises(environment.EnvironmentFailed, match=r"(?s)install failed with exit code .*skytiny"):
+        ensure({"pip": ["skytiny==9.9"]}, tmp_path, wheels)
+    assert not list(tmp_path.glob("env-*/.made"))
+
+
+def test_two_at_once_make_it_once(tmp_path: Path) -> None:
+    image = {"setup": [f"echo made >> {tmp_path}/count; sleep 0.2"]}
+    said: list[Lines] = []
+    threads = [threading.Thread(target=lambda: said.append(ensure(image, tmp_path, {})[1])) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "count").read_text() == "made\n"
+    assert any("waiting for it" in line for lines in said for line in lines)
+
+
+def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dict[str, str]) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    seen = tmp_path / "seen"
+    (tools / "uv").write_text(
+        f'#!/bin/sh\necho "$@" >> {seen}\ncat >> {seen}\necho "UV_INDEX=$UV_INDEX" >> {seen}.env\n'
+        'for a; do case $a in *pyproject.toml) cat "$a" >> '
+        f"{seen};; esac; done\n"
+    )
+    (tools / "uv").chmod(0o755)
+    url = "https://me:token@pypi.example/simple"
+    image = {"pip": ["skytiny", "other"], "pip_indexes": [{"url": url, "packages": ["skytiny"]}]}
+    ensure(image, tmp_path, {"PATH": f"{tools}:{os.environ['PATH']}"})
+    assert "token" not in seen.read_text() and f"={url}" in Path(f"{seen}.env").read_text()
+    assert '"skytiny" = { index = "image0" }' in seen.read_text()
+
+
+def test_apt_needs_a_host_that_has_it(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(environment.EnvironmentFailed, match="Debian or Ubuntu"):
+        ensure({"apt": ["no-such-package"]}, tmp_path, {"PATH": str(empty)})
+
+
+BACKEND = """
+import os, pathlib, sys, zipfile
+def ancestors():
+    pid = os.getpid()
+    while pid > 1:
+        yield f"/proc/{pid}/cmdline"
+        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def note():
+    with open(os.environ["SEEN"], "ab") as seen:
+        seen.writelines(pathlib.Path(path).read_bytes() + b"\\n" for path in ancestors())
+def build_wheel(folder, settings=None, metadata=None):
+    note()
+    name = "NAME-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("NAME.py", "")
+        for part, text in (
+            ("METADATA", "Metadata-Version: 2.1\\nName: NAME\\nVersion: 1.0\\n"),
+            ("WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"),
+            ("RECORD", ""),
+        ):
+            wheel.writestr(f"NAME-1.0.dist-info/{part}", text)
+    return name
+"""
+
+
+def source_archive(name: str, needs: str) -> bytes:
+    """A source distribution whose build writes down the command lines of everything above it."""
+    project = f'[build-system]\nrequires = [{needs}]\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        files = {"pyproject.toml": project, "backend.py": BACKEND.replace("NAME", name), "PKG-INFO": metadata}
+        for path, text in files.items():
+            info = tarfile.TarInfo(f"{name}-1.0/{path}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return packed.getvalue()
+
+
+@pytest.fixture
+def private_index() -> Iterator[str]:
+    """The address, without credentials, of an index that only "me" with the password may read."""
+    archives = {
+        "skymade": source_archive("skymade", '"skyneeded"'),
+        "skyneeded": source_archive("skyneeded", ""),
+    }
+    wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = next((name for name in archives if f"/{name}" in self.path), "")
+            allowed = self.headers.get("Authorization") == wanted
+            self.send_response(401 if not allowed else 200 if name else 404)
+            if not allowed:
+                self.send_header("WWW-Authenticate", 'Basic realm="private"')
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            if allowed and self.path.endswith(".tar.gz"):
+                self.wfile.write(archives[name])
+            elif allowed and name:
+                self.wfile.write(f'<a href="/files/{name}-1.0.tar.gz">{name}-1.0.tar.gz</a>'.encode())
+
+        def log_message(self, *args: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+        thread.join()
+
+
+PASSWORD = 'hush "hush" \\ hush'
+
+
+@pytest.mark.parametrize("uv", [False, pytest.param(True, marks=NEEDS_UV)])
+def test_credentials_of_an_index_are_on_no_command_line_and_in_no_line(
+    tmp_path: Path, private_index: str, uv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    address = f"http://me:{quote(PASSWORD)}@{private_index}"
+    env = {
+        "SEEN": str(tmp_path / "seen"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": address,
+        "PIP_NO_CACHE_DIR": "1",
+        "UV_NO_CACHE": "1",
+        "UV_DEFAULT_INDEX": address,
+        "UV_NO_CONFIG": "1",
+    }
+    if not uv:
+        env = without_uv(env, tmp_path)
+    image = {"pip": ["skymade"], "pip_indexes": [{"url": address}], "setup": ['cat "$NETRC" || true']}
+    _, lines = ensure(image, tmp_path, env)
+    seen = (tmp_path / "seen").read_bytes()
+    assert b"install" in seen or uv, "the backends saw the installers above them"
+    assert not [line for line in [*lines, repr(seen)] if "hush" in line]
+    with pytest.raises(environment.EnvironmentFailed, match="skyabsent") as caught:
+        ensure(image | {"pip": ["skyabsent"]}, tmp_path, env)
+    assert "hush" not in str(caught.value)
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+    assert left == []
+    assert environment.key(image, "p") == environment.key(
+        image | {"pip_indexes": [{"url": f"http://{private_index}"}]}, "p"
+    )

@@ -1,0 +1,48 @@
+"""Events as JSON, from this version and from others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from skyward_core import events as ev
+from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+
+
+def test_nested_values_come_back_as_they_were() -> None:
+    outcome = Outcome(
+        2,
+        2,
+        1,
+        "raised",
+        1.5,
+        Summary("int", "5", 5, True, 4),
+        ErrorInfo("ValueError", "né\ud800", "Traceback …"),
+    )
+    for event in (
+        ev.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
+        ev.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
+        ev.RunEnded(pool="p", at=1.0, run="r", state="done"),
+        ev.ItemYielded(
+            pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
+        ),
+    ):
+        assert ev.from_json(json.loads(json.dumps(ev.to_json(event)))) == event
+
+
+def test_what_another_version_wrote_can_be_read() -> None:
+    assert ev.from_json({"event": "SomethingNew", "pool": "p"}) is None
+    assert ev.from_json({"pool": "p"}) is None
+    data = ev.to_json(ev.PoolState(pool="p", at=1.0, state="up")) | {"mood": "sunny"}
+    assert ev.from_json(data) == ev.PoolState(pool="p", at=1.0, state="up")
+    del data["detail"]
+    assert ev.from_json(data) == ev.PoolState(pool="p", at=1.0, state="up")
+
+
+def test_an_event_knows_its_time_and_cannot_change() -> None:
+    first = ev.PoolState(pool="p", state="up")
+    assert first.at <= ev.PoolState(pool="p", state="up").at
+    with pytest.raises(FrozenInstanceError):
+        first.state = "gone"  # type: ignore[misc]

@@ -1,0 +1,108 @@
+"""The agent's way to its peers: a process of its own per client, that ends with the client; its death is told."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.agent.config import AgentConfig
+from skyward_core.agent.exchange import Exchange
+from skyward_core.agent.processes import descendants, reap
+from skyward_core.transport.pki import Authority
+
+DATA = b"payload" * 100_000
+NAME = hashlib.blake2b(DATA, digest_size=16).hexdigest()
+
+
+class Client:
+    """What an exchange needs of a client's connection."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    def send(self, header: dict[str, Any]) -> None:
+        self.answers.put_nowait(header)
+
+
+class Node:
+    def __init__(self, folder: Path, number: int, authority: Authority) -> None:
+        self.config = AgentConfig("p", number, 2, str(folder), str(folder / "sock"))
+        self.config.blobs.mkdir(parents=True)
+        self.exchange = Exchange(self.config)
+        self.client = Client()
+        self.papers = authority.issue(number).to_json()
+
+    async def ask(self, **header: Any) -> dict[str, Any]:
+        self.exchange.take(self.client, {"id": 7} | header)  # type: ignore[arg-type]
+        async with asyncio.timeout(20):
+            answer = await self.client.answers.get()
+        assert answer.pop("id") == 7 and answer.pop("t") == "known"
+        return answer
+
+    async def listen(self) -> int:
+        return int((await self.ask(t="peers", **self.papers))["port"])
+
+    def blob(self) -> dict[str, Any]:
+        return {"t": "pull", "hash": NAME, "size": len(DATA)}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Node]:
+    authority = Authority("p")
+    made = [Node(tmp_path / str(number), number, authority) for number in range(2)]
+    (made[0].config.blobs / NAME).write_bytes(DATA)
+    return made
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            reap()
+            await asyncio.sleep(0.005)
+
+
+async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list[Node]) -> None:
+    before = descendants(os.getpid())
+    ports = [await node.listen() for node in nodes]
+    assert len(descendants(os.getpid()) - before) == 2
+    answer = await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]})
+    assert answer == {}
+    assert (nodes[1].config.blobs / NAME).read_bytes() == DATA
+    assert await nodes[1].ask(**nodes[1].blob(), **{"from": None}) == {}  # it has it
+    for node in nodes:
+        node.exchange.leave(node.client)  # type: ignore[arg-type]
+    await until(lambda: descendants(os.getpid()) <= before)
+
+
+async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
+    assert "not there" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
+    port = await nodes[1].listen()
+    missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
+    assert "has not got it" in (await nodes[1].ask(**missing))["error"]
+    nodes[1].exchange.leave(nodes[1].client)  # type: ignore[arg-type]
+
+
+async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Node]) -> None:
+    before = descendants(os.getpid())
+    await nodes[1].listen()
+    (helper,) = descendants(os.getpid()) - before
+    os.kill(helper, signal.SIGSTOP)
+    request = {"t": "pull", "hash": NAME, "size": len(DATA), "from": ["127.0.0.1", 1]}
+    asking = asyncio.create_task(nodes[1].ask(**request))
+    await asyncio.sleep(0)
+    os.kill(helper, signal.SIGKILL)
+    assert "has ended" in (await asking)["error"]
+    assert "has ended" in (await nodes[1].ask(**request))["error"]
+    ports = [await node.listen() for node in nodes]
+    assert await nodes[1].ask(**nodes[1].blob(), **{"from": ["127.0.0.1", ports[0]]}) == {}
+    for node in nodes:
+        node.exchange.leave(node.client)  # type: ignore[arg-type]
+    await until(lambda: descendants(os.getpid()) <= before)

@@ -1,0 +1,141 @@
+"""A call as a value, and the operators that send it somewhere."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.function import Function, PendingFunction, PendingGroup
+
+
+class Pool:
+    """Notes what it is given."""
+
+    def run_one(self, pending: PendingFunction[Any]) -> Any:
+        return ("one", pending.local())
+
+    def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
+        return ["all", pending.local()]
+
+    def run_group(self, group: PendingGroup) -> Any:
+        return tuple(item.local() for item in group.items), group.stream, group.ordered
+
+    def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(pending.local())
+        return future
+
+
+@sky.function
+def add(a: int, b: int = 10) -> int:
+    """Adds."""
+    return a + b
+
+
+@sky.function(timeout=60)
+def slow() -> str:
+    return "slow"
+
+
+@sky.function
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+POOL = Pool()
+
+
+def test_a_call_runs_nothing_and_keeps_its_arguments() -> None:
+    ran = []
+    pending = sky.function(ran.append)(1)
+    assert ran == []
+    assert isinstance(pending, PendingFunction)
+    assert (pending.args, pending.kwargs, pending.timeout, pending.streams) == ((1,), {}, None, False)
+    assert add(1, b=2).kwargs == {"b": 2}
+
+
+def test_operators() -> None:
+    assert add(1) >> POOL == ("one", 11)
+    assert add(1) @ POOL == ["all", 11]
+    assert (add(1) > POOL).result() == 11
+    assert (add(1) & slow()) >> POOL == ((11, "slow"), False, True)
+
+
+def test_groups_grow_from_either_side_and_stay_in_order() -> None:
+    one, two, three = add(1, 0), add(2, 0), add(3, 0)
+    for group in ((one & two) & three, one & (two & three), sky.gather(one, two, three)):
+        assert group >> POOL == ((1, 2, 3), False, True)
+    assert sky.gather() >> POOL == ((), False, True)
+    assert sky.gather(one, stream=True, ordered=False) >> POOL == ((1,), True, False)
+    assert (sky.gather(one, stream=True) & two) >> POOL == ((1, 2), True, True)
+
+
+def test_a_function_stays_what_it_was() -> None:
+    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)
+    assert add.local(1, b=1) == 2
+    assert repr(add) == "<sky.function add>"
+    assert repr(add(1)) == "<add(…) not run yet: use >> or @ with a pool>"
+
+
+def test_names_of_things_that_have_none() -> None:
+    assert sky.function(functools.partial(add.local, 1))().name == "partial"
+    assert sky.function(lambda: 0)().name == "<lambda>"
+
+
+def test_generator_functions_are_seen_through_decorators() -> None:
+    @functools.wraps(count.fn)
+    def wrapped(*args: Any) -> Any:
+        return count.fn(*args)
+
+    assert count(3).streams
+    assert sky.function(wrapped)(3).streams
+    assert not add(1).streams
+
+
+def test_time_limits() -> None:
+    assert slow().timeout == 60
+    pending = add(1).with_timeout(0.5)
+    assert pending.timeout == 0.5
+    assert pending.with_timeout(None).timeout is None
+    assert slow().with_timeout(5).timeout == 5
+    assert slow().timeout == 60, "a value: others are not changed"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, -0.5, float("nan"), "10"])
+def test_time_limits_that_make_no_sense(seconds: Any) -> None:
+    with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
+        sky.function(timeout=seconds)(add.fn)
+    with pytest.raises(ValueError, match="timeout must be more than 0 seconds"):
+        add(1).with_timeout(seconds)
+
+
+@pytest.mark.parametrize("operate", [lambda p, x: p >> x, lambda p, x: p @ x, lambda p, x: p > x])
+def test_something_else_than_a_pool_is_a_clear_error(operate: Any) -> None:
+    for wrong in (4, None, add, sky):
+        with pytest.raises(TypeError, match=r"stands a pool \(with sky.Compute"):
+            operate(add(1), wrong)
+
+
+def test_groups_of_something_else_are_clear_errors() -> None:
+    with pytest.raises(TypeError, match="number 1 is Function"):
+        sky.gather(add(1), add)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        add(1) & 5  # type: ignore[operator]
+    with pytest.raises(TypeError, match="a group runs with >>"):
+        (add(1) & add(2)) @ POOL
+    with pytest.raises(TypeError, match="decorates a function, not int"):
+        sky.function(5)  # type: ignore[call-overload]
+
+
+def test_decorators_of_ours_may_stand_above_or_below() -> None:
+    def loud(fn: Any) -> Any:
+        return lambda *args: str(fn(*args)).upper()
+
+    wrapped = slow.__skyward_wrap__(loud)
+    assert isinstance(wrapped, Function)
+    assert (wrapped.local(), wrapped.timeout) == ("SLOW", 60)

@@ -1,0 +1,130 @@
+"""The guides: their excerpts are the examples' lines, their commands parse, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from skyward_core.plugins import available
+from skyward_core.scripts import find_function, parse_arguments
+from skyward_tui.cli import cli
+
+ROOT = Path(__file__).parents[2]
+GUIDES = ROOT / "docs" / "guides"
+EXAMPLES = ROOT / "skyward_tui" / "examples"
+EXAMPLE_OF = {
+    "huggingface.md": "finetune.py",
+    "jax.md": "jax_mesh.py",
+    "keras.md": "keras_fit.py",
+    "torch.md": "ddp.py",
+}
+
+pages = pytest.mark.parametrize("page", EXAMPLE_OF)
+
+
+def text_of(page: str) -> str:
+    return (GUIDES / page).read_text(encoding="utf-8")
+
+
+def excerpts(text: str) -> list[tuple[str, list[str]]]:
+    """Name of the example, and the lines, of every excerpt that names one."""
+    return [
+        (name, body.splitlines())
+        for name, body in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.S)
+    ]
+
+
+def stray_line(lines: list[str], source: list[str]) -> str | None:
+    """The first line of an excerpt that does not follow in the source; a line ``...`` leaves some out."""
+    at, gap = 0, True
+    for line in lines:
+        if line == "...":
+            gap = True
+            continue
+        if gap and line in source[at:]:
+            at = source.index(line, at)
+        if at >= len(source) or source[at] != line:
+            return line
+        at, gap = at + 1, False
+    return None
+
+
+def commands(text: str) -> list[str]:
+    return re.findall(r"^(skyward-tui .*)$", text, re.M) + re.findall(r"`(skyward-tui [^`\n]+)`", text)
+
+
+def parse(command: str) -> click.Context:
+    """The context of a command line, as click makes it before it runs anything."""
+    _, name, *arguments = shlex.split(command)
+    found = cli.commands.get(name)
+    assert found is not None, f"no command {name}"
+    return found.make_context(name, arguments)
+
+
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(page: Path) -> list[str]:
+    broken = []
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            broken.append(link)
+    return broken
+
+
+def test_there_is_a_guide_for_each_framework() -> None:
+    assert {path.name for path in GUIDES.glob("*.md")} == set(EXAMPLE_OF)
+
+
+@pages
+def test_excerpts_are_lines_of_the_example(page: str) -> None:
+    found = excerpts(text_of(page))
+    assert len(found) >= 3
+    for name, lines in found:
+        assert name == EXAMPLE_OF[page]
+        source = (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
+        assert (stray := stray_line(lines, source)) is None, f"{name} has no such line there: {stray}"
+
+
+@pages
+def test_commands_parse(page: str) -> None:
+    found = commands(text_of(page))
+    assert any("--nodes" in command for command in found)
+    assert any("--hosts" in command for command in found)
+    for command in found:
+        values = parse(command).params
+        assert set(values["plugins"]) <= {plugin.name for plugin in available()}
+        if (script := EXAMPLES / values["target"]).exists():
+            parse_arguments(find_function(script, None), values["arguments"])
+
+
+@pages
+def test_links_resolve(page: str) -> None:
+    assert broken_links(GUIDES / page) == []
+
+
+def test_a_stray_line_is_found() -> None:
+    source = ["a", "b", "c", "d"]
+    assert stray_line(["a", "b", "...", "d"], source) is None
+    assert stray_line(["a", "c"], source) == "c"
+    assert stray_line(["c", "...", "a"], source) == "a"
+    assert stray_line(["d", "e"], source) == "e"
+
+
+def test_a_wrong_command_is_found() -> None:
+    with pytest.raises(click.UsageError):
+        parse("skyward-tui run ddp.py --node-count 4")
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A page, here\n[a](#a-page-here) [b](none.md) [c](#none)\n", encoding="utf-8")
+    assert broken_links(page) == ["none.md", "#none"]

@@ -1,0 +1,145 @@
+"""What is imported where: a node's processes stay light, and a client pays only for what it uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = (
+    "textual",
+    "rich",
+    "pydantic",
+    "boto3",
+    "botocore",
+    "asyncssh",
+    "platformdirs",
+    "click",
+    "numpy",
+    "torch",
+)
+
+
+def loaded_by(code: str, *options: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has loaded after running this."""
+    whole = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\nimport json\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, *options, "-c", whole], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("module", "also_not"),
+    [
+        ("skyward_core", ("cloudpickle", "asyncio", "sqlite3")),
+        ("skyward_core.agent.agent", ("cloudpickle", "sqlite3", "skyward_core.payload", "skyward_core.spec")),
+        ("skyward_core.agent.__main__", ("cloudpickle", "asyncio")),
+        ("skyward_core.agent.worker", ("asyncio", "sqlite3", "skyward_core.spec")),
+        ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
+        ("skyward_core.runtime.output", ("asyncio",)),
+        ("skyward_core.runtime.shard", ("asyncio",)),
+        ("skyward_core.plugins", ("asyncio",)),
+        ("skyward_core.plugins.base", ("asyncio",)),
+        ("skyward_core.wire", ("asyncio",)),
+        ("skyward_core.outcome", ("asyncio",)),
+        ("skyward_core.errors", ("asyncio",)),
+    ],
+)
+def test_modules_of_a_node_load_nothing_heavy(module: str, also_not: tuple[str, ...]) -> None:
+    loaded = loaded_by(f"import {module}", "-I")
+    assert module in loaded
+    assert loaded.isdisjoint({*HEAVY, *also_not})
+
+
+def test_an_agent_needs_nothing_but_the_standard_library() -> None:
+    loaded_by("import skyward_core.agent.__main__, skyward_core.agent.agent", "-I", "-S")
+
+
+def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:
+    loaded_by("import skyward_core.agent.worker, skyward_core.runtime.info", "-I", "-S")
+
+
+def test_the_core_never_knows_the_screens() -> None:
+    core = ROOT / "skyward_core"
+    for path in core.rglob("*.py"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            words = line.split()
+            if words[:1] in (["import"], ["from"]):
+                assert not words[1].startswith(("textual", "rich", "skyward_tui")), f"{path}:{number}"
+
+
+def test_a_pool_of_this_machine_needs_no_cloud_and_no_ssh() -> None:
+    code = "import skyward_core as sky\nsky.Compute(provider=sky.Local(), nodes=2)"
+    loaded = loaded_by(code)
+    assert loaded.isdisjoint({"boto3", "botocore", "asyncssh", "textual", "rich", "numpy", "torch"})
+
+
+def test_the_version_is_said_without_loading_what_says_more() -> None:
+    code = (
+        "from skyward_tui.cli import main\nsys.argv = ['skyward-tui', '--version']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass"
+    )
+    loaded = loaded_by(code)
+    assert loaded.isdisjoint({"textual", "rich", "pydantic", "boto3", "asyncssh", "cloudpickle"})
+
+
+def test_every_name_of_the_api_is_there() -> None:
+    import skyward_core
+
+    for name in skyward_core.__all__:
+        assert getattr(skyward_core, name) is not None
+    assert set(skyward_core.__all__) <= set(dir(skyward_core))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        skyward_core.nonsense  # noqa: B018
+
+
+def lives(process: Path) -> bool:
+    """Whether it runs still; one that has ended may stay in the table for a while."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
+def test_an_agent_stays_small(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sky") as short:
+        folder, socket = tmp_path / "node-0", f"{short}/0.sock"
+        config = {
+            "pool": "p",
+            "node": 0,
+            "nodes": 1,
+            "folder": str(folder),
+            "socket": socket,
+            "path": [str(ROOT)],
+        }
+        code = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom skyward_core.agent.__main__ import main\nmain()"
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code],
+            input=json.dumps(config),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        process = Path(f"/proc/{json.loads(done.stdout)['pid']}")
+        try:
+            resident = int((process / "status").read_text().split("VmRSS:")[1].split()[0])
+            libraries = (process / "maps").read_text()
+        finally:
+            os.kill(int(process.name), signal.SIGTERM)
+            deadline = time.monotonic() + 30
+            while lives(process) and time.monotonic() < deadline:
+                time.sleep(0.01)
+    assert not lives(process)
+    assert resident < 25_000, "kB"
+    assert "libssl" not in libraries

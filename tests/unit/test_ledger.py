@@ -1,0 +1,535 @@
+"""The durable record: old, new, damaged, full, shared, and cut off in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from skyward_core.errors import LedgerError, PoolExistsError
+from skyward_core.ledger import MIGRATIONS, VERSION, Ledger, Receipt
+from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.providers.base import Machine
+
+SPEC = {"nodes": 2}
+LOCAL = {"provider": "local"}
+OUTCOME = Outcome(1, 1, 0, "returned", 0.5, Summary("int", "7", 7, True, 5))
+KILLED = Outcome(0, 0, 0, "exited", 2.0, error=ErrorInfo("RankExit", "SIGKILL \ud800"), signal=9)
+
+
+@pytest.fixture(autouse=True)
+def close_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close whatever ledgers a test opens."""
+    opened: list[Ledger] = []
+    init = Ledger.__init__
+
+    def noted(self: Ledger, path: Path | None = None) -> None:
+        init(self, path)
+        opened.append(self)
+
+    monkeypatch.setattr(Ledger, "__init__", noted)
+    yield
+    for ledger in opened:
+        ledger.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    return Ledger(path)
+
+
+def child(code: str, *args: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# -- what is recorded --------------------------------------------------------------------------------------------
+
+
+def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
+    row = ledger.intend("t1", "fit", LOCAL, SPEC)
+    assert (row.token, row.name, row.provider, row.spec, row.state) == ("t1", "fit", LOCAL, SPEC, "starting")
+    assert (row.pid, row.ended_at, row.receipt, row.key) == (os.getpid(), None, None, "fit.t1")
+    machines = [Machine(f"m{i}", i, "a", "b", extra={"folder": f"/x/{i}"}) for i in range(2)]
+    ledger.created("t1", machines)
+    ledger.pool_state("t1", "up")
+    other = Ledger(path)  # what another process sees
+    assert other.machines("t1") == machines
+    assert [p.state for p in other.live()] == ["up"]
+    ledger.created("t1", [replace(machines[0], state="gone")])
+    assert [m.state for m in other.machines("t1")] == ["gone", "running"]
+    receipt = Receipt("fit", 2, (0, 1), (), 0.1)
+    ledger.ended("t1", receipt)
+    assert other.live() == []
+    ended = other.pool("t1")
+    assert ended.state == "gone"
+    assert ended.ended_at is not None
+    assert ended.receipt is not None
+    assert Receipt(**ended.receipt | {"gone": (0, 1), "unaccounted": (), "notes": ()}) == receipt
+
+
+def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.ended("t1", Receipt("fit", 2, (0,), ("i-0abc",), 9.0))
+    (row,) = ledger.live()
+    assert (row.state, row.ended_at) == ("failed", None)
+    with pytest.raises(PoolExistsError):
+        ledger.intend("t2", "fit", LOCAL, SPEC)
+
+
+def test_a_late_state_does_not_bring_a_pool_back(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.ended("t1", Receipt("fit", 0, (), (), 0.0))
+    ledger.pool_state("t1", "up")
+    assert ledger.pool("t1").state == "gone"
+
+
+def test_runs_and_outcomes(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    ledger.record(opened=[("t1", "r1", "other", "gather", 9, 99.0)])
+    ledger.record(opened=[("t1", "r0", "warm", "single", 1, 5.0)])
+    assert [(r.run, r.function, r.total, r.state) for r in ledger.runs("t1")] == [
+        ("r0", "warm", 1, "running"),
+        ("r1", "train", 2, "running"),
+    ]
+    cause = RootCause.of(KILLED)
+    ledger.record(
+        outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]}), ("r1", KILLED, {})],
+        ends=[("r1", "failed", 12.0, cause)],
+    )
+    ledger.record(outcomes=[("r1", OUTCOME, {"r001.out": [0, 9]})])  # told twice, recorded once
+    run = ledger.run("r1")
+    assert run is not None
+    assert (run.state, run.ended_at, run.root_cause) == ("failed", 12.0, cause)
+    assert cause.exit_code == 137
+    assert ledger.outcomes("r1") == [(KILLED, {}), (OUTCOME, {"r001.out": [0, 9]})]
+    assert ledger.run("nope") is None
+
+
+def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    for run in ("r1", "r2"):
+        ledger.record(opened=[("t1", run, "train", "broadcast", 2, 10.0)])
+    ledger.record(ends=[("r1", "done", 11.0, None)])
+    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 0.1))
+    assert [r.state for r in ledger.runs("t1")] == ["done", "lost"]
+
+
+def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    with pytest.raises(PoolExistsError, match=r"'fit' is still up.*attach fit.*down fit"):
+        ledger.intend("t2", "fit", LOCAL, SPEC)
+    assert [p.token for p in ledger.live()] == ["t1"]
+    ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 0.1))
+    ledger.intend("t2", "fit", LOCAL, SPEC)
+    found = ledger.find("fit")
+    assert found is not None
+    assert found.token == "t2"
+    assert ledger.find("nope") is None
+
+
+def test_of_pools_with_one_name_the_live_one_is_found_else_the_latest(ledger: Ledger) -> None:
+    for token in ("t1", "t2"):
+        ledger.intend(token, "fit", LOCAL, SPEC)
+        ledger.ended(token, Receipt("fit", 0, (), (), 0.0))
+    found = ledger.find("fit")
+    assert found is not None
+    assert found.token == "t2"
+
+
+def test_only_the_person_may_read_it(ledger: Ledger, path: Path) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_receipt_says_what_may_still_run() -> None:
+    assert str(Receipt("p", 2, (0, 1), (), 1.0)) == "created 2, verified gone 2, unaccounted 0"
+    bad = Receipt("p", 2, (0,), ("i-1",), 1.0)
+    assert not bad.ok
+    assert str(bad) == "created 2, verified gone 1, unaccounted 1: i-1"
+
+
+# -- durability --------------------------------------------------------------------------------------------------
+
+KILLED_AFTER_INTENT = """
+import os, signal, sys
+from pathlib import Path
+from skyward_core.ledger import Ledger
+Ledger(Path(sys.argv[1])).intend("t1", "fit", {"provider": "aws"}, {"nodes": 3})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_an_intent_outlives_a_kill_right_after_it(path: Path) -> None:
+    process = child(KILLED_AFTER_INTENT, path)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    (row,) = Ledger(path).live()
+    assert (row.token, row.provider, row.pid) == ("t1", {"provider": "aws"}, process.pid)
+
+
+def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledger: Ledger) -> None:
+    said: list[str] = []
+    ledger._db.set_trace_callback(said.append)
+
+    def synchronous(act) -> str:  # type: ignore[no-untyped-def]
+        said.clear()
+        act()
+        commit = said.index("COMMIT") if "COMMIT" in said else len(said)
+        return next((s for s in reversed(said[:commit]) if s.startswith("PRAGMA synchronous")), "")
+
+    assert synchronous(lambda: ledger.intend("t1", "fit", LOCAL, SPEC)) == "PRAGMA synchronous=FULL"
+    assert synchronous(lambda: ledger.created("t1", [])) == "PRAGMA synchronous=FULL"
+    assert synchronous(lambda: ledger.pool_state("t1", "up")) == ""
+    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL
+    end = Receipt("fit", 0, (), (), 0.0)
+    assert synchronous(lambda: ledger.ended("t1", end)) == "PRAGMA synchronous=FULL"
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------
+
+
+def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> None:
+    old = sqlite3.connect(path)
+    old.executescript(MIGRATIONS[0] + "PRAGMA user_version=1;")
+    old.execute(
+        "INSERT INTO pools VALUES ('t1', 'fit', '{\"provider\": \"ssh\"}', '{}', 'up', 1.0, NULL, NULL, 7)"
+    )
+    old.execute(
+        "INSERT INTO machines VALUES ('t1', 0, "
+        '\'{"id": "h", "node": 0, "address": "a", "private_address": "b", "state": "running", "extra": {}}\')'
+    )
+    old.commit()
+    old.close()
+    ledger = Ledger(path)
+    assert ledger.set_aside is None
+    assert [(p.name, p.pid) for p in ledger.live()] == [("fit", 7)]
+    assert ledger.machines("t1") == [Machine("h", 0, "a", "b")]
+    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    assert [r.run for r in ledger.runs("t1")] == ["r1"]
+    ledger.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (VERSION,)
+    assert [r.run for r in Ledger(path).runs("t1")] == ["r1"]
+
+
+def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
+    newer = sqlite3.connect(path)
+    newer.executescript("CREATE TABLE marvels (x); INSERT INTO marvels VALUES (42); PRAGMA user_version=99;")
+    newer.close()
+    with pytest.raises(
+        LedgerError, match=r"newer version.*schema 99.*pip install -U skyward-tui.*SKYWARD_HOME"
+    ):
+        Ledger(path)
+    assert list(path.parent.glob("*corrupt*")) == []
+    with closing(sqlite3.connect(path)) as kept:
+        assert kept.execute("SELECT x FROM marvels").fetchall() == [(42,)]
+        assert kept.execute("PRAGMA user_version").fetchone() == (99,)
+
+
+def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Ledger(path).intend("t1", "fit", LOCAL, SPEC)
+    monkeypatch.setattr("skyward_core.ledger.VERSION", VERSION + 1)
+    monkeypatch.setattr(
+        "skyward_core.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
+    )
+    with pytest.raises(LedgerError, match="cannot be opened"):
+        Ledger(path)
+    monkeypatch.undo()
+    again = Ledger(path)
+    assert [p.name for p in again.live()] == ["fit"]
+    assert again._db.execute("SELECT name FROM sqlite_master WHERE name='a'").fetchall() == []
+
+
+# -- damage ------------------------------------------------------------------------------------------------------
+
+
+def filled(path: Path, runs: int = 400) -> bytes:
+    """A ledger of many pages, whole in one file."""
+    ledger = Ledger(path)
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    for number in range(runs):
+        ledger.record(opened=[("t1", f"r{number}", "train" * 20, "broadcast", 2, float(number))])
+    ledger._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ledger.close()
+    data = path.read_bytes()
+    assert len(data) > 16 * 4096
+    return data
+
+
+DAMAGE = {
+    "garbage from the first byte": lambda data: b"garbage\n" * (len(data) // 8),
+    "a text file": lambda data: b"not a database at all, but longer than a header of one hundred bytes" * 3,
+    "a header overwritten": lambda data: os.urandom(64) + data[64:],
+    "cut in the middle of a page": lambda data: data[: len(data) // 2 + 1000],
+    "cut at a page": lambda data: data[: 4096 * 6],
+    "its schema overwritten": lambda data: data[:100] + b"\xff" * 3996 + data[4096:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_ledger_is_kept_aside_and_never_overwritten(path: Path, damage: str) -> None:
+    broken = DAMAGE[damage](filled(path))
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    assert ledger.set_aside is not None
+    assert ledger.set_aside.parent == path.parent
+    assert ledger.set_aside.read_bytes() == broken
+    ledger.intend("t9", "fit", LOCAL, SPEC)
+    assert [p.token for p in Ledger(path).live()] == ["t9"]
+    assert ledger.set_aside.read_bytes() == broken
+
+
+def test_damage_that_shows_later_is_told_and_nothing_is_overwritten(path: Path) -> None:
+    data = filled(path)
+    broken = data[: 4096 * 8] + os.urandom(len(data) - 4096 * 10) + data[-2 * 4096 :]
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    assert ledger.set_aside is None, "the damage is not where a ledger is opened"
+    with pytest.raises(LedgerError, match=r"is damaged .* is kept as .*corrupt.*a new one begins"):
+        for number in range(400):
+            ledger.run(f"r{number}")
+        ledger.runs("t1")
+    assert ledger.set_aside is not None
+    assert ledger.set_aside.read_bytes() == broken
+    ledger.intend("t9", "fit", LOCAL, SPEC)  # this very object goes on with the new one
+    assert [p.token for p in Ledger(path).live()] == ["t9"]
+
+
+def test_damage_that_shows_at_a_write_is_told_and_nothing_is_overwritten(path: Path) -> None:
+    data = filled(path)
+    broken = data[: 4096 * 4] + os.urandom(len(data) - 4096 * 4)
+    path.write_bytes(broken)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match="is damaged"):
+        for number in range(50):
+            ledger.record(opened=[("t1", f"new{number}", "train", "broadcast", 2, 1.0)])
+    assert ledger.set_aside is not None
+    assert len(ledger.set_aside.read_bytes()) >= len(broken)
+    ledger.intend("t9", "fit", LOCAL, SPEC)
+    assert [p.token for p in Ledger(path).live()] == ["t9"]
+
+
+def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
+    kept = []
+    for word in (b"first", b"second"):
+        path.write_bytes(word * 100)
+        ledger = Ledger(path)
+        assert ledger.set_aside is not None
+        kept.append(ledger.set_aside)
+        ledger.close()
+        path.unlink()
+    assert [aside.read_bytes()[:5] for aside in kept] == [b"first", b"secon"]
+
+
+OPEN_AND_INTEND = """
+import sys
+from pathlib import Path
+from skyward_core.ledger import Ledger
+print("ready", flush=True)
+sys.stdin.readline()
+ledger = Ledger(Path(sys.argv[1]))
+ledger.intend(sys.argv[2], sys.argv[2], {}, {})
+print(ledger.set_aside or "-", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent_is_lost(path: Path) -> None:
+    path.write_bytes(b"garbage\n" * 1000)
+    processes = [child(OPEN_AND_INTEND, path, f"t{i}") for i in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.stdout.readline().strip() for process in processes if process.stdout]
+    for process in processes:
+        _, errors = process.communicate("end\n", timeout=60)
+        assert process.returncode == 0, errors
+    assert sorted(p.name for p in Ledger(path).live()) == ["t0", "t1", "t2", "t3"]
+    (aside,) = [word for word in said if word != "-"]
+    assert Path(aside).read_bytes() == b"garbage\n" * 1000
+
+
+# -- several at once ---------------------------------------------------------------------------------------------
+
+INSERT_MANY = """
+import sys
+from pathlib import Path
+from skyward_core.ledger import Ledger
+from skyward_core.outcome import Outcome
+name, count = sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+ledger = Ledger(Path(sys.argv[1]))
+ledger.intend(name, name, {}, {})
+for i in range(count):
+    run = f"{name}-{i}"
+    ledger.record(opened=[(name, run, "f", "broadcast", 1, float(i))])
+    ledger.record(
+        outcomes=[(run, Outcome(0, 0, 0, "returned"), {})], ends=[(run, "done", i + 0.5, None)]
+    )
+    assert len(ledger.live()) >= 1
+"""
+
+
+def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
+    count = 300
+    processes = [child(INSERT_MANY, path, name, count) for name in ("one", "two")]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    ledger = Ledger(path)
+    for name in ("one", "two"):
+        runs = ledger.runs(name)
+        assert [r.run for r in runs] == [f"{name}-{i}" for i in range(count)]
+        assert {r.state for r in runs} == {"done"}
+        assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
+
+
+def test_threads_share_one_ledger(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+
+    def insert(name: str) -> None:
+        for i in range(50):
+            ledger.record(opened=[("t1", f"{name}{i}", "f", "broadcast", 1, 0.0)])
+            ledger.runs("t1")
+
+    threads = [threading.Thread(target=insert, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ledger.runs("t1")) == 200
+
+
+def test_a_ledger_that_another_process_holds_is_a_clear_error(path: Path, ledger: Ledger) -> None:
+    ledger._db.execute("PRAGMA busy_timeout=50")
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            LedgerError, match=r"cannot be written: database is locked: another process holds it"
+        ):
+            ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+
+
+# -- out of reach ------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_in_its_place_is_a_clear_error(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(LedgerError, match="cannot be opened: unable to open database file"):
+        Ledger(path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 400 kB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"no small disk could be mounted: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # ledgers are closed after this
+
+
+def test_a_full_disk_is_a_clear_error_and_damages_nothing(small_disk: Path) -> None:
+    path = small_disk / "ledger.db"
+    ledger = Ledger(path)
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    kept = 0
+    with pytest.raises(LedgerError, match=r"cannot be written: .*room"):
+        for number in range(2000):
+            ledger.record(opened=[("t1", f"r{number}", "train" * 100, "broadcast", 2, float(number))])
+            kept += 1
+    assert kept > 10
+    assert len(ledger.runs("t1")) == kept, "what was there can still be read"
+    with pytest.raises(LedgerError):
+        ledger.intend("t2", "more" * 5000, LOCAL, SPEC)
+    ledger.close()
+    again = Ledger(path)
+    assert again.set_aside is None
+    assert again._db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert len(again.runs("t1")) == kept
+    assert [p.token for p in again.live()] == ["t1"]
+
+
+def test_no_room_for_a_new_ledger_is_a_clear_error(small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(b"x" * 396 * 1024)
+    with pytest.raises(LedgerError, match=r"cannot be opened: .*room"):
+        Ledger(small_disk / "ledger.db")
+    (small_disk / "filler").unlink()
+    Ledger(small_disk / "ledger.db").close()
+
+
+# -- machines in another's place ---------------------------------------------------------------------------------
+
+
+def test_one_client_sees_to_a_node_until_it_dies(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    old, new = Machine("old", 1, "a", "b"), Machine("new", 1, "a", "b", logs_from={"r001.out": 7})
+    ledger.created("t1", [Machine("head", 0, "a", "b"), old])
+    dead = child("pass")
+    dead.wait()
+    first = ledger.intend_replacement("t1", 1, "intent", f"{dead.pid}.x")
+    assert first is not None and not first.made and not first.is_alive
+    taken = ledger.intend_replacement("t1", 1, "another", f"{os.getpid()}.y")
+    assert taken is not None
+    assert (taken.intent, taken.owner, taken.is_alive) == ("intent", f"{os.getpid()}.y", True)
+    assert ledger.intend_replacement("t1", 1, "third", f"{os.getpid()}.z") is None
+    assert ledger.replaced("t1", new)
+    assert (ledger.machines("t1")[1], ledger.former("t1")) == (new, [old])
+    assert [each.made for each in ledger.replacements("t1")] == [True]
+    ledger.end_replacement("t1", 1)
+    assert ledger.replacements("t1") == []
+
+
+def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    old = Machine("old", 0, "a", "b")
+    ledger.created("t1", [old])
+    ledger.intend_replacement("t1", 0, "intent", f"{os.getpid()}.x")
+    ledger.pool_state("t1", "stopping")
+    assert not ledger.replaced("t1", replace(old, id="new"))
+    assert (ledger.machines("t1"), ledger.former("t1")) == ([old], [])
+    ledger.ended("t1", Receipt("fit", 1, (0,), (), 0.1))
+    assert ledger.replacements("t1") == []

@@ -1,0 +1,372 @@
+"""A link that drops, comes back and goes on, against an agent's side played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.errors import HostKeyError
+from skyward_core.pool import link as module
+from skyward_core.pool.link import Link
+from skyward_core.wire import VERSION, Decoder, Header, WireError, frame
+
+WELCOME = {"t": "welcome", "version": VERSION, "epoch": 2, "broken": "", "runs": []}
+
+
+class Pipe:
+    """One connection, with the agent's end in the test's hand."""
+
+    def __init__(self, on_data: Callable[[bytes], None], on_lost: Callable[[Exception | None], None]) -> None:
+        self.on_data, self.on_lost = on_data, on_lost
+        self.closed = False
+        self.sent: list[tuple[Header, bytes]] = []
+        self._decoder = Decoder()
+
+    def write(self, data: bytes) -> None:
+        assert not self.closed
+        self.sent += self._decoder.feed(data)
+
+    async def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+    # -- the agent's end --
+
+    def say(self, header: Header, body: bytes = b"") -> None:
+        self.on_data(frame(header, body))
+
+
+class Transport:
+    """Opens pipes; ``errors`` are raised by the next attempts, ``greet`` says what an agent answers at once."""
+
+    shares_files = False
+
+    def __init__(self) -> None:
+        self.pipes: list[Pipe] = []
+        self.errors: list[Exception] = []
+        self.greet: Header | None = WELCOME
+        self.files: set[str] = set()
+
+    async def open(self, on_data: Any, on_lost: Any) -> Pipe:
+        if self.errors:
+            raise self.errors.pop(0)
+        pipe = Pipe(on_data, on_lost)
+        self.pipes.append(pipe)
+        if self.greet is not None:
+            asyncio.get_running_loop().call_soon(pipe.say, self.greet)
+        return pipe
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        if name in self.files:
+            target.write_bytes(b"the short way")
+        return name in self.files
+
+    async def close(self) -> None:
+        return None
+
+    @property
+    def pipe(self) -> Pipe:
+        return self.pipes[-1]
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.frames: list[tuple[Header, bytes]] = []
+        self.links: list[tuple[bool, str]] = []
+        self.have = {"r000.out": 12}
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        self.frames.append((header, body))
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        self.links.append((up, detail))
+
+    def cursors(self, node: int) -> dict[str, int]:
+        return self.have
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BACKOFF", (0.001, 0.01))
+    monkeypatch.setattr(module, "ACK_DELAY", 0.001)
+
+
+@pytest.fixture
+async def link() -> AsyncIterator[Link]:
+    link = Link(3, Transport(), Listener())  # type: ignore[arg-type]
+    await link.connect()
+    yield link
+    await link.close()
+
+
+def parts(link: Link) -> tuple[Transport, Listener]:
+    return link.transport, link._listener  # type: ignore[return-value]
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:
+    transport, listener = parts(link)
+    hello, tail, *_ = (header for header, _ in transport.pipe.sent)
+    assert hello == {"t": "hello", "watch": True, "observer": False}
+    assert tail == {"t": "tail", "cursors": {"r000.out": 12}}
+    assert (link.up, link.epoch, link.broken, link.welcome) == (True, 2, "", WELCOME)
+    assert listener.links == [(True, "")]
+
+
+async def test_frames_go_to_the_listener(link: Link) -> None:
+    transport, listener = parts(link)
+    transport.pipe.say({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")
+    assert listener.frames == [({"t": "log", "f": "r000.out", "at": 12}, b"hi\n")]
+    transport.pipe.say({"t": "gang", "epoch": 3, "broken": "rank 1 ended"})
+    assert (link.epoch, link.broken) == (3, "rank 1 ended")
+    transport.pipe.say({"t": "gang", "epoch": 2, "broken": ""})
+    assert (link.epoch, link.broken) == (3, "rank 1 ended"), "old news"
+
+
+async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
+    transport, listener = parts(link)
+    for index in range(3):
+        link.call({"t": "call", "run": "r", "i": index}, b"payload")
+    transport.pipe.say(
+        {"t": "outcome", "run": "r", "i": 0, "kind": "returned"}
+    )  # told to all, without its value
+    transport.pipe.say({"t": "outcome", "run": "r", "i": 1, "kind": "returned"}, b"value")
+    transport.pipe.say({"t": "stale", "run": "r", "i": 2})
+    listener.have = {"r000.out": 99}
+    transport.pipe.on_lost(OSError("cable pulled"))
+    assert not link.up
+    link.call({"t": "call", "run": "r", "i": 5}, b"while down")
+    assert link.send({"t": "stop"}) is False
+    await until(lambda: link.up)
+    assert listener.links == [(True, ""), (False, "cable pulled"), (True, "")]
+    sent = transport.pipe.sent
+    assert sent[1][0] == {"t": "tail", "cursors": {"r000.out": 99}}
+    assert [(h["i"], body) for h, body in sent if h["t"] == "call"] == [(0, b"payload"), (5, b"while down")]
+
+
+async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> None:
+    transport, _ = parts(link)
+    transport.pipe.sent.clear()
+    for index in range(3):
+        link.acknowledge("r", index)
+    link.acknowledge("whole")
+    link.acknowledge("whole", 4)
+    await until(lambda: bool(transport.pipe.sent))
+    assert [header for header, _ in transport.pipe.sent] == [
+        {"t": "ack", "calls": {"r": [0, 1, 2], "whole": None}}
+    ]
+    transport.pipe.on_lost(None)
+    link.acknowledge("late", 1)
+    await until(lambda: link.up)
+    assert {"t": "ack", "calls": {"late": [1]}} in [header for header, _ in transport.pipe.sent]
+
+
+async def test_it_tries_until_it_succeeds_and_says_when_next(link: Link) -> None:
+    transport, listener = parts(link)
+    transport.errors = [ConnectionRefusedError("refused"), OSError("no route"), WireError("odd")]
+    transport.pipe.on_lost(None)
+    await until(lambda: link.up)
+    said = [detail for up, detail in listener.links if not up]
+    assert said[0] == "connection closed"
+    assert [detail.split("; next try in ")[0] for detail in said[1:]] == ["refused", "no route", "odd"]
+
+
+async def test_a_changed_host_key_ends_the_tries(link: Link) -> None:
+    transport, listener = parts(link)
+    transport.errors = [HostKeyError("the key has changed")] * 5
+    transport.pipe.on_lost(None)
+    await until(lambda: len(listener.links) == 3)
+    assert listener.links[-1] == (False, "the key has changed; not tried again")
+    assert len(transport.errors) == 4
+
+
+async def test_a_link_that_drops_at_the_welcome_is_not_up() -> None:
+    transport, listener = Transport(), Listener()
+    transport.greet = None
+    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    connecting = asyncio.create_task(link.connect())
+    await until(lambda: bool(transport.pipes))
+    transport.pipe.say(WELCOME)
+    transport.pipe.on_lost(None)  # before whoever waits for the welcome could run
+    with pytest.raises(ConnectionError, match="node 0"):
+        await connecting
+    assert not link.up
+    assert listener.links == []
+
+
+async def test_another_version_is_refused_and_its_pipe_closed() -> None:
+    transport, listener = Transport(), Listener()
+    transport.greet = WELCOME | {"version": VERSION + 1}
+    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    with pytest.raises(WireError, match=f"node 0 speaks version {VERSION + 1} of the protocol"):
+        await link.connect()
+    assert transport.pipe.closed
+
+
+async def test_garbage_instead_of_a_welcome_is_refused() -> None:
+    transport, listener = Transport(), Listener()
+    transport.greet = None
+    link = Link(0, transport, listener)  # type: ignore[arg-type]
+    connecting = asyncio.create_task(link.connect())
+    await until(lambda: bool(transport.pipes))
+    transport.pipe.on_data(b"HTTP/1.1 400 Bad Request\r\n")
+    with pytest.raises(WireError):
+        await connecting
+    assert transport.pipe.closed
+
+
+async def test_the_late_end_of_an_old_pipe_is_no_news_of_the_new_one(link: Link) -> None:
+    transport, _ = parts(link)
+    first = transport.pipe
+    first.on_lost(None)
+    await until(lambda: link.up)
+    first.on_lost(OSError("again"))
+    assert link.up
+    assert link.send({"t": "ping"})
+
+
+async def test_garbage_on_a_link_that_is_up_closes_it(link: Link) -> None:
+    transport, _ = parts(link)
+    transport.pipe.on_data(b"\xff" * 100)
+    assert transport.pipe.closed
+
+
+async def test_a_question_has_its_own_answer(link: Link) -> None:
+    transport, _ = parts(link)
+    asked = [asyncio.create_task(link.ask({"t": "ping"})) for _ in range(2)]
+    await until(lambda: len(link._waiting) == 2)
+    first, second = sorted(link._waiting)
+    transport.pipe.say({"t": "pong", "id": second}, b"two")
+    transport.pipe.say({"t": "pong", "id": first}, b"one")
+    transport.pipe.say({"t": "pong", "id": 999})
+    assert [body for _, body in await asyncio.gather(*asked)] == [b"one", b"two"]
+
+
+async def test_a_drop_fails_what_waits(link: Link) -> None:
+    transport, _ = parts(link)
+    asked = asyncio.create_task(link.ask({"t": "form"}))
+    await until(lambda: bool(link._waiting))
+    transport.pipe.on_lost(OSError("cut"))
+    with pytest.raises(ConnectionError, match="connection to node 3 was lost: cut"):
+        await asked
+    link.up = False
+    with pytest.raises(ConnectionError, match="link to node 3 is down"):
+        await link.ask({"t": "ping"})
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "news"),
+    [
+        ({"kind": "returned"}, b"", True),
+        ({"kind": "raised"}, b"", True),
+        ({"kind": "returned"}, b"value", False),
+        ({"kind": "returned", "file": "x.result"}, b"", False),
+        ({"kind": "exited"}, b"", False),
+        ({"kind": "collateral"}, b"", False),
+        ({"kind": "lost"}, b"", False),
+    ],
+)
+def test_an_outcome_without_the_value_it_must_have_is_only_news(
+    header: Header, body: bytes, news: bool
+) -> None:
+    assert module.is_news(header, body) is news
+
+
+async def test_a_goodbye_is_no_loss(link: Link) -> None:
+    transport, listener = parts(link)
+    transport.pipe.say({"t": "bye", "logs": {"r000.out": 40}})
+    assert (link.finished, link.last_sizes) == (True, {"r000.out": 40})
+    transport.pipe.on_lost(None)
+    assert len(transport.pipes) == 1
+    assert link._retry is None
+    assert listener.links[-1] == (False, "connection closed")
+
+
+async def test_a_node_that_is_gone_is_not_tried_again(link: Link) -> None:
+    transport, _ = parts(link)
+    transport.errors = [OSError("no")] * 1000
+    transport.pipe.on_lost(None)
+    await until(lambda: len(transport.errors) < 1000)
+    link.lose()
+    retry = link._retry
+    assert retry is not None
+    await asyncio.wait([retry])
+    assert retry.cancelled()
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+async def fetching(link: Link, target: Path, name: str = "x.result") -> tuple[asyncio.Task[None], Header]:
+    transport, _ = parts(link)
+    transport.pipe.sent.clear()
+    task = asyncio.create_task(link.fetch(name, target, 10))
+    await until(lambda: bool(transport.pipe.sent))
+    return task, transport.pipe.sent[0][0]
+
+
+def data(request: Header, at: int, last: bool = False, **more: Any) -> Header:
+    return {"t": "data", "id": request["id"], "at": at, "last": last} | more
+
+
+async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_path: Path) -> None:
+    transport, _ = parts(link)
+    target = tmp_path / "x"
+    task, request = await fetching(link, target)
+    assert (request["t"], request["f"], request["at"]) == ("fetch", "x.result", 0)
+    transport.pipe.say(data(request, 0), b"01234")
+    transport.pipe.on_lost(None)
+    with pytest.raises(ConnectionError):
+        await task
+    await until(lambda: link.up)
+    task, request = await fetching(link, target)
+    assert request["at"] == 5, "what has come is kept"
+    transport.pipe.say(data(request, 5), b"56789")
+    transport.pipe.say(data(request, 10, last=True))
+    await task
+    assert target.read_bytes() == b"0123456789"
+
+
+async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path) -> None:
+    transport, _ = parts(link)
+    task, request = await fetching(link, tmp_path / "x")
+    transport.pipe.say(data(request, 0, last=True, error="No such file"))
+    with pytest.raises(OSError, match="No such file"):
+        await task
+    transport.pipe.say(data(request, 0, last=True))  # what still comes of it is passed over
+
+
+async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path) -> None:
+    transport, _ = parts(link)
+    transport.files = {"x.result"}
+    transport.pipe.sent.clear()
+    await link.fetch("x.result", tmp_path / "x", 10)
+    assert (tmp_path / "x").read_bytes() == b"the short way"
+    assert transport.pipe.sent == []
+
+
+async def test_offsets_of_a_machine_in_another_s_place_are_those_of_the_node() -> None:
+    link = Link(3, Transport(), Listener(), logs_from={"r000.out": 10})  # type: ignore[arg-type]
+    await link.connect()
+    try:
+        transport, listener = parts(link)
+        assert transport.pipe.sent[1][0] == {"t": "tail", "cursors": {"r000.out": 2}}
+        transport.pipe.say({"t": "log", "f": "r000.out", "at": 2}, b"hi\n")
+        transport.pipe.say({"t": "log", "f": "r000.err", "at": 0}, b"oh\n")
+        assert [header["at"] for header, _ in listener.frames] == [12, 0]
+        outcome = {"t": "outcome", "run": "r", "i": 0, "kind": "raised", "log": {"r000.out": [2, 5]}}
+        transport.pipe.say(outcome, b"x")
+        assert listener.frames[-1][0]["log"] == {"r000.out": [12, 15]}
+    finally:
+        await link.close()

@@ -1,0 +1,247 @@
+"""Scripts loaded in a child process: what runs, what does not, and what comes back when they fail."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed
+from skyward_core.scripts import build_task
+
+HEAD = "import skyward_core as sky\n"
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Any:
+    """Write a script with a decorated ``f``, and make a task of a call of it."""
+
+    def build(text: str, *, name: str = "train.py", **kwargs: Any) -> Any:
+        path = tmp_path / name
+        path.write_text(HEAD + text, encoding="utf-8")
+        return build_task(path, "f", kwargs)
+
+    return build
+
+
+def run(task: Any) -> Any:
+    """What the task gives where neither the script nor its folder is known: in a fresh interpreter."""
+    code = (
+        "import pickle, sys\n"
+        "fn, (args, kwargs) = (pickle.loads(part) for part in pickle.load(sys.stdin.buffer))\n"
+        "sys.stdout.buffer.write(pickle.dumps(fn(*args, **kwargs)))\n"
+    )
+    blobs = pickle.dumps((task.fn.read(), task.args.read()))
+    done = subprocess.run([sys.executable, "-c", code], input=blobs, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return pickle.loads(done.stdout)
+
+
+def test_a_task_runs_where_the_script_is_unknown(build: Any) -> None:
+    task = build(
+        "import math\nSCALE = 2\n"
+        "def helper(x): return SCALE * x\n"
+        "@sky.function(timeout=7)\n"
+        "def f(n: int, *rest, label='x', **more):\n"
+        "    return helper(n), rest, label, more, math.floor(2.5), __name__\n",
+        n=4,
+        rest=[1, 2],
+        label="y",
+        extra=(3,),
+    )
+    assert (task.name, task.timeout, task.stream) == ("f", 7, False)
+    assert run(task) == (8, (1, 2), "y", {"extra": (3,)}, 2, "train")
+
+
+def test_positional_only_and_defaults_before_args(build: Any) -> None:
+    task = build("@sky.function\ndef f(a, /, b=2, *rest, c=3): return a, b, rest, c\n", a=1, rest=[9])
+    assert run(task) == (1, 2, (9,), 3)
+
+
+def test_a_generator_streams(build: Any) -> None:
+    assert build("@sky.function\ndef f():\n    yield 1\n").stream
+
+
+def test_the_script_is_no_main_module_and_sees_its_own_folder(build: Any, tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("WORD = 'next door'\n")
+    task = build(
+        "import os, sys, neighbour\n"
+        "SEEN = (__name__, __file__, sys.argv, neighbour.WORD, os.getcwd())\n"
+        "if __name__ == '__main__':\n    raise RuntimeError\n"
+        "@sky.function\ndef f(): return SEEN\n"
+    )
+    file = str(tmp_path / "train.py")
+    assert run(task) == ("train", file, [file], "next door", str(Path.cwd()))
+
+
+def test_future_imports_hold_for_the_whole_script(tmp_path: Path) -> None:
+    path = tmp_path / "later.py"
+    path.write_text(
+        '"""Doc."""\nfrom __future__ import annotations\n'
+        f"{HEAD}@sky.function\ndef f(a: Undefined = 1): return f.__annotations__, __doc__\n"
+    )
+    assert run(build_task(path, "f", {})) == ({"a": "Undefined"}, "Doc.")
+
+
+def test_a_script_named_like_a_module_of_python(build: Any) -> None:
+    text = "@sky.function\ndef f():\n    return __name__\n"
+    assert run(build(text, name="json.py")) == "json_script"
+    assert run(build(text, name="my-train.py")) == "my-train"
+
+
+def test_the_older_name_of_the_package_works(tmp_path: Path) -> None:
+    path = tmp_path / "old.py"
+    path.write_text(
+        "import skyward as sky\nfrom skyward.errors import UsageError\nimport skyward_core.errors\n"
+        "SAME = UsageError is skyward_core.errors.UsageError and sky.__spec__.name == 'skyward_core'\n"
+        "@sky.function\ndef f(): return SAME, sky.__name__\n"
+    )
+    assert run(build_task(path, "f", {})) == (True, "skyward_core")
+
+
+def test_a_pool_at_the_top_level_is_not_started(build: Any) -> None:
+    task = build(
+        "NUMBERS = [1]\n"
+        "@sky.function\ndef f(): return NUMBERS, late(), Late.__name__, os.sep\n"
+        "with sky.Compute(provider=sky.Local(), nodes=2) as compute:\n"
+        "    results = f() @ compute\n"
+        "NUMBERS.append(results)\n"
+        "import os\n"
+        "def late(): return 5\n"
+        "class Late: pass\n"
+    )
+    assert run(task) == ([1], 5, "Late", "/")
+
+
+def test_a_pool_opened_by_a_call_is_not_started_either(build: Any) -> None:
+    task = build(
+        "def main():\n"
+        "    try:\n"
+        "        with sky.Compute(provider=sky.Local()) as compute:\n            f() @ compute\n"
+        "    except Exception:\n        raise SystemExit('swallowed')\n"
+        "@sky.function\ndef f(): return 1\n"
+        "main()\nmain()\n"
+    )
+    assert run(task) == 1
+
+
+def test_what_the_script_prints_stays_off_our_output(tmp_path: Path) -> None:
+    path = tmp_path / "loud.py"
+    path.write_text(
+        "import os, subprocess, sys\nprint('one')\nos.write(1, b'two\\n')\n"
+        "subprocess.run(['echo', 'three'])\nprint('four', file=sys.stderr)\n"
+        f"{HEAD}@sky.function\ndef f(): ...\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from skyward_core.scripts import build_task\n"
+        f"build_task(Path({str(path)!r}), 'f', {{}}, echo=sys.argv[1] == 'echo')\n"
+    )
+    for mode, lines in (("echo", {"one", "two", "three", "four"}), ("quiet", set())):
+        done = subprocess.run([sys.executable, "-c", code, mode], capture_output=True, text=True, check=True)
+        assert done.stdout == ""
+        assert set(done.stderr.split()) == lines
+
+
+def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Path) -> None:
+    with pytest.raises(ScriptFailed) as caught:
+        build("print('so far')\ndef inner():\n    return 1 / 0\ninner()\n@sky.function\ndef f(): ...\n")
+    first, *rest = str(caught.value).splitlines()
+    assert first == f"{tmp_path / 'train.py'} failed at line 5: ZeroDivisionError: division by zero"
+    assert rest[0] == "Traceback (most recent call last):"
+    assert "    return 1 / 0" in rest
+    assert "loader.py" not in str(caught.value)
+    assert rest[-2:] == ["what it printed:", "so far"]
+
+
+def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:
+    with pytest.raises(ScriptFailed, match=r"calls sys.exit\(3\) at line 3 when it is loaded; put that"):
+        build("import sys\nsys.exit(3)\n@sky.function\ndef f(): ...\n")
+
+
+@pytest.mark.parametrize(
+    "act, how", [("os._exit(4)", "exit status 4"), ("os.kill(os.getpid(), 9)", "SIGKILL")]
+)
+def test_a_script_that_ends_its_process(build: Any, act: str, how: str) -> None:
+    with pytest.raises(ScriptFailed, match=rf"ended the process that loads it \({how}\)"):
+        build(f"import os\nprint('hm')\n{act}\n@sky.function\ndef f(): ...\n")
+
+
+def test_a_script_that_asks_for_input_finds_none(build: Any) -> None:
+    with pytest.raises(ScriptFailed, match="EOFError"):
+        build("name = input()\n@sky.function\ndef f(): ...\n")
+
+
+def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -> None:
+    task = build(
+        "import atexit, threading\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "atexit.register(threading.Event().wait)\n"
+        "@sky.function\ndef f(): return 1\n"
+    )
+    assert run(task) == 1
+
+
+def test_an_argument_the_function_does_not_take(build: Any) -> None:
+    with pytest.raises(ScriptError, match=r"f cannot be called so: .*'b'"):
+        build("@sky.function\ndef f(a): ...\n", a=1, b=2)
+
+
+def test_a_function_hidden_by_another_decorator(build: Any) -> None:
+    with pytest.raises(ScriptError, match=r"f gives int and no pending call; make @sky.function the topmost"):
+        build("def hide(fn): return lambda: 3\n@hide\n@sky.function\ndef f(): ...\n")
+
+
+def test_a_function_that_is_gone_after_loading(build: Any) -> None:
+    with pytest.raises(ScriptError, match="defines no f when it is loaded"):
+        build("@sky.function\ndef f(): ...\ndel f\n")
+
+
+def test_what_cannot_be_pickled_is_named(build: Any) -> None:
+    with pytest.raises(NotPicklableError, match="LOCK"):
+        build("import threading\nLOCK = threading.Lock()\n@sky.function\ndef f(): return LOCK\n")
+
+
+def test_an_unpicklable_argument_is_an_error_before_anything_runs(build: Any, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with pytest.raises(NotPicklableError, match=r"argument of f cannot be sent: .*lock"):
+        build(f"open({str(ran)!r}, 'w')\n@sky.function\ndef f(a): ...\n", a=threading.Lock())
+    assert not ran.exists()
+
+
+def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> None:
+    path = tmp_path / "big.py"
+    path.write_text(f"{HEAD}DATA = bytes(5_000_000)\n@sky.function\ndef f(): return len(DATA)\n")
+    code = (
+        "from pathlib import Path; from skyward_core.scripts import build_task\n"
+        f"task = build_task(Path({str(path)!r}), 'f', {{}})\n"
+        "print(task.fn.path, task.fn.path.stat().st_size > 5_000_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    name, right = done.stdout.split()
+    assert right == "True"
+    assert not Path(name).parent.exists()
+
+
+def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    path = tmp_path / "hang.py"
+    path.write_text(
+        f"import threading\nheld = open({str(fifo)!r}, 'w')\nprint('here', file=held, flush=True)\n"
+        f"threading.Event().wait()\n{HEAD}@sky.function\ndef f(): ...\n"
+    )
+    code = (
+        "from pathlib import Path; from skyward_core.scripts import build_task\n"
+        f"build_task(Path({str(path)!r}), 'f', {{}})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent, fifo.open() as alive:
+        assert alive.readline() == "here\n"
+        parent.send_signal(signal.SIGKILL)
+        assert alive.read() == ""  # the pipe ends when its only writer, the loader, is gone

@@ -1,0 +1,54 @@
+"""What is sent as a command line means the same to every login shell that is installed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skyward_core.transport import channel, ssh
+
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
+
+
+def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
+    path = shutil.which(shell)
+    if path is None:
+        pytest.skip(f"{shell} is not installed here")
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [path, "-c", command], input=given, capture_output=True, env=env, check=False
+    ).stdout
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_first_command(shell: str, tmp_path: Path) -> None:
+    major, minor = sys.version_info[:2]
+    words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
+    command = f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"
+    code = channel._onnode()
+    asked = json.dumps({"word": "word", "folder": "p.0", "bundle": "0"}).encode()
+    said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    facts = json.loads(said.strip().removeprefix(b"word "))
+    assert facts["version"][:2] == [major, minor] and facts["root"] == f"{tmp_path}/.cache/skyward"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_putting_a_file(shell: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder's"
+    command = f"exec sh -c '{ssh._PUT}' skyward {shlex.join([str(folder), 'name', '3', 'word'])}"
+    assert run(shell, command, b"abc", tmp_path) == b"\nword\n"
+    assert (folder / "name").read_bytes() == b"abc"
+    assert run(shell, command, b"cut off", tmp_path) == b""
+    assert [path.name for path in folder.iterdir()] == ["name"]
+
+
+def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
+    for script in (channel._SHELL, ssh._PUT):
+        assert not set(script) & set("'!\\\n")

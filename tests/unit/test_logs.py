@@ -1,0 +1,231 @@
+"""Bytes of any pieces become the lines a terminal would show, numbered for ever, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+import threading
+import tracemalloc
+
+import pytest
+
+from skyward_core.logs import LINE_LIMIT, Lines, LogBook, LogRing, prefix_of
+
+
+def shown(line: bytes) -> str:
+    """What a terminal leaves of a finished line: the model that every way of feeding must agree with."""
+    drawn = line.rstrip(b"\r").split(b"\r")[-1]
+    if len(drawn) <= LINE_LIMIT:
+        return drawn.decode("utf-8", "replace")
+    whole = drawn[:LINE_LIMIT].decode("utf-8", "ignore")  # a character cut in two is not shown
+    return f"{whole} … [{len(drawn) - LINE_LIMIT:,} more bytes in the log file]"
+
+
+def model(data: bytes) -> list[str]:
+    return [shown(line) for line in data.split(b"\n")[:-1]]
+
+
+def pieces(data: bytes, chance: random.Random, sizes: tuple[int, ...]) -> list[bytes]:
+    cut, out = 0, []
+    while cut < len(data):
+        size = chance.choice(sizes)
+        out.append(data[cut : cut + size])
+        cut += size
+    return out
+
+
+ALPHABET = [
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"a",
+    b"bc d",
+    "é".encode(),
+    "🚀".encode(),
+    "\u2028".encode(),
+    b"\xff",
+    b"\x0b\x0c",
+]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_lines_do_not_depend_on_the_pieces_they_come_in(seed: int) -> None:
+    chance = random.Random(seed)
+    data = b"".join(chance.choices(ALPHABET, k=400))
+    lines = Lines()
+    got = [line for piece in pieces(data, chance, (1, 2, 3, 5, 50)) for line in lines.split(piece)]
+    assert got == model(data)
+    # What is left shows like a line would, but for a character whose end is still to come.
+    rest = data.rpartition(b"\n")[2]
+    assert shown(rest).startswith(lines.preview())
+    assert lines.split(b"\n") == [shown(rest)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lines_beyond_the_limit_do_not_depend_on_their_pieces(seed: int) -> None:
+    chance = random.Random(seed)
+    near = (LINE_LIMIT - 1, LINE_LIMIT, LINE_LIMIT + 1, 3 * LINE_LIMIT, 10)
+    data = b"".join(
+        b"x" * chance.choice(near) + chance.choice((b"\n", b"\r", b"\r\n", b"ab\n")) for _ in range(12)
+    )
+    for sizes in ((1 << 20,), (1000, 40_000), (LINE_LIMIT, 1, 7)):
+        lines = Lines()
+        got = [line for piece in pieces(data + b"\n", chance, sizes) for line in lines.split(piece)]
+        assert got == model(data + b"\n")
+
+
+def test_a_character_is_never_cut_in_two() -> None:
+    ring = LogRing()
+    for byte in "añb🚀\n".encode():
+        ring.feed(bytes([byte]))
+        assert "\ufffd" not in "".join(ring.pending())
+    assert ring.lines(0, 1) == ["añb🚀"]
+    long = "é".encode() * LINE_LIMIT  # the limit falls between two characters, then inside one
+    for data in (long, b"x" + long):
+        (text,) = LogRing().feed(data + b"\n")
+        assert "\ufffd" not in text
+        assert text.endswith(f"… [{len(data) - LINE_LIMIT:,} more bytes in the log file]")
+
+
+def test_progress_bars_show_what_was_drawn_last() -> None:
+    ring = LogRing()
+    for percent in range(101):
+        ring.feed(f"\rstep {percent}%".encode(), "err")  # tqdm draws so
+        assert ring.pending() == [f"step {percent}%"]
+    assert ring.feed(b"\n", "err") == ["step 100%"]
+    for percent in range(101):
+        ring.feed(f"step {percent}%\r".encode())  # print(..., end="\r") so
+        assert ring.pending() == [f"step {percent}%"]
+    assert ring.feed(b"done\n") == ["done"]
+
+
+@pytest.mark.parametrize("form", ["\rstep {}%", "step {}%\r"])
+def test_an_endless_progress_bar_stays_true_and_small(form: str) -> None:
+    lines = Lines()
+    tracemalloc.start()
+    try:
+        for step in range(20_000):
+            lines.split(form.format(step).encode())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert lines.preview() == "step 19999%"
+    assert peak < 100_000
+
+
+def test_a_bar_may_redraw_a_line_that_was_too_long() -> None:
+    lines = Lines()
+    lines.split(b"x" * 3 * LINE_LIMIT)
+    lines.split(b"\r")
+    assert lines.preview() == "x" * LINE_LIMIT
+    lines.split(b"50%")
+    assert lines.preview() == "50%"
+    assert lines.split(b"\n") == ["50%"]
+
+
+def test_windows_line_ends_are_line_ends() -> None:
+    for cut in range(10):
+        lines, data = Lines(), b"one\r\ntwo\r\n"
+        assert lines.split(data[:cut]) + lines.split(data[cut:]) == ["one", "two"]
+
+
+def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
+    ring, piece = LogRing(), b"y" * (1 << 18)
+    tracemalloc.start()
+    try:
+        for _ in range(200):
+            assert ring.feed(piece) == []
+        (line,) = ring.feed(b"\nnext\n")[:1]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 << 20
+    assert line == "y" * LINE_LIMIT + f" … [{200 * len(piece) - LINE_LIMIT:,} more bytes in the log file]"
+    assert ring.lines(0, 5)[1:] == ["next"]
+    assert ring.bytes_total == 200 * len(piece) + 6
+
+
+def test_numbers_stay_when_old_lines_go() -> None:
+    ring = LogRing(capacity=10)
+    for number in range(25):
+        ring.feed(f"line {number}\n".encode())
+    assert (ring.first, ring.end) == (15, 25)
+    assert ring.lines(20, 23) == ["line 20", "line 21", "line 22"]
+    assert ring.lines(0, 17) == ["line 15", "line 16"]
+    assert ring.lines(23, 99) == ["line 23", "line 24"]
+    assert ring.lines(0, 5) == ring.lines(30, 40) == ring.lines(20, 20) == ring.lines(22, 20) == []
+
+
+def test_every_change_raises_the_version() -> None:
+    ring = LogRing()
+    seen = ring.version
+    for data in (b"part", b"ial\n", b"\r"):
+        ring.feed(data)
+        assert ring.version > seen
+        seen = ring.version
+
+
+def test_streams_do_not_cut_into_each_other() -> None:
+    ring = LogRing()
+    ring.feed(b"half of out", "out")
+    ring.feed(b"an error\n", "err")
+    assert ring.pending() == ["half of out"]
+    ring.feed(b", whole\n", "out")
+    assert ring.lines(0, 2) == ["an error", "half of out, whole"]
+
+
+def test_all_ranks_merge_in_order_of_arrival() -> None:
+    book = LogBook()
+    assert book.feed(3, "out", b"a\nb\nhal") == ["a", "b"]
+    book.feed(0, "out", b"c\n")
+    book.feed(3, "err", b"d\n")
+    book.feed(3, "out", b"f\n")
+    assert book.merged.lines(0, 9) == ["r003| a", "r003| b", "r000| c", "r003| d", "r003| half"]
+    assert book.rank(3).lines(0, 9) == ["a", "b", "d", "half"]
+    assert prefix_of(1234) == "r1234| "
+
+
+def test_one_thread_feeds_while_others_read() -> None:
+    book, done, wrong = LogBook(capacity=100), threading.Event(), []
+    total = 20_000
+
+    def look() -> None:
+        ring = book.rank(1)
+        while not done.is_set():
+            first, end = ring.first, ring.end
+            if not 0 <= first <= end:
+                wrong.append((first, end))
+            lines = ring.lines(first, end)
+            # Eviction may have taken lines off the front meanwhile; what is there is in order, without gaps.
+            numbers = [int(line) for line in lines]
+            if numbers != list(range(end - len(lines), end)):
+                wrong.append((first, end, numbers[:3]))
+            ring.pending()
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for number in range(0, total, 5):
+            book.feed(1, "out", "".join(f"{n}\n" for n in range(number, number + 5)).encode())
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+    assert wrong == []
+    assert book.rank(1).end == book.merged.end == total
+
+
+def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
+    for _ in range(50):
+        book, start, found = LogBook(), threading.Barrier(4), []
+
+        def ask(book: LogBook = book, start: threading.Barrier = start, found: list[LogRing] = found) -> None:
+            start.wait()
+            found.append(book.rank(0))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({id(ring) for ring in found}) == 1

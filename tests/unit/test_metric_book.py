@@ -1,0 +1,63 @@
+"""The client's side of ``sky.log``: latest values, bounded histories, whatever pieces the bytes come in."""
+
+import itertools
+import json
+
+from skyward_core import events as ev
+from skyward_core.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
+from skyward_core.outcome import Summary
+from skyward_core.views import PoolView, apply
+
+
+def line(run: str, at: float, **values: float) -> bytes:
+    return json.dumps({"at": at, "run": run, "values": values}).encode() + b"\n"
+
+
+def test_bytes_may_come_in_any_pieces_and_from_several_files_of_a_rank():
+    book = MetricBook()
+    first = b'7, "values": {}}\n' + line("r1", 1.0, loss=2.5, step=1) + line("r1", 2.0, loss=1.5)
+    other = line("r2", 1.0, loss=float("nan"), step=9)
+    for i in range(max(len(first), len(other))):
+        book.feed("r000.metrics", 0, first[i : i + 1])
+        book.feed("r000.1.metrics", 0, other[i : i + 1])
+    assert book.latest("r1", 0) == {"loss": 1.5, "step": 1}
+    assert book.history("r1", 0, "loss") == [(1.0, 2.5), (2.0, 1.5)]
+    assert book.latest("r2", 0)["step"] == 9
+    assert (book.ranks("r1"), book.latest("r1", 1), book.history("r3", 0, "loss")) == ([0], {}, [])
+
+
+def test_a_long_history_is_thinned_evenly_and_keeps_its_beginning_and_newest_value():
+    book = MetricBook()
+    for step in range(10 * POINTS):
+        book.note("r", 0, float(step), {"step": step})
+        assert len(book.history("r", 0, "step")) <= POINTS
+    points = book.history("r", 0, "step")
+    assert points[0] == (0.0, 0.0)
+    assert {b[0] - a[0] for a, b in itertools.pairwise(points)} == {16.0}
+    assert len(points) > POINTS // 2
+    assert book.latest("r", 0) == {"step": 10 * POINTS - 1}
+
+
+def test_names_and_runs_are_bounded():
+    book = MetricBook()
+    for run in range(2 * RUNS):
+        book.note(f"r{run}", 0, 0.0, {f"n{i}": i for i in range(NAMES + 9)})
+    assert book.latest("r0", 0) == {}
+    assert len(book.latest(f"r{2 * RUNS - 1}", 0)) == NAMES
+    assert len(book.latest(f"r{RUNS}", 0)) == NAMES
+
+
+def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
+    view = PoolView("p")
+    apply(view, ev.PoolOpened(pool="p", spec={"nodes": 2, "worker": {"ranks_per_node": 1}}, created_at=0.0))
+    apply(view, ev.RunOpened(pool="p", run="r", function="f", kind="broadcast", total=2, at=0.0))
+    for seq, value in enumerate([{"epoch": 1, "loss": 0.5, "name": "a", "ok": True}, {"epoch": 2}, 7]):
+        told = Summary(type=type(value).__name__, text="", json=value, is_json=True, size=1)
+        apply(view, ev.ItemYielded(pool="p", run="r", index=1, rank=1, seq=seq, summary=told))
+    assert view.metrics.latest("r", 1) == {"epoch": 2, "loss": 0.5}
+    assert view.metrics.ranks("r") == [1]
+
+
+def test_numbers_in_a_line():
+    values = {"step": 1234.0, "loss": 2.31449, "lr": 3e-5, "x": float("nan"), "y": float("inf")}
+    assert numbers_line(values) == "step 1,234  loss 2.314  lr 3e-05  x nan  y inf"

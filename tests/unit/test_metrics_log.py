@@ -1,0 +1,98 @@
+"""sky.log: numbers from a rank to the live panes."""
+
+import json
+import math
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import skyward_core as sky
+from skyward_core.runtime import metrics
+from skyward_core.runtime.info import InstanceInfo, using
+
+
+@pytest.fixture
+def spool(tmp_path, monkeypatch):
+    """A writer without its thread: lines are written when a test asks for it."""
+    path = tmp_path / "r000.metrics"
+    flush = metrics.start(str(path))
+    monkeypatch.setattr(metrics._writer, "_thread", threading.current_thread())
+
+    def lines():
+        flush()
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    yield lines
+    metrics._writer = None
+
+
+def test_off_a_pool_it_does_nothing():
+    assert metrics._writer is None
+    sky.log(step=1, loss=0.5)
+
+
+def test_numbers_come_out_with_their_run(spool):
+    with using(InstanceInfo(run="r1")):
+        sky.log(step=3, loss=0.5)
+    (line,) = spool()
+    assert (line["run"], line["values"]) == ("r1", {"step": 3, "loss": 0.5})
+    assert abs(line["at"] - time.time()) < 60
+
+
+def test_calls_in_between_are_thinned_to_the_latest(spool):
+    for step in range(1000):
+        sky.log(step=step, loss=1 / (step + 1))
+    sky.log(accuracy=0.25)
+    assert [line["values"] for line in spool()] == [{"step": 999, "loss": 0.001, "accuracy": 0.25}]
+    sky.log(step=1000)
+    assert [line["values"] for line in spool()][1:] == [{"step": 1000}]
+
+
+def test_runs_of_one_process_do_not_mix(spool):
+    for run, loss in (("r1", 1.0), ("r2", 2.0), ("r1", 3.0)):
+        with using(InstanceInfo(run=run)):
+            sky.log(loss=loss)
+    assert {line["run"]: line["values"]["loss"] for line in spool()} == {"r1": 3.0, "r2": 2.0}
+
+
+def test_whatever_is_a_number_is_taken(spool):
+    sky.log(a=np.float32(0.5), b=torch.tensor(2.0, requires_grad=True), c=True, d=float("nan"), e=np.int64(7))
+    (line,) = spool()
+    values = line["values"]
+    assert (values["a"], values["b"], values["c"], values["e"]) == (0.5, 2.0, 1.0, 7.0)
+    assert math.isnan(values["d"])
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1], torch.zeros(3)])
+def test_what_is_no_number_is_named(value, spool):
+    with pytest.raises(TypeError, match=r"log\(\) takes numbers; loss is a"):
+        sky.log(step=1, loss=value)
+    assert spool() == []
+
+
+def test_a_thread_writes_without_being_asked(tmp_path):
+    path = tmp_path / "m"
+    metrics.start(str(path))
+    try:
+        sky.log(step=1)
+        deadline = time.monotonic() + 10
+        while not (path.exists() and path.read_text()) and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        assert json.loads(path.read_text())["values"] == {"step": 1}
+    finally:
+        metrics._writer = None
+
+
+def test_a_full_disk_is_told_once_and_harms_nothing(spool, capsys, monkeypatch):
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    for step in range(3):
+        sky.log(step=step)
+        metrics._writer.flush()
+    assert capsys.readouterr().err.count("No space left") == 1

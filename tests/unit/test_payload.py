@@ -1,0 +1,292 @@
+"""What travels, and the words for what cannot."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import threading
+import tracemalloc
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.errors import NotPicklableError
+from skyward_core.function import function
+from skyward_core.payload import Task, make_task, make_tasks, read_task, write_task
+from skyward_core.wire import INLINE
+
+LOCK = threading.Lock()
+fine = 1  # as a global of the test functions below
+
+
+@function
+def train(config: Any = None, *rest: Any, lr: float = 0.1, **more: Any) -> Any:
+    return config
+
+
+def call(task: Task) -> Any:
+    fn = pickle.loads(task.fn.read())
+    args, kwargs = pickle.loads(task.args.read())
+    return fn(*args, **kwargs)
+
+
+def refused(pending: Any) -> str:
+    with pytest.raises(NotPicklableError) as caught:
+        make_task(pending)
+    assert caught.value.__cause__ is not None
+    return str(caught.value)
+
+
+def local_function(body: Any) -> Any:
+    """As if it were written in a script: pickled by value."""
+    body.__module__ = "__main__"
+    return function(body)
+
+
+def test_a_call_travels(tmp_path: Path) -> None:
+    def add(a: int, b: int = 0) -> int:
+        return a + b
+
+    task = make_task(function(add)(2, b=3).with_timeout(9), folder=tmp_path)
+    assert (task.name, task.timeout, task.stream) == ("add", 9, False)
+    assert call(task) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_generator_function_is_marked() -> None:
+    def count(n: int):  # type: ignore[no-untyped-def]
+        yield from range(n)
+
+    assert make_task(function(count)(3)).stream
+    assert [task.stream for task in make_tasks((function(count)(3), train()), (), None)] == [True, False]
+
+
+def test_blobs_are_named_by_their_content(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(3 * INLINE)
+    first, second = (make_task(train(data), folder=tmp_path) for _ in range(2))
+    for blob in (first.fn, first.args):
+        assert blob.hash == blake2b(blob.read(), digest_size=16).hexdigest()
+        assert blob.size == len(blob.read())
+    assert first.args.data is None
+    assert first.args.path is not None
+    assert first.args.path.parent == tmp_path
+    assert first.fn.data is not None
+    assert first.args.hash == second.args.hash != make_task(train(data + b"!"), folder=tmp_path).args.hash
+    assert make_task(train()).args.hash == make_task(function(lambda: 0)()).args.hash
+
+
+def test_a_large_argument_is_not_held_in_memory(tmp_path: Path) -> None:
+    data = bytes(32 << 20)
+    pending = train({"weights": data})
+    tracemalloc.start()
+    try:
+        task = make_task(pending, folder=tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert task.args.size > len(data)
+    assert peak < len(data) // 4
+
+
+def test_what_was_written_of_an_argument_that_cannot_travel_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(NotPicklableError):
+        make_task(train([bytes(4 * INLINE), LOCK]), folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_large_argument_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotPicklableError, match=r"arguments of train.* No such file or directory"):
+        make_task(train(bytes(4 * INLINE)), folder=tmp_path / "gone")
+
+
+class Counted:
+    """Counts how often it is pickled."""
+
+    count = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        type(self).count += 1
+        return (int, ())
+
+
+def test_a_function_is_pickled_once_for_a_group() -> None:
+    seen = Counted()
+    task = local_function(lambda x: (seen, x))
+    other = local_function(lambda x: x)
+    Counted.count = 0
+    tasks = list(make_tasks((*(task(i) for i in range(50)), other(1), task(99)), (), None))
+    assert Counted.count == 1
+    assert len({t.fn.hash for t in tasks}) == 2
+    assert tasks[0].fn is tasks[51].fn
+    assert [pickle.loads(t.args.read())[0][0] for t in tasks] == [*range(50), 1, 99]
+
+
+@pytest.mark.parametrize("size", [10, 4 * INLINE])
+def test_a_task_passes_through_a_folder(size: int, tmp_path: Path) -> None:
+    made, target = tmp_path / "made", tmp_path / "task"
+    made.mkdir()
+    target.mkdir()
+    task = make_task(train(bytes(size), lr=0.5).with_timeout(3.5), folder=made)
+    write_task(task, target)
+    again = read_task(target)
+    assert (again.name, again.timeout, again.stream) == ("train", 3.5, False)
+    assert [(b.hash, b.size) for b in (again.fn, again.args)] == [
+        (b.hash, b.size) for b in (task.fn, task.args)
+    ]
+    assert (again.args.data is None) == (size > INLINE)
+    assert pickle.loads(again.args.read()) == ((bytes(size),), {"lr": 0.5})
+
+
+class Tag:
+    """A plugin that notes its name in what the function returns."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def decorate(self, fn: Any) -> Any:
+        name = self.name
+
+        @functools.wraps(fn)
+        def wrapped(*args: Any, **kwargs: Any) -> list[Any]:
+            return [name, *fn(*args, **kwargs)]
+
+        return wrapped
+
+
+def test_plugins_decorate_the_first_outermost() -> None:
+    task = local_function(lambda: ["body"])
+    assert call(make_task(task(), [Tag("a"), Tag("b")])) == ["a", "b", "body"]
+    (grouped,) = make_tasks((task(),), [Tag("a"), Tag("b")], None)
+    assert call(grouped) == ["a", "b", "body"]
+
+
+# -- what cannot travel ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Config:
+    parts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Slotted:
+    inner: Any
+
+
+class Method:
+    def __init__(self) -> None:
+        self.lock = LOCK
+
+    def go(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("pending", "argument", "place"),
+    [
+        (train(LOCK), "config", ""),
+        (train(1, 2, LOCK), "rest[1]", ""),
+        (function(lambda: 0)(1, LOCK), "#1", ""),
+        (train(lr=LOCK), "lr", ""),
+        (train(extra=LOCK), "extra", ""),
+        (train({"db": [1, LOCK]}), "config", " at config['db'][1]"),
+        (train(Config({"a": {"b": (0, LOCK)}})), "config", " at config.parts['a']['b'][1]"),
+        (train(Slotted(Slotted([LOCK]))), "config", " at config.inner.inner[0]"),
+        (train(functools.partial(print, sep=LOCK)), "config", " at config.sep"),
+        (train(Method().go), "config", " at config.lock"),
+        (train({LOCK}), "config", ""),
+    ],
+)
+def test_the_message_names_the_argument_and_the_place_in_it(pending: Any, argument: str, place: str) -> None:
+    said = refused(pending)
+    assert said.startswith(
+        f"argument '{argument}' of {pending.name}() cannot travel to the nodes: lock object"
+    )
+    assert f"{place} (cannot pickle '_thread.lock' object)" in said
+
+
+def test_a_closure_is_named() -> None:
+    guard = Config({"lock": LOCK})
+    assert refused(local_function(lambda: guard)()) == (
+        "function <lambda> cannot travel to the nodes: lock object at guard.parts['lock'] "
+        "(cannot pickle '_thread.lock' object)"
+    )
+
+
+def test_a_global_of_the_function_is_named() -> None:
+    assert " lock object at LOCK (" in refused(local_function(lambda: (fine, LOCK))())
+
+
+def test_a_global_used_in_an_inner_function_is_named() -> None:
+    def outer() -> Any:
+        def inner() -> Any:
+            return [LOCK for _ in range(2)]
+
+        return inner()
+
+    assert " lock object at LOCK (" in refused(local_function(outer)())
+
+
+def test_an_attribute_that_is_named_like_a_global_is_not_blamed() -> None:
+    guard = [threading.Condition()]
+    said = refused(local_function(lambda x: (x.LOCK, guard))(1))
+    assert " at guard[0]" in said
+    assert "LOCK (" not in said
+
+
+def test_a_default_value_is_named() -> None:
+    def body(a: int, lock: Any = LOCK, *, other: int = 1) -> None:
+        return None
+
+    assert " lock object at lock (" in refused(local_function(body)(1))
+
+
+def test_a_function_behind_a_plugins_wrapper_is_looked_into() -> None:
+    guard = [LOCK]
+    with pytest.raises(NotPicklableError, match=r"lock object at guard\[0\]"):
+        make_task(local_function(lambda: guard)(), [Tag("a")])
+
+
+def test_a_class_of_the_script_is_looked_into() -> None:
+    class Model:
+        shared = LOCK
+
+    Model.__module__ = "__main__"
+    Model.__qualname__ = "Model"
+    assert "lock object at Model.shared" in refused(train(Model()))
+
+
+def test_an_object_that_refuses_is_named_with_what_it_said() -> None:
+    class Stubborn:
+        def __reduce__(self) -> Any:
+            raise RuntimeError("I stay here")
+
+    said = refused(train([Stubborn()]))
+    assert said.endswith("Stubborn object at config[0] (I stay here)")
+
+
+def test_two_arguments_that_only_fail_together_are_still_an_error() -> None:
+    class Once:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def __reduce__(self) -> Any:
+            self.count += 1
+            if self.count == 1:
+                raise RuntimeError("not the first time")
+            return (int, ())
+
+    assert refused(train(Once())) == "the arguments of train() cannot travel to the nodes: not the first time"
+
+
+def test_endless_nesting_is_an_error_not_a_crash() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert "argument 'config' of train() cannot travel" in refused(train(deep))
+    while deep:  # taken apart by hand: its own end would recurse as deep
+        deep = deep.pop()

@@ -1,0 +1,112 @@
+"""Blobs from node to node: who is served, who is not, and that a wrong content is never kept."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.agent.peers import Peers
+from skyward_core.transport.pki import Authority, Papers
+
+DATA = b"payload" * 300_000
+NAME = hashlib.blake2b(DATA, digest_size=16).hexdigest()
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority("p")
+
+
+@pytest.fixture
+def head(tmp_path: Path, authority: Authority) -> Iterator[Peers]:
+    blobs = tmp_path / "head"
+    blobs.mkdir()
+    (blobs / NAME).write_bytes(DATA)
+    (tmp_path / "secret").write_text("not a blob")
+    peers = Peers(blobs, "127.0.0.1", authority.issue(0).to_json())
+    yield peers
+    peers.close()
+
+
+def other(tmp_path: Path, papers: Papers) -> Peers:
+    blobs = tmp_path / "other"
+    blobs.mkdir()
+    return Peers(blobs, "127.0.0.1", papers.to_json())
+
+
+def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: Peers, authority: Authority) -> None:
+    node = other(tmp_path, authority.issue(1))
+    node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [NAME]
+    assert (tmp_path / "other" / NAME).read_bytes() == DATA
+    node.close()
+
+
+def test_what_is_not_there_and_what_is_no_blob_is_refused(
+    tmp_path: Path, head: Peers, authority: Authority
+) -> None:
+    node = other(tmp_path, authority.issue(1))
+    with pytest.raises(OSError, match="has not got it"):
+        node.pull("0" * 32, 5, ("127.0.0.1", head.port))
+    with pytest.raises(OSError, match="no blob's name"):
+        node.pull("../secret", 10, ("127.0.0.1", head.port))
+    assert not list((tmp_path / "other").iterdir())
+    node.close()
+
+
+def test_another_content_than_the_name_says_is_not_kept(
+    tmp_path: Path, head: Peers, authority: Authority
+) -> None:
+    (tmp_path / "head" / NAME).write_bytes(b"X" + DATA[1:])
+    node = other(tmp_path, authority.issue(1))
+    with pytest.raises(OSError, match="something else"):
+        node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    assert not list((tmp_path / "other").iterdir())
+    node.close()
+
+
+def test_a_node_of_another_pool_gets_nothing_and_gives_nothing(
+    tmp_path: Path, head: Peers, authority: Authority
+) -> None:
+    stranger = other(tmp_path, Authority("p").issue(1))  # the same name, another authority
+    with pytest.raises(OSError, match="from the peer"):
+        stranger.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    with pytest.raises(OSError, match="from the peer"):
+        head.pull("1" * 32, 5, ("127.0.0.1", stranger.port))
+    assert not list((tmp_path / "other").iterdir())
+    stranger.close()
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False], ids=["tls without a certificate", "no tls"])
+def test_whoever_shows_no_certificate_gets_no_byte_of_a_blob(head: Peers, speaks_tls: bool) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    got = b""
+    with socket.create_connection(("127.0.0.1", head.port), timeout=10) as plain:
+        try:
+            line = context.wrap_socket(plain) if speaks_tls else plain
+            line.sendall(NAME.encode() + b"\n")
+            while data := line.recv(1 << 16):
+                got += data
+        except (ssl.SSLError, ConnectionError):
+            pass  # refused, as it should be
+    assert b"payload" not in got and struct.pack("!Q", len(DATA)) not in got
+
+
+def test_nobody_is_served_after_the_end(head: Peers) -> None:
+    head.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", head.port), timeout=10)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
+    yield
+    assert not [w for w in recwarn if w.category is pytest.PytestUnhandledThreadExceptionWarning]

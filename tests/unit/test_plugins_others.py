@@ -1,0 +1,236 @@
+"""What each plugin installs and sets, without the weight of its framework."""
+
+import base64
+import json
+import os
+import pickle
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from gang import places, run_gang
+
+from skyward_core import plugins
+from skyward_core.errors import PoolError, UsageError
+from skyward_core.plugins._network import claim_port
+from skyward_core.plugins._tensorflow import tf_config
+from skyward_core.runtime.info import InstanceInfo, Peer
+from skyward_core.spec import Image, PoolSpec
+
+GPU = "H100:8"
+
+
+def image_for(*given, accelerator=None):
+    spec = PoolSpec(name="p", provider=None, accelerator=accelerator, plugins=given)
+    image = Image()
+    for plugin in given:
+        image = plugin.transform(image, spec)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("given", "accelerator", "pip"),
+    [
+        ([plugins.jax()], None, ("jax",)),
+        ([plugins.jax()], GPU, ("jax[cuda12]",)),
+        ([plugins.jax(cuda="cuda13", version="0.6.0")], GPU, ("jax[cuda13]==0.6.0",)),
+        ([plugins.tensorflow(version=">=2.16")], None, ("tensorflow>=2.16",)),
+        ([plugins.tensorflow()], GPU, ("tensorflow[and-cuda]",)),
+        ([plugins.keras()], None, ("keras>=3", "jax")),
+        ([plugins.keras(backend="torch")], None, ("keras>=3", "torch")),
+        ([plugins.keras(backend="tensorflow")], None, ("keras>=3", "tensorflow")),
+        # The backend's own plugin has the word on its version, on either side.
+        (
+            [plugins.keras(backend="torch"), plugins.torch(version="2.3.0")],
+            None,
+            ("keras>=3", "torch==2.3.0"),
+        ),
+        ([plugins.jax(version="0.6.0"), plugins.keras()], None, ("jax==0.6.0", "keras>=3")),
+        ([plugins.huggingface()], None, ("transformers", "datasets", "tokenizers", "accelerate")),
+        ([plugins.accelerate()], None, ("accelerate", "torch")),
+        ([plugins.accelerate(deepspeed={}), plugins.torch()], None, ("accelerate", "deepspeed", "torch")),
+        ([plugins.sklearn(version=">=1.4")], None, ("scikit-learn>=1.4",)),
+        ([plugins.joblib()], None, ("joblib",)),
+        ([plugins.mig()], GPU, ()),
+    ],
+)
+def test_what_is_installed(given, accelerator, pip):
+    assert image_for(*given, accelerator=accelerator).pip == pip
+
+
+def test_wheels_of_pytorch_come_from_its_index_whoever_asks():
+    for given in (plugins.keras(backend="torch"), plugins.accelerate()):
+        (index,) = image_for(given, accelerator=GPU).pip_indexes
+        assert index.url.endswith("/cu128")
+
+
+def test_keras_chooses_its_backend_for_every_process():
+    assert image_for(plugins.keras(backend="torch")).env == {"KERAS_BACKEND": "torch"}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: plugins.keras(backend="theano"), "no backend of Keras: use jax, torch, tensorflow"),
+        (lambda: plugins.accelerate(mixed_precision="int4"), "no mixed precision: use no, fp16"),
+        (lambda: plugins.accelerate(fsdp={}, deepspeed={}), "not both"),
+        (lambda: plugins.mig(profile="half"), "no MIG profile"),
+        (lambda: plugins.mig(profile="9g.80gb"), "no MIG profile"),
+        (lambda: plugins.joblib(n_jobs=0), "n_jobs must be 1 or more"),
+        (lambda: plugins.check_plugins([plugins.joblib(), plugins.sklearn()]), "do not go together"),
+    ],
+)
+def test_wrong_parameters(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_nothing_on_one_rank():
+    given = ["jax", "tensorflow", "torch"]
+    (seen,) = run_gang(
+        f"""
+        before = dict(os.environ)
+        with enter_process([plugins.by_name(name) for name in {given}], info):
+            pass
+        print(json.dumps([dict(os.environ) == before, sorted({{'jax', 'torch', 'tensorflow'}} & set(sys.modules))]))
+        """,
+        [InstanceInfo()],
+    )
+    assert seen == [True, []]
+
+
+def test_tf_config():
+    peers = (Peer(0, "10.0.0.1", (4000, 4002)), Peer(1, "10.0.0.2", (5000, 4000)))
+    info = InstanceInfo(1, 2, 3, 4, 1, 2, "10.0.0.1", 31000, peers=peers)
+    assert tf_config(info) == {
+        "cluster": {"worker": ["10.0.0.1:4000", "10.0.0.1:4002", "10.0.0.2:5000", "10.0.0.2:4000"]},
+        "task": {"type": "worker", "index": 3},
+    }
+    with pytest.raises(PoolError, match="a port for each of 4 ranks, and the nodes keep 2"):
+        tf_config(replace(info, peers=(peers[0], Peer(1, "10.0.0.2"))))
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "keras(tensorflow)"])
+def test_tf_config_is_set_on_every_rank(name):
+    make = "plugins.tensorflow()" if name == "tensorflow" else "plugins.keras(backend='tensorflow')"
+    infos = places(2)
+    seen = run_gang(
+        f"""
+        with enter_process([{make}], info):
+            print(json.dumps(json.loads(os.environ["TF_CONFIG"])))
+        """,
+        infos,
+    )
+    assert [config["task"]["index"] for config in seen] == [0, 1]
+    assert seen[0]["cluster"] == {"worker": [f"127.0.0.1:{peer.ports[0]}" for peer in infos[0].peers]}
+
+
+def test_tensorflow_itself_reads_it():
+    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
+    seen = run_gang(
+        """
+        with enter_process([plugins.tensorflow()], info):
+            import tensorflow as tf
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            total = strategy.reduce("SUM", strategy.run(lambda: tf.constant(1.0)), axis=None)
+            print(json.dumps([strategy.num_replicas_in_sync, float(total)]))
+        """,
+        places(2),
+    )
+    assert seen == [[2, 2.0], [2, 2.0]]
+
+
+def test_plugins_of_one_worker_do_not_share_a_port():
+    info = InstanceInfo(head_port=31000)
+    assert [claim_port(info) for _ in range(3)] == [31000, 31001, 31002]
+
+
+def test_keras_on_torch_alone_makes_the_process_group():
+    seen = run_gang(
+        """
+        with enter_process([plugins.keras(backend="torch")], info):
+            import torch.distributed as dist
+            inside = [dist.is_initialized(), os.environ["KERAS_BACKEND"], os.environ["RANK"]]
+        print(json.dumps([*inside, dist.is_initialized()]))
+        """,
+        places(2),
+    )
+    assert seen == [[True, "torch", "0", False], [True, "torch", "1", False]]
+
+
+def test_accelerates_environment(monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    fsdp = {"sharding_strategy": "FULL_SHARD", "offload_params": True, "min_num_params": 1000}
+    with plugins.accelerate(mixed_precision="bf16", fsdp=fsdp).around_process(InstanceInfo()):
+        expected = {
+            "ACCELERATE_MIXED_PRECISION": "bf16",
+            "ACCELERATE_USE_FSDP": "true",
+            "FSDP_SHARDING_STRATEGY": "FULL_SHARD",
+            "FSDP_OFFLOAD_PARAMS": "true",
+            "FSDP_MIN_NUM_PARAMS": "1000",
+        }
+        assert expected.items() <= os.environ.items()
+    config = {"zero_optimization": {"stage": 2}}
+    with plugins.accelerate(deepspeed=config).around_process(InstanceInfo()):
+        assert os.environ["ACCELERATE_USE_DEEPSPEED"] == "true"
+        assert json.loads(base64.urlsafe_b64decode(os.environ["ACCELERATE_DEEPSPEED_CONFIG_FILE"])) == config
+
+
+SECRET = "hf_secretsecretsecret"
+
+
+def test_a_token_shows_nowhere_but_in_the_rank(monkeypatch):
+    plugin = plugins.huggingface(token=SECRET, models=["org/model"])
+    assert SECRET not in repr(plugin)
+    image = image_for(plugin)
+    assert SECRET not in str(image.model_dump())
+    assert plugin.bootstrap(PoolSpec(name="p", provider=None)) == ()
+    assert pickle.loads(pickle.dumps(plugin)).token == SECRET  # it does travel
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    assert plugins.huggingface().token == SECRET
+    assert plugins.huggingface(token="other").token == "other"
+
+
+def test_models_are_fetched_while_the_node_is_prepared(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    (tmp_path / "huggingface_hub.py").write_text(
+        "def snapshot_download(name):\n    open('fetched', 'a').write(name + '\\n')\n"
+    )
+    models = ["org/model", "odd'; touch injected; '"]
+    (step,) = plugins.huggingface(models=models).bootstrap(PoolSpec(name="p", provider=None))
+    (tmp_path / "python").symlink_to(sys.executable)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(tmp_path)}
+    subprocess.run(["sh", "-c", step], check=True, cwd=tmp_path, env=environment)
+    assert (tmp_path / "fetched").read_text().splitlines() == models
+    assert not (tmp_path / "injected").exists()
+
+
+def test_one_model_may_be_a_string():
+    assert plugins.huggingface(models="org/model").models == ("org/model",)
+
+
+def test_with_a_token_models_are_fetched_by_the_ranks(tmp_path):
+    (tmp_path / "huggingface_hub.py").write_text(
+        "import os\n"
+        "def snapshot_download(name):\n"
+        "    open(os.environ['SEEN'], 'a').write(f'{name} {os.environ[\"HF_TOKEN\"]}\\n')\n"
+    )
+    run_gang(
+        f"""
+        import sys; sys.path.insert(0, {str(tmp_path)!r})
+        with enter_process([plugins.huggingface(token={SECRET!r}, models=("org/model",))], info):
+            print(json.dumps(None))
+        """,
+        [InstanceInfo()],
+        SEEN=str(tmp_path / "seen"),
+    )
+    assert (tmp_path / "seen").read_text() == f"org/model {SECRET}\n"
+
+
+def test_shell_of_mig_parses():
+    (step,) = plugins.mig().bootstrap(PoolSpec(name="p", provider=None))
+    subprocess.run(["sh", "-n", "-c", step], check=True)
+    assert "-cgi 3g.40gb,3g.40gb -C" in step
+    assert shlex.split(step)

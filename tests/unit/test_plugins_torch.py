@@ -1,0 +1,115 @@
+"""The torch plugin: what it installs, and the process group that it makes across real processes."""
+
+import pytest
+from gang import places, run_gang
+
+from skyward_core import plugins
+from skyward_core.plugins._network import interface_of, threads_per_rank
+from skyward_core.runtime.info import InstanceInfo, Peer
+from skyward_core.spec import Image, PoolSpec
+
+GPU = "A100:8"
+NO_CUDA = "MI300X"
+
+
+def image_for(plugin, accelerator=None, image=None):
+    return plugin.transform(image or Image(), PoolSpec(name="p", provider=None, accelerator=accelerator))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "accelerator", "pip", "index"),
+    [
+        ({}, None, ("torch",), "cpu"),
+        ({}, NO_CUDA, ("torch",), "cpu"),
+        ({}, GPU, ("torch",), "cu128"),
+        (
+            {"cuda": "cu124", "version": "2.3.0", "vision": "0.18.0"},
+            GPU,
+            ("torch==2.3.0", "torchvision==0.18.0"),
+            "cu124",
+        ),
+        ({"vision": "latest", "audio": "latest"}, GPU, ("torch", "torchvision", "torchaudio"), "cu128"),
+        ({"version": ">=2.3"}, None, ("torch>=2.3",), "cpu"),
+    ],
+)
+def test_wheels_by_accelerator(parameters, accelerator, pip, index):
+    image = image_for(plugins.torch(**parameters), accelerator)
+    assert image.pip == pip
+    (given,) = image.pip_indexes
+    assert given.url == f"https://download.pytorch.org/whl/{index}"
+    assert given.packages == tuple(name.split("=")[0].rstrip("<>") for name in pip)
+
+
+def test_wheels_keep_the_rest_of_the_image():
+    image = image_for(plugins.torch(), image=Image(pip=("numpy", "torch==2.1"), env={"A": "1"}))
+    assert image == Image(pip=("numpy", "torch==2.1"), env={"A": "1"})
+
+
+def test_every_rank_is_told_its_place():
+    infos = places(2, 2)
+    names = [
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+    ]
+    seen = run_gang(
+        f"""
+        from skyward_core.plugins._torch import set_environment
+        set_environment(info)
+        print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
+        """,
+        infos,
+    )
+    port = str(infos[0].head_port)
+    assert [environment for environment, _ in seen] == [
+        ["127.0.0.1", port, "4", "0", "0", "2", "0"],
+        ["127.0.0.1", port, "4", "1", "1", "2", "0"],
+        ["127.0.0.1", port, "4", "2", "0", "2", "1"],
+        ["127.0.0.1", port, "4", "3", "1", "2", "1"],
+    ]
+    assert {interface for _, interface in seen} == {interface_of("127.0.0.1")}
+
+
+def test_nothing_on_one_rank():
+    (report,) = run_gang(
+        """
+        with enter_process([plugins.torch()], info):
+            pass
+        print(json.dumps({"torch": "torch" in sys.modules, "rank": os.environ.get("RANK")}))
+        """,
+        [InstanceInfo()],
+    )
+    assert report == {"torch": False, "rank": None}
+
+
+def test_what_the_person_set_stays():
+    (report,) = run_gang(
+        """
+        from skyward_core.plugins._torch import set_environment
+        set_environment(info)
+        print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
+        """,
+        places(2)[:1],
+        OMP_NUM_THREADS="3",
+        GLOO_SOCKET_IFNAME="eth7",
+        MASTER_ADDR="192.0.2.1",
+    )
+    assert report == ["3", "eth7", "127.0.0.1"]
+
+
+def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    alone = (Peer(0, "10.0.0.1"), Peer(1, "10.0.0.2"))
+    here = (Peer(0, "127.0.0.1"), Peer(1, "127.0.0.1"))
+    assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=alone)) == 4
+    assert threads_per_rank(InstanceInfo(ranks_per_node=4, peers=here)) == 2
+    assert threads_per_rank(InstanceInfo(ranks_per_node=64, peers=here)) == 1
+
+
+def test_interfaces():
+    assert interface_of("127.0.0.1") in ("lo", "lo0")
+    assert interface_of("203.0.113.9") is None  # reserved for documentation: on no machine

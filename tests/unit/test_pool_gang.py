@@ -1,0 +1,300 @@
+"""Starting gang runs in one order and in a whole gang, with the agents' side played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skyward_core.pool.gang import GangKeeper
+
+Header = dict[str, Any]
+
+
+class FakeLink:
+    """A link whose agent answers as ``answers`` says; ``calls``: what :meth:`GangKeeper.start` sent."""
+
+    def __init__(self, node: int, log: list[tuple[int, str]]) -> None:
+        self.node = node
+        self.up, self.gone = True, False
+        self.epoch, self.broken = 1, ""
+        self.sent: list[tuple[Header, bytes]] = []
+        self.runs: dict[str, Header] = {}
+        self.silent: set[str] = set()
+        self._log = log
+
+    def send(self, header: Header, body: bytes = b"") -> bool:
+        if self.up:
+            self.sent.append((header, body))
+            self._log.append((self.node, header["t"]))
+        return self.up
+
+    async def ask(self, header: Header) -> tuple[Header, bytes]:
+        if not self.up:
+            raise ConnectionError(f"the link to node {self.node} is down")
+        self._log.append((self.node, header["t"]))
+        if header["t"] in self.silent:
+            await asyncio.Event().wait()
+        answers: dict[str, tuple[Header, bytes]] = {
+            "ports": ({"t": "known", "ports": [100 + self.node]}, b""),
+            "ping": ({"t": "pong"}, b""),
+            "where": ({"t": "known", "runs": self.runs}, b""),
+            "form": (
+                {
+                    "t": "formed",
+                    "epoch": 5,
+                    "head_addr": "a",
+                    "head_port": 99,
+                    "hooks": True,
+                    "apps": True,
+                    "secrets": ["known to the head"],
+                },
+                b"from the head",
+            ),
+        }
+        return answers[header["t"]]
+
+    def of(self, kind: str) -> list[Header]:
+        return [header for header, _ in self.sent if header["t"] == kind]
+
+
+class Gang:
+    def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins") -> None:
+        self.log: list[tuple[int, str]] = []
+        self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
+        self.keeper = GangKeeper(
+            self.links, {"peers": [{"node": node} for node in range(nodes)]}, plugins, ["hush"]
+        )
+        self.started: list[int] = []
+
+    @property
+    def head(self) -> Any:
+        return self.links[0]
+
+    def tell(self, kind: str, **more: Any) -> None:
+        self.keeper.on_frame(self.head, {"t": kind} | more)
+
+    async def start(self) -> None:
+        await self.keeper.start(self.started.append)
+
+    async def starting(self) -> asyncio.Task[None]:
+        """A start that waits for the lock."""
+        asked = len(self.head.of("lock"))
+        task = asyncio.create_task(self.start())
+        await until(lambda: len(self.head.of("lock")) > asked)
+        return task
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def gang() -> Gang:
+    return Gang()
+
+
+async def held(gang: Gang, *, unclean: bool = False) -> None:
+    """Take the lock by a first start."""
+    task = await gang.starting()
+    gang.tell("granted", unclean=unclean)
+    await task
+    gang.log.clear()
+
+
+async def test_the_first_start_waits_for_the_lock_and_the_next_ones_do_not(gang: Gang) -> None:
+    assert not gang.keeper.start_now(gang.started.append)
+    task = await gang.starting()
+    assert gang.started == []
+    gang.tell("granted", unclean=False)
+    await task
+    assert gang.started == [1]
+    assert gang.keeper.start_now(gang.started.append)
+    await gang.start()
+    assert gang.started == [1, 1, 1]
+    assert [kind for _, kind in gang.log] == ["lock"], "alone with the pool, nothing more is asked"
+
+
+async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None:
+    await held(gang)
+    gang.links[2].broken = "rank 2 ended"
+    assert not gang.keeper.whole
+    assert not gang.keeper.start_now(gang.started.append)
+    gang.started.clear()
+    await gang.start()
+    peers = [{"node": node, "ports": [100 + node]} for node in range(3)]
+    info = {"head_addr": "a", "head_port": 99, "peers": peers}
+    for link in gang.links:
+        (header,) = link.of("gang")
+        hooks = {"hooks": True, "apps": False, "secrets": ["hush"]}
+        assert header == {"t": "gang", "epoch": 5, "info": info} | hooks
+        assert (link.epoch, link.broken) == (5, "")
+    assert gang.head.sent[-1][1] == b"plugins"
+    assert gang.started == [5]
+
+
+async def test_a_new_epoch_is_newer_than_any_that_a_node_knows(gang: Gang) -> None:
+    gang.links[1].epoch = 8
+    await held(gang)
+    assert gang.started == [9]
+
+
+async def test_a_node_without_a_link_does_not_learn_of_the_epoch(gang: Gang) -> None:
+    gang.links[0].broken = "x"
+    gang.links[1].up = False
+    await held(gang)
+    assert gang.links[1].epoch == 1
+    assert gang.started == [5]
+    assert [peer["ports"] for peer in gang.head.of("gang")[0]["info"]["peers"]] == [[100], [], [102]]
+    assert not gang.keeper.whole
+
+
+async def test_who_came_later_forms_with_the_heads_plugins() -> None:
+    gang = Gang(plugins=None)
+    gang.head.broken = "x"
+    await held(gang)
+    header, body = gang.head.sent[-1]
+    assert (header["t"], header["secrets"], body) == ("gang", ["known to the head"], b"from the head")
+    assert (header["hooks"], header["apps"]) == (True, True)
+
+
+async def test_without_plugins_there_are_no_hooks() -> None:
+    gang = Gang(plugins=b"")
+    gang.head.broken = "x"
+    await held(gang)
+    assert gang.head.of("gang")[0]["hooks"] is False
+
+
+async def test_whoever_else_wants_the_lock_gets_it_after_all_agents_have_our_calls(gang: Gang) -> None:
+    await held(gang)
+    gang.tell("wanted")
+    assert not gang.keeper.start_now(gang.started.append)
+    await until(lambda: bool(gang.head.of("unlock")))
+    assert gang.log == [(0, "ping"), (1, "ping"), (2, "ping"), (0, "unlock")]
+    assert gang.head.of("unlock") == [{"t": "unlock", "unclean": False}]
+    task = await gang.starting()
+    gang.tell("granted", unclean=False)
+    await task
+    assert gang.started == [1, 1]
+
+
+async def test_wanted_during_a_start_it_is_given_back_after_it(gang: Gang) -> None:
+    task = await gang.starting()
+    gang.tell("granted", unclean=False)
+    gang.tell("wanted")
+    await task
+    assert gang.started == [1]
+    assert gang.head.of("unlock")
+
+
+async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
+    await held(gang)
+    gang.keeper.on_down(gang.links[1])
+    assert gang.keeper.start_now(gang.started.append), "another node's link has no part in the lock"
+    gang.keeper.on_down(gang.head)
+    assert not gang.keeper.start_now(gang.started.append)
+    task = await gang.starting()
+    gang.keeper.on_down(gang.head)
+    with pytest.raises(ConnectionError, match="head went down"):
+        await task
+    gang.head.up = False
+    with pytest.raises(ConnectionError, match="head is down"):
+        await gang.start()
+
+
+async def test_only_the_head_grants(gang: Gang) -> None:
+    gang.keeper.on_frame(gang.links[1], {"t": "granted", "unclean": False})
+    assert not gang.keeper.start_now(gang.started.append)
+
+
+async def test_ensure_forms_a_gang_once(gang: Gang) -> None:
+    await gang.keeper.ensure()
+    assert gang.log == [], "it is whole"
+    gang.head.broken = "x"
+    task = asyncio.create_task(gang.keeper.ensure())
+    await until(lambda: bool(gang.head.of("lock")))
+    gang.tell("granted", unclean=False)
+    await task
+    assert gang.keeper.whole
+    assert gang.started == []
+
+
+# -- after a client that vanished with the lock ------------------------------------------------------------------
+
+
+def run(calls: int, active: int, total: int = 3) -> Header:
+    return {"calls": calls, "active": active, "total": total}
+
+
+def stopped(gang: Gang) -> list[str]:
+    return [header["run"] for header in gang.links[1].of("stop")]
+
+
+async def test_a_run_that_came_to_some_agents_only_is_stopped(gang: Gang) -> None:
+    gang.head.runs = {"half": run(1, 1)}
+    gang.links[1].runs = {"half": run(1, 1)}
+    await held(gang, unclean=True)
+    for link in gang.links:
+        (stop,) = link.of("stop")
+        assert (stop["run"], stop["break"]) == ("half", 1)
+        assert "client went away" in stop["why"]
+    await gang.start()
+    assert stopped(gang) == ["half"], "once"
+
+
+async def test_a_run_that_was_wholly_started_goes_on_without_its_client(gang: Gang) -> None:
+    # Rank 0 has ended already; nobody here has ever heard of this run.
+    gang.head.runs = {"whole": run(1, 0)}
+    gang.links[1].runs = {"whole": run(1, 1)}
+    gang.links[2].runs = {"whole": run(1, 1)}
+    await held(gang, unclean=True)
+    assert stopped(gang) == []
+
+
+async def test_a_run_that_has_ended_everywhere_is_left_alone(gang: Gang) -> None:
+    gang.head.runs = {"over": run(1, 0)}
+    await held(gang, unclean=True)
+    assert stopped(gang) == []
+
+
+async def test_a_clean_lock_asks_nothing(gang: Gang) -> None:
+    gang.head.runs = {"half": run(1, 1)}
+    await held(gang)
+    assert stopped(gang) == []
+
+
+async def test_what_cannot_be_asked_now_is_asked_before_the_next_start(gang: Gang) -> None:
+    for link in gang.links:
+        link.runs = {"whole": run(1, 1)}
+    gang.links[2].up = False
+    task = await gang.starting()
+    gang.tell("granted", unclean=True)
+    with pytest.raises(ConnectionError, match="node 2"):
+        await task
+    assert (gang.started, stopped(gang)) == ([], []), "a run is not stopped because one node is out of reach"
+    gang.links[2].up = True
+    gang.links[2].runs = {}
+    await gang.start()
+    assert (gang.started, stopped(gang)) == ([1], ["whole"])
+
+
+async def test_a_lock_given_back_before_that_stays_unclean(gang: Gang) -> None:
+    gang.links[2].up = False
+    task = await gang.starting()
+    gang.tell("granted", unclean=True)
+    with pytest.raises(ConnectionError):
+        await task
+    gang.tell("wanted")
+    await until(lambda: bool(gang.head.of("unlock")))
+    assert gang.head.of("unlock") == [{"t": "unlock", "unclean": True}]
+
+
+async def test_a_node_that_is_gone_has_nothing_to_tell(gang: Gang) -> None:
+    gang.links[2].up, gang.links[2].gone = False, True
+    gang.head.runs = {"half": run(1, 1)}
+    await held(gang, unclean=True)
+    assert stopped(gang) == ["half"]

@@ -1,0 +1,163 @@
+"""Ending real processes: groups, what left them, and orphans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.agent import processes
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
+
+# A leader with a child in its group and one that left for a session of its own; tells their ids.
+FAMILY = """
+import os, sys, time
+inside = os.fork()
+if inside == 0:
+    time.sleep(600)
+left, leaves = os.pipe()
+outside = os.fork()
+if outside == 0:
+    os.setsid()
+    os.write(leaves, b"!")
+    time.sleep(600)
+os.read(left, 1)
+print(inside, outside, flush=True)
+time.sleep(600)
+"""
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
+    leader = subprocess.Popen(
+        [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert leader.stdout is not None
+    inside, outside = map(int, leader.stdout.readline().split())
+    yield leader, inside, outside
+    processes.kill_all([leader.pid, inside, outside])
+    leader.communicate()
+
+
+def test_descendants_are_found_wherever_they_went(family: tuple[subprocess.Popen[str], int, int]) -> None:
+    leader, inside, outside = family
+    assert processes.descendants(leader.pid) == {inside, outside}
+    assert {leader.pid, inside, outside} <= processes.descendants(os.getpid())
+    assert processes.descendants(inside) == set()
+
+
+def test_a_signal_reaches_the_whole_group_and_nobody_else(
+    family: tuple[subprocess.Popen[str], int, int],
+) -> None:
+    leader, inside, outside = family
+    assert processes.signal_group(leader.pid, signal.SIGKILL)
+    until(lambda: not lives(inside), "its child is in the group")
+    assert leader.wait() == -signal.SIGKILL
+    assert lives(outside)
+    until(lambda: not processes.signal_group(leader.pid, signal.SIGKILL), "nothing of the group is left")
+    processes.kill_all([outside, outside, leader.pid])
+    until(lambda: not lives(outside), "killed")
+
+
+REAPER = """
+import os, sys, time
+from skyward_core.agent.processes import become_reaper, descendants, kill_all, reap
+assert become_reaper()
+if os.fork() == 0:          # a rank ...
+    if os.fork() == 0:      # ... whose child left its session, and then the rank ends
+        os.setsid()
+        time.sleep(600)
+    os._exit(7)
+ended = {}
+while not ended:
+    ended |= reap()
+    time.sleep(0.005)
+assert [os.waitstatus_to_exitcode(status) for status in ended.values()] == [7], ended
+while len(left := descendants(os.getpid())) != 1:
+    time.sleep(0.005)
+assert [int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1]) for pid in left] == [os.getpid()]
+kill_all(left)
+ended = {}
+while descendants(os.getpid()):
+    ended |= reap()
+    time.sleep(0.005)
+assert {pid: os.WTERMSIG(status) for pid, status in ended.items()} == {left.pop(): 9}, ended
+assert reap() == {}
+print("clean")
+"""
+
+
+def test_a_reaper_ends_what_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REAPER], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "clean\n", done.stderr
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse(tmp_path: Path) -> None:
+    odd = tmp_path / "a) (b 1 2"
+    odd.symlink_to("/bin/sleep")
+    child = subprocess.Popen([str(odd), "600"])
+    try:
+        assert child.pid in processes.descendants(os.getpid())
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "node-0"
+    folder.mkdir()
+    with (folder / "agent.err").open("w") as errors:
+        child = subprocess.Popen(["sleep", "600"], stderr=errors)
+    try:
+        shutil.rmtree(folder)
+        assert processes.writes_under(folder)
+        assert not processes.writes_under(tmp_path / "node")
+    finally:
+        child.kill()
+        child.wait()
+    assert not processes.writes_under(folder)
+
+
+def test_workers_are_found_by_an_argument_and_what_they_forked_is_no_worker(tmp_path: Path) -> None:
+    code = "import os, time\nos.fork()\nos.write(1, b'up\\n')\ntime.sleep(600)"
+    socket = str(tmp_path / "0.sock.w")
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, socket, "3", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert worker.stdout is not None
+        assert [worker.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+        assert len(processes.with_argument(socket)) == 2
+        assert processes.orphans(socket) == {(3, 0): worker.pid}
+        assert processes.orphans(socket[:-1]) == {}
+    finally:
+        processes.signal_group(worker.pid, signal.SIGKILL)
+        worker.communicate()

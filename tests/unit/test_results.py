@@ -1,0 +1,520 @@
+"""What is told of values and exceptions, made without trusting them."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import skyward_core
+from skyward_core.agent.results import (
+    JSON_LIMIT,
+    TEXT,
+    describe_error,
+    pickle_result,
+    summarise,
+)
+from skyward_core.errors import NotPicklableError, RemoteError
+from skyward_core.outcome import Summary
+from skyward_core.wire import INLINE
+
+
+class Trap:
+    """Code of the user's that must not run when a result is summarised."""
+
+    def __repr__(self) -> str:
+        raise SystemExit("repr was called")
+
+    __str__ = __len__ = __eq__ = __lt__ = __iter__ = __bool__ = __repr__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+    def __getattr__(self, name: str) -> Any:
+        raise SystemExit(f"{name} was asked for")
+
+    @property
+    def shape(self) -> Any:
+        raise SystemExit("shape was asked for")
+
+
+class TrapList(list):  # type: ignore[type-arg]
+    __repr__ = __iter__ = Trap.__repr__  # type: ignore[assignment]
+
+
+class TrapDict(dict):  # type: ignore[type-arg]
+    __repr__ = __iter__ = items = Trap.__repr__  # type: ignore[assignment]
+
+
+class TrapInt(int):
+    __repr__ = Trap.__repr__
+
+
+TrapList.__name__ = "list"
+
+
+def look(value: Any) -> Summary:
+    summary = Summary(**summarise(value, 0))
+    assert len(summary.text) <= TEXT
+    return summary
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -(2**63),
+        1.5,
+        "grüße\n🚀",
+        "caf\udce9",
+        [],
+        [1, [2, [None]]],
+        {"loss": 0.5, "steps": [1, 2], "nested": {"a": "b"}},
+    ],
+)
+def test_small_values_of_json_types_travel_as_they_are(value: Any) -> None:
+    summary = look(value)
+    assert summary.is_json
+    assert summary.json == value
+    assert summary.type == type(value).__name__
+    assert summary.text == repr(value)
+
+
+def test_a_tuple_becomes_a_list() -> None:
+    summary = look((1, (2, 3)))
+    assert (summary.json, summary.type) == ([1, [2, 3]], "tuple")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        [1.0, float("-inf")],
+        {1: 2},
+        {"a": {2: 3}},
+        {"a": {1, 2}},
+        2**64,
+        b"bytes",
+        1j,
+        "x" * (JSON_LIMIT + 1),
+        {"k" * (JSON_LIMIT + 1): 1},
+        list(range(JSON_LIMIT)),
+        [["x" * 1000] * 10] * 10,
+        {str(i): i for i in range(JSON_LIMIT)},
+        OrderedDict(a=1),
+        np.zeros(3),
+        np.float64("nan"),
+    ],
+)
+def test_anything_else_is_told_in_words(value: Any) -> None:
+    summary = look(value)
+    assert not summary.is_json
+    assert summary.json is None
+    assert summary.text
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float64(0.5), 0.5),
+        (np.int64(-3), -3),
+        (np.uint8(3), 3),
+        (np.bool_(True), True),
+        (np.array(4), 4),
+        ({"loss": np.float32(2.0), "n": np.int32(1)}, {"loss": 2.0, "n": 1}),
+        (np.str_("s"), "s"),
+    ],
+)
+def test_numbers_of_numpy_count_as_numbers(value: Any, plain: Any) -> None:
+    summary = look(value)
+    assert summary.is_json
+    assert summary.json == plain
+    assert type(summary.json) is type(plain)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros((2, 3), "f4"), "ndarray float32 2 × 3"),
+        (np.longdouble(1), "longdouble"),
+        (np.datetime64("2020-01-01"), "datetime64"),
+        (np.dtype("f4"), "DType"),
+        (np.random.default_rng(0), "Generator object"),
+        (b"x" * 5000, "5,000 bytes"),
+        (10**5000, "int of 16,610 bits"),
+        ([10**5000], "list of 1: [int of 16,610 bits]"),
+        (list(range(9000)), "list of 9,000: [0, 1, 2, 3, 4, …]"),
+        ({2: "a", "b": [{3}]}, "dict of 2: {2: 'a', 'b': [{3}]}"),
+        ({()}, "set of 1: {()}"),
+        ({(1, 2): [[[[5]]]]}, "dict of 1: {tuple of 2: [[list of 1]]}"),
+        ("y" * 99_999, "'yyyy"),
+        (float("nan"), "nan"),
+        (functools.partial(print, 1), "functools.partial object"),
+    ],
+    ids=lambda _: "",
+)
+def test_words(value: Any, words: str) -> None:
+    assert words in look(value).text
+
+
+def test_arrays_of_other_libraries() -> None:
+    class Tensor:
+        shape, dtype = (2, 3), "torch.float32"
+
+    class Linear:  # a module of torch has no shape
+        pass
+
+    Tensor.__module__, Linear.__module__ = "torch", "torch.nn.modules.linear"
+    Linear.__qualname__ = "Linear"
+    assert look(Tensor()).text == "Tensor torch.float32 2 × 3"
+    assert look([Tensor()]).text == "list of 1: [Tensor torch.float32 2 × 3]"
+    assert look(Linear()).text == "torch.nn.modules.linear.Linear object"
+
+
+def test_frames_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    assert look(pandas.DataFrame({"a": [1, 2]})).text.startswith("DataFrame 2 × 1")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Trap(),
+        [Trap()],
+        (Trap(), 1),
+        {"a": Trap()},
+        {Trap(): 1, Trap(): 2},
+        {Trap(), Trap()},
+        TrapList([1]),
+        [TrapList([1])],
+        TrapDict(a=1),
+        {"a": TrapDict()},
+        TrapInt(3),
+        [TrapInt(3)],
+    ],
+    ids=lambda _: "",
+)
+def test_no_code_of_the_values_own_runs(value: Any) -> None:
+    assert not look(value).is_json
+
+
+def test_a_value_that_holds_itself_is_no_endless_tale() -> None:
+    loop: list[Any] = [1]
+    loop.append(loop)
+    assert look(loop).text.startswith("list of 2: [1, [1, [1, list of 2")
+    ring: dict[str, Any] = {}
+    ring["self"] = ring
+    assert not look(ring).is_json
+
+
+def test_a_dict_of_many_keys_is_cheap_to_describe() -> None:
+    class Key(int):
+        def __lt__(self, other: object) -> bool:
+            raise AssertionError("the keys were sorted")
+
+    assert look({Key(i): 0 for i in range(100_000)}).text.startswith("dict of 100,000: {")
+
+
+# -- pickles -----------------------------------------------------------------------------------------------------
+
+
+def test_a_small_result_stays_in_memory(tmp_path: Path) -> None:
+    made = pickle_result({"a": 1}, "f()", tmp_path / "x.result")
+    assert pickle.loads(made.data) == {"a": 1}
+    assert made.header() == {"summary": summarise({"a": 1}, len(made.data)), "size": len(made.data)}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_a_result_too(tmp_path: Path) -> None:
+    made = pickle_result(None, "f()", tmp_path / "x.result")
+    assert pickle.loads(made.data) is None
+    assert made.header()["summary"] == summarise(None, made.size)
+
+
+@pytest.mark.parametrize(
+    "value", [random.Random(1).randbytes(5 * INLINE), np.arange(INLINE)], ids=["bytes", "array"]
+)
+def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
+    made = pickle_result(value, "f()", tmp_path / "x.result")
+    header = made.header()
+    assert header["file"] == "x.result"
+    data = (tmp_path / "x.result").read_bytes()
+    assert header["size"] == made.size == len(data)
+    assert made.data == b""
+    assert np.array_equal(pickle.loads(data), value)
+
+
+def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    value = {"model": [bytes(5 * INLINE), np.arange(INLINE), threading.Lock()]}
+    with pytest.raises(NotPicklableError) as caught:
+        pickle_result(value, "train()", tmp_path / "x.result")
+    assert str(caught.value) == (
+        "the result of train() cannot travel back: lock object at result['model'][2] "
+        "(cannot pickle '_thread.lock' object)"
+    )
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(
+        NotPicklableError, match=r"result of train\(\) cannot travel back: lock object \(cannot"
+    ):
+        pickle_result(threading.Lock(), "train()", tmp_path / "x.result")
+
+
+def test_a_spool_that_takes_no_more_is_an_os_error_and_nothing_is_left_there(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 * INLINE, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            pickle_result(bytes(5 * INLINE), "f()", tmp_path / "x.result")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileNotFoundError):
+        pickle_result(bytes(5 * INLINE), "f()", tmp_path / "gone" / "x.result")
+
+
+# -- exceptions --------------------------------------------------------------------------------------------------
+
+
+class Coded(Exception):
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class MadeUp(Exception):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class KeywordOnly(Exception):
+    def __init__(self, *, where: str) -> None:
+        super().__init__(f"at {where}")
+        self.where = where
+
+
+class NoArgs(Exception):
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__()
+
+    def __str__(self) -> str:
+        return f"bad {self.path}"
+
+
+class Holding(Exception):
+    """Has an attribute that cannot travel."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+        self.lock = threading.Lock()
+        self.step = 7
+
+
+class Detail:
+    """Has no ``__eq__``."""
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Choosy(Exception):
+    """Cannot be made again in any way."""
+
+    def __new__(cls, *args: Any) -> Choosy:
+        if args and args[0] != "the password":
+            raise TypeError("no entry")
+        return super().__new__(cls, *args)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__("something else")
+        self.step = 3
+
+
+def caught(error: BaseException) -> tuple[dict[str, Any], BaseException]:
+    """Raise, describe, and load what came of it."""
+    try:
+        raise error
+    except BaseException as raised:  # noqa: BLE001
+        header, data = describe_error(raised)
+    back = pickle.loads(data)
+    assert isinstance(back, BaseException)
+    return header, back
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("plain"),
+        ValueError(),
+        KeyError("loss"),
+        FileNotFoundError(2, "No such file", "/data/x"),
+        ConnectionResetError(104, "Connection reset by peer"),
+        UnicodeDecodeError("utf-8", b"\xff\xfe", 0, 1, "invalid start byte"),
+        StopIteration(5),
+        SyntaxError("bad", ("f.py", 1, 2, "x ==")),
+        KeyboardInterrupt(),
+        Coded(42, "no luck"),
+        MadeUp(5),
+        KeywordOnly(where="here"),
+        NoArgs("/tmp"),
+        ExceptionGroup("several", [ValueError("a"), Coded(1, "b")]),
+        subprocess.CalledProcessError(3, ["make"], b"out"),
+        ModuleNotFoundError("No module named 'x'", name="x"),
+        ValueError("bad array", np.array([1, 2, 3])),
+        TypeError(Detail(3)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_exception_keeps_type_message_and_attributes(error: BaseException) -> None:
+    header, back = caught(error)
+    assert type(back) is type(error)
+    if not any(isinstance(arg, Detail) for arg in error.args):
+        assert str(back) == str(error) == header["message"]
+        assert repr(back.args) == repr(error.args)
+    assert {key: part for key, part in vars(back).items() if key != "exceptions"} == vars(error)
+    if isinstance(error, OSError):
+        assert isinstance(back, OSError)
+        assert (back.errno, back.filename) == (error.errno, error.filename)
+    if isinstance(error, ExceptionGroup):
+        assert isinstance(back, ExceptionGroup)
+        assert [str(e) for e in back.exceptions] == ["a", "b"]
+        assert back.exceptions[1].code == 1
+
+
+def test_objects_in_its_arguments_travel() -> None:
+    _, back = caught(TypeError(Detail(3)))
+    assert back.args[0].x == 3
+
+
+def test_attributes_that_cannot_travel_are_left_out() -> None:
+    _, back = caught(Holding("stuck"))
+    assert type(back) is Holding
+    assert str(back) == "stuck"
+    assert vars(back) == {"step": 7}
+
+
+def test_arguments_that_cannot_travel_leave_type_and_message() -> None:
+    error = RuntimeError("stuck on", threading.Lock())
+    _, back = caught(error)
+    assert type(back) is RuntimeError
+    assert str(back) == str(error)
+
+
+def test_what_cannot_be_made_again_has_a_stand_in() -> None:
+    header, back = caught(Choosy("the password"))
+    assert isinstance(back, RemoteError)
+    assert back.type_name == header["type"]
+    assert back.type_name.endswith("Choosy")
+    assert str(back) == f"{back.type_name}: something else"
+    assert back.attributes == {"step": 3}
+
+
+def test_an_exception_without_words() -> None:
+    header, back = caught(Mute())
+    assert header["message"] == "(its __str__ raised ValueError)"
+    assert type(back) is Mute
+    assert "Mute" in header["traceback"]
+
+
+def test_type_names_are_those_of_a_traceback() -> None:
+    assert caught(ValueError())[0]["type"] == "ValueError"
+    assert caught(Coded(1, ""))[0]["type"] == f"{__name__}.Coded"
+
+
+def test_endless_messages_are_cut() -> None:
+    header, _ = caught(ValueError("x" * 1_000_000))
+    assert len(header["message"]) <= 8192
+    assert len(header["traceback"]) <= 65536
+
+
+def test_the_traceback_begins_with_user_code() -> None:
+    from skyward_core.runtime.output import stdout
+
+    @stdout(only="head")
+    def body() -> None:
+        raise ValueError("deep")
+
+    try:
+        body()
+    except ValueError as error:
+        # As in a worker: frames of this package lie above the user's.
+        trace = error.__traceback__
+        assert trace is not None
+        error.__traceback__ = trace.tb_next
+        header, _ = describe_error(error)
+    lines = header["traceback"].splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].startswith(f'  File "{__file__}"')
+    assert lines[1].endswith("in body")
+    assert str(Path(skyward_core.__file__).parent) not in header["traceback"]
+
+
+def test_frames_of_ours_below_the_users_are_kept() -> None:
+    from skyward_core.runtime.shard import shard
+
+    try:
+        shard([1, 2], [1])
+    except ValueError as error:
+        header, _ = describe_error(error)
+    assert __file__ in header["traceback"]
+    assert "shard.py" in header["traceback"]
+
+
+def test_a_folder_whose_name_begins_like_ours_is_the_users() -> None:
+    ours = str(Path(skyward_core.__file__).parent)
+    code = compile("def f():\n    raise ValueError('x')", f"{ours}_mine/script.py", "exec")
+    space: dict[str, Any] = {}
+    exec(code, space)
+    try:
+        space["f"]()
+    except ValueError as error:
+        assert error.__traceback__ is not None
+        header, _ = describe_error(error.with_traceback(error.__traceback__.tb_next))
+    assert "_mine/script.py" in header["traceback"]
+
+
+def test_causes_and_notes_are_in_the_traceback() -> None:
+    try:
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            outer = ValueError("outer")
+            outer.add_note("seen at step 3")
+            raise outer from inner
+    except ValueError as error:
+        header, data = describe_error(error)
+    assert "KeyError: 'inner'" in header["traceback"]
+    assert "seen at step 3" in header["traceback"]
+    assert pickle.loads(data).__notes__ == ["seen at step 3"]
+
+
+def test_classes_of_a_script_travel_by_value() -> None:
+    source = "class Own(Exception):\n    def __init__(self, a, b):\n        super().__init__(a)\n        self.b = b\n"
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec(source, space)
+    header, data = describe_error(space["Own"]("words", 5))
+    assert header["type"] == "Own"
+    check = "import pickle, sys; e = pickle.loads(sys.stdin.buffer.read()); print(type(e).__name__, e, e.b)"
+    done = subprocess.run([sys.executable, "-c", check], input=data, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "Own words 5"

@@ -1,0 +1,37 @@
+"""sky.DistributedSampler draws what PyTorch's own draws, index by index."""
+
+import pytest
+from torch.utils.data import DataLoader, DistributedSampler, Sampler
+
+import skyward_core as sky
+from skyward_core.runtime.info import InstanceInfo, using
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize(("length", "world_size"), [(10, 1), (10, 3), (12, 4), (2, 4), (101, 8)])
+def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
+    data = list(range(length))
+    drawn = []
+    for rank in range(world_size):
+        with using(InstanceInfo(rank=rank, world_size=world_size)):
+            ours = sky.DistributedSampler(data, shuffle=shuffle, seed=5, drop_last=drop_last)
+        theirs = DistributedSampler(
+            data, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=5, drop_last=drop_last
+        )
+        for epoch in (0, 1, 7):
+            ours.set_epoch(epoch)
+            theirs.set_epoch(epoch)
+            assert list(ours) == list(theirs)
+            assert len(ours) == len(theirs)
+        drawn += list(ours)
+    if not drop_last:
+        assert set(drawn) == set(data)
+
+
+def test_off_a_pool_it_draws_everything():
+    sampler = sky.DistributedSampler(range(5), shuffle=False)
+    assert isinstance(sampler, Sampler)
+    assert list(sampler) == [0, 1, 2, 3, 4]
+    batches = [batch.tolist() for batch in DataLoader(range(5), sampler=sampler, batch_size=2)]
+    assert batches == [[0, 1], [2, 3], [4]]

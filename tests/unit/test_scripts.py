@@ -1,0 +1,355 @@
+"""Scripts read by their syntax tree, and arguments typed by it."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from skyward_core.errors import ScriptError, UsageError
+from skyward_core.folders import workdir, working_folder
+from skyward_core.scripts import (
+    find_function,
+    list_functions,
+    parse_arguments,
+    split_target,
+)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Any:
+    def write(text: str | bytes, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "head, decorator",
+    [
+        ("import skyward_core as sky", "sky.function"),
+        ("import skyward_core as sky", "sky.function(timeout=30)"),
+        ("import skyward_core as sky", "sky.compute"),
+        ("import skyward_core", "skyward_core.function"),
+        ("import skyward as s", "s.function"),
+        ("import os, skyward_core as sky", "sky.function"),
+        ("from skyward_core import function", "function"),
+        ("from skyward_core import instance_info, function as remote", "remote(timeout=2)"),
+        ("from skyward import compute", "compute"),
+        ("from skyward_core.function import function", "function"),
+        ("from skyward_core import *", "function"),
+        (
+            "try:\n    import skyward as sky\nexcept ImportError:\n    import skyward_core as sky",
+            "sky.function",
+        ),
+    ],
+)
+def test_every_spelling_of_the_decorator_is_found(script: Any, head: str, decorator: str) -> None:
+    functions = list_functions(script(f"{head}\n@{decorator}\ndef train(): ...\ndef other(): ...\n"))
+    assert [f.name for f in functions] == ["train"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import functools\n@functools.cache\ndef f(): ...\n",
+        "import other as sky\n@sky.function\ndef f(): ...\n",
+        "from .skyward_core import function\n@function\ndef f(): ...\n",
+        "import skyward_core as sky\nclass C:\n    @sky.function\n    def f(self): ...\n",
+        "import skyward_core as sky\ndef g():\n    @sky.function\n    def f(): ...\n",
+        "import skyward_core as sky\nif __name__ == '__main__':\n    @sky.function\n    def f(): ...\n",
+        "",
+    ],
+)
+def test_what_is_not_ours_is_not_listed(script: Any, text: str) -> None:
+    with pytest.raises(ScriptError, match=r"no function decorated with @sky\.function"):
+        list_functions(script(text))
+
+
+def test_other_decorators_may_stand_above_and_below(script: Any) -> None:
+    path = script(
+        "import skyward_core as sky\n"
+        "@sky.stdout(only='head')\n@sky.function(timeout=60 * 2)\n@sky.silent\n"
+        "def train(): ...\n"
+    )
+    assert list_functions(path)[0].timeout == "60 * 2"
+
+
+def test_nothing_of_the_script_runs(script: Any, tmp_path: Path) -> None:
+    path = script(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nimport skyward_core as sky, missing_module\n"
+        "@sky.function\ndef f(): ...\n"
+    )
+    assert [f.name for f in list_functions(path)] == ["f"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_function_is_described(script: Any) -> None:
+    path = script(
+        "import skyward_core as sky\n\n"
+        "@sky.function\n"
+        "def train(a, /, b: int, c: float = 1e-3, *rest: int, d, e: 'str' = 'x', **more):\n"
+        '    """Train it.\n\n    Well.\n    """\n'
+        "    inner = lambda: (yield)\n"
+    )
+    [info] = list_functions(path)
+    assert (info.line, info.doc, info.is_generator) == (4, "Train it.\n\nWell.", False)
+    assert [(p.name, p.annotation, p.default, p.required, p.kind) for p in info.params] == [
+        ("a", None, None, True, "positional"),
+        ("b", "int", None, True, "positional"),
+        ("c", "float", "0.001", False, "positional"),
+        ("rest", "int", None, False, "var_positional"),
+        ("d", None, None, True, "keyword"),
+        ("e", "'str'", "'x'", False, "keyword"),
+        ("more", None, None, False, "var_keyword"),
+    ]
+    assert str(info) == "train(a, b: int, c: float = 0.001, *rest: int, d, e: 'str' = 'x', **more)"
+
+
+@pytest.mark.parametrize(
+    "body, streams",
+    [
+        ("yield 1", True),
+        ("for x in y:\n        yield from x", True),
+        ("z = yield", True),
+        ("def g():\n        yield 1\n    return g", False),
+        ("return [x for x in y]", False),
+    ],
+)
+def test_generators_are_told_by_their_own_body(script: Any, body: str, streams: bool) -> None:
+    path = script(f"import skyward_core as sky\n@sky.function\ndef f():\n    {body}\n")
+    assert list_functions(path)[0].is_generator is streams
+
+
+def test_the_last_definition_of_a_name_counts(script: Any) -> None:
+    path = script("import skyward_core as sky\n@sky.function\ndef f(a): ...\n@sky.function\ndef f(b): ...\n")
+    assert [str(f) for f in list_functions(path)] == ["f(b)"]
+
+
+def test_no_such_script_suggests_a_neighbour(script: Any, tmp_path: Path) -> None:
+    script("", "train.py")
+    with pytest.raises(ScriptError, match=r"no such script: .*trian\.py; did you mean 'train\.py'\?"):
+        list_functions(tmp_path / "trian.py")
+    with pytest.raises(ScriptError, match="no such script"):
+        list_functions(tmp_path / "nowhere" / "train.py")
+
+
+def test_a_folder_is_no_script(tmp_path: Path) -> None:
+    with pytest.raises(ScriptError, match="is a folder"):
+        list_functions(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1\ndef f(:\n", r"train\.py, line 2 does not parse: .*\n  def f\(:"),
+        ("x = 1\nreturn 3\n", r"line 2 does not parse: 'return' outside function"),
+        (b"x = '\xff'\n", r"does not parse"),
+        (b"\x7fELF\x00\x00", r"does not parse"),
+        ("(" * 100_000, r"does not parse"),
+    ],
+)
+def test_what_does_not_parse_is_named_by_line(script: Any, text: str | bytes, message: str) -> None:
+    with pytest.raises(ScriptError, match=message):
+        list_functions(script(text))
+
+
+def test_a_declared_encoding_is_honoured(script: Any) -> None:
+    text = "# -*- coding: latin-1 -*-\nimport skyward_core as sky\n@sky.function\ndef f(a='\xe9'): ...\n"
+    assert list_functions(script(text.encode("latin-1")))[0].params[0].default == "'é'"
+
+
+TWO = "import skyward_core as sky\n@sky.function\ndef train(n: int): ...\n@sky.function\ndef test(): ...\n"
+
+
+def test_one_of_several_functions_has_to_be_named(script: Any) -> None:
+    path = script(TWO)
+    with pytest.raises(ScriptError) as caught:
+        find_function(path, None)
+    assert str(caught.value).splitlines() == [
+        f"{path} has 2 functions; name one, as in {path}:train",
+        "  train(n: int)",
+        "  test()",
+    ]
+    assert find_function(path, "test").name == "test"
+    with pytest.raises(ScriptError, match="no function 'trian'; did you mean 'train'"):
+        find_function(path, "trian")
+    with pytest.raises(ScriptError, match="no function 'zzz'; it has train, test"):
+        find_function(path, "zzz")
+
+
+def test_the_only_function_needs_no_name(script: Any) -> None:
+    assert find_function(script("from skyward import function\n@function\ndef f(): ...\n"), None).name == "f"
+
+
+def test_a_target_is_a_script_and_a_function(tmp_path: Path) -> None:
+    odd = tmp_path / "odd:name"
+    odd.touch()
+    assert split_target("a/train.py:main") == (Path("a/train.py"), "main")
+    assert split_target("train.py") == (Path("train.py"), None)
+    assert split_target("train.py:") == (Path("train.py:"), None)
+    assert split_target(str(odd)) == (odd, None)
+
+
+@pytest.fixture
+def typed(script: Any) -> Any:
+    """Parse one argument of a function with one parameter, given as source."""
+
+    def parse(parameter: str, *pairs: str) -> Any:
+        path = script(f"import skyward_core as sky\n@sky.function\ndef f({parameter}): ...\n")
+        return parse_arguments(find_function(path, None), pairs)
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    "parameter, text, value",
+    [
+        ("x: int", "3", 3),
+        ("x: int", "-1_000", -1000),
+        ("x: int", "0x10", 16),
+        ("x: int", "007", 7),
+        ("x: float", "1e-3", 1e-3),
+        ("x: float", "3", 3.0),
+        ("x: bool", "no", False),
+        ("x: bool", "True", True),
+        ("x: str", "3", "3"),
+        ("x: str", "a=b", "a=b"),
+        ("x: str", "", ""),
+        ("x: 'int'", "3", 3),
+        ("x: int | None", "None", None),
+        ("x: int | None", "4", 4),
+        ("x: str | int", "4", 4),
+        ("x: str | int", "four", "four"),
+        ("x: typing.Optional[float]", "null", None),
+        ("x: Union[int, str]", "a", "a"),
+        ("x: int = None", "None", None),
+        ("x: Literal['adam', 'sgd']", "sgd", "sgd"),
+        ("x: Literal[1, 2]", "2", 2),
+        ("x: Annotated[int, 'steps']", "2", 2),
+        ("x: Path", "a/b", Path("a/b")),
+        ("x: list[int]", "1,2, 3", [1, 2, 3]),
+        ("x: list[int]", "[1, 2]", [1, 2]),
+        ("x: list[int]", "", []),
+        ("x: list[float]", "[1, 2]", [1.0, 2.0]),
+        ("x: list[str]", "a,b", ["a", "b"]),
+        ("x: Sequence[str]", "['a', 'b']", ["a", "b"]),
+        ("x: tuple[int, str]", "1,a", (1, "a")),
+        ("x: tuple[int, ...]", "1,2,3", (1, 2, 3)),
+        ("x: tuple", "(1, 'a')", (1, "a")),
+        ("x: set[int]", "1,1", {1}),
+        ("x: dict", "{'a': 1}", {"a": 1}),
+        ("x: dict[str, float]", '{"a": 1}', {"a": 1.0}),
+        ("x: dict", '{"a": true, "b": null}', {"a": True, "b": None}),
+        ("x: list[list[int]]", "[[1], [2, 3]]", [[1], [2, 3]]),
+        ("x=3", "4", 4),
+        ("x=3", "0.5", 0.5),
+        ("x=0.5", "3", 3.0),
+        ("x=False", "yes", True),
+        ("x='a'", "3", "3"),
+        ("x=(1, 2)", "3,4", (3, 4)),
+        ("x=DEFAULT", "4", 4),
+        ("x=None", "[1]", [1]),
+        ("x", "[1, 'a']", [1, "a"]),
+        ("x", "plain text", "plain text"),
+        ("x", "true", True),
+        ("x: torch.device", "cuda:0", "cuda:0"),
+        ("x: 'any words'", "5", 5),
+        ("*x: int", "1,2", [1, 2]),
+        ("**more", "1", 1),
+        ("**more: str", "1", "1"),
+    ],
+)
+def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: str, value: Any) -> None:
+    got = typed(parameter, f"x={text}")["x"]
+    assert got == value
+    assert type(got) is type(value)
+
+
+@pytest.mark.parametrize(
+    "parameter, text, want",
+    [
+        ("x: int", "3.5", "int"),
+        ("x: int", "", "int"),
+        ("x: float", "fast", "float"),
+        ("x: bool", "maybe", "bool"),
+        ("x: int | float", "a", "int | float"),
+        ("x: Literal['adam', 'sgd']", "lion", r"Literal\['adam', 'sgd'\]"),
+        ("x: list[int]", "1,a", r"list\[int\]"),
+        ("x: list[int]", "{'a': 1}", r"list\[int\]"),
+        ("x: tuple[int, int]", "1,2,3", r"tuple\[int, int\]"),
+        ("x: dict", "[1]", "dict"),
+        ("x: None", "1", "None"),
+        ("x=3", "many", r"int \| float"),
+        ("x=True", "2", "bool"),
+    ],
+)
+def test_a_wrong_argument_says_what_it_got_and_wants(
+    typed: Any, parameter: str, text: str, want: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"argument x of f wants {want}, got "):
+        typed(parameter, f"x={text}")
+
+
+@pytest.mark.parametrize(
+    "parameters, pairs, message",
+    [
+        ("epochs: int", ["epoch=3"], "f takes no argument 'epoch'; did you mean 'epochs'"),
+        ("epochs: int", ["z=3"], "f takes no argument 'z'; it has epochs"),
+        ("", ["z=3"], "f takes no argument 'z'$"),
+        ("a, b, *, c, d=1", ["b=3"], r"f needs a, c: it is f\(a, b, c, d=1\)"),
+        ("a", ["a=1", "a=2"], "argument a of f is given twice"),
+        ("a", ["a"], "an argument is written name=value, got 'a'"),
+        ("a", ["=1"], "an argument is written name=value"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_signature(
+    typed: Any, parameters: str, pairs: list[str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        typed(parameters, *pairs)
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a project in it, and a current folder elsewhere."""
+    for name in ("me/project/below", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path
+
+
+def test_ranks_work_in_the_scripts_folder_where_it_lies_elsewhere(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = folders / "me" / "project"
+    assert workdir(project / "train.py") == str(project)
+    monkeypatch.chdir(project)
+    assert workdir(Path("train.py")) is None
+    assert workdir(Path("below/train.py")) is None
+    monkeypatch.chdir(folders / "me")  # a home does not travel, and a folder in it does
+    assert workdir(Path("project/train.py")) == str(project)
+    assert workdir(Path("train.py")) is None
+    monkeypatch.chdir(folders / "elsewhere")
+    assert workdir(folders / "me" / "train.py") is None
+
+
+def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, here, project = ModuleType("__main__"), folders / "elsewhere", folders / "me" / "project"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert working_folder() == str(here)  # a prompt
+    main.__file__ = str(project / "train.py")
+    assert working_folder() == str(project)
+    main.__spec__ = ModuleSpec("project.train", None)
+    assert working_folder() == str(here)  # python -m project.train
+    main.__spec__ = None
+    for program in (Path(sys.prefix) / "bin" / "pytest", Path(sys.prefix) / "lib" / "tool" / "run.py"):
+        main.__file__ = str(program)
+        assert working_folder() == str(here)

@@ -1,0 +1,159 @@
+"""Each rank's part of a data set."""
+
+import subprocess
+import sys
+from collections import deque
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from skyward_core.runtime.info import InstanceInfo, using
+from skyward_core.runtime.shard import shard
+
+
+def on_ranks(world_size, *data, **options):
+    """What every rank of a gang of that size gets."""
+    parts = []
+    for rank in range(world_size):
+        with using(InstanceInfo(rank=rank, world_size=world_size, total_nodes=world_size, node=rank)):
+            parts.append(shard(*data, **options))
+    return parts
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 10, 12])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_item_goes_to_exactly_one_rank(length, shuffle):
+    parts = on_ranks(4, list(range(length)), shuffle=shuffle)
+    assert sorted(item for part in parts for item in part) == list(range(length))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_strided_by_rank_and_not_by_node():
+    data = list(range(7))
+    info = InstanceInfo(node=1, total_nodes=2, rank=3, world_size=4, local_rank=1, ranks_per_node=2)
+    with using(info):
+        assert shard(data) == [3]
+    assert on_ranks(2, data) == [[0, 2, 4, 6], [1, 3, 5]]
+
+
+def test_drop_last_gives_equal_contiguous_blocks():
+    assert on_ranks(3, list(range(11)), drop_last=True) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    shuffled = on_ranks(3, list(range(11)), drop_last=True, shuffle=True)
+    assert [len(part) for part in shuffled] == [3, 3, 3]
+    assert len({item for part in shuffled for item in part}) == 9
+    assert on_ranks(3, [1, 2], drop_last=True) == [[], [], []]
+
+
+def test_off_a_pool_it_is_all_there():
+    assert shard([3, 1, 2]) == [3, 1, 2]
+
+
+def test_shuffle_depends_on_the_seed_alone():
+    first, again = (on_ranks(2, list(range(50)), shuffle=True, seed=7) for _ in range(2))
+    assert first == again
+    assert first != on_ranks(2, list(range(50)), shuffle=True, seed=8)
+    assert first != on_ranks(2, list(range(50)))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, np.array, torch.tensor, jnp.array, pd.Series, lambda x: pd.DataFrame({"a": x}), pd.Index],
+    ids=["list", "tuple", "numpy", "torch", "jax", "series", "frame", "index"],
+)
+def test_type_and_items_are_kept(make, shuffle, drop_last):
+    values = [10 * i for i in range(9)]
+    data = make(values)
+    expected = on_ranks(2, values, shuffle=shuffle, drop_last=drop_last)
+    parts = on_ranks(2, data, shuffle=shuffle, drop_last=drop_last)
+    for part, items in zip(parts, expected, strict=True):
+        assert type(part) is type(data)
+        assert getattr(part, "dtype", None) is None or part.dtype == data.dtype
+        flat = part["a"] if isinstance(part, pd.DataFrame) else part
+        assert [int(x) for x in flat] == items
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, jnp.array])
+def test_an_empty_shuffled_part_is_an_empty_array(make):
+    data = make([[1.0, 2.0]])
+    part = on_ranks(2, data, shuffle=True)[1]
+    assert part.shape == (0, 2) and part.dtype == data.dtype
+
+
+def test_arrays_are_cut_along_the_first_axis():
+    data = np.arange(24).reshape(6, 2, 2)
+    assert np.array_equal(on_ranks(3, data)[1], data[1::3])
+
+
+def test_a_range_stays_one_unless_shuffled():
+    assert on_ranks(3, range(10))[1] == range(1, 10, 3)
+    assert sorted(i for part in on_ranks(3, range(10), shuffle=True) for i in part) == list(range(10))
+
+
+def test_other_sequences_become_lists():
+    assert on_ranks(2, deque("abc")) == [["a", "c"], ["b"]]
+
+
+def test_several_arrays_stay_aligned():
+    x = np.arange(20)
+    y = torch.arange(20) * 10
+    names = [str(i) for i in range(20)]
+    for px, py, pn in on_ranks(3, x, y, names, shuffle=True, seed=42):
+        assert isinstance(px, np.ndarray) and isinstance(py, torch.Tensor) and isinstance(pn, list)
+        assert [10 * int(i) for i in px] == py.tolist()
+        assert [str(int(i)) for i in px] == pn
+    assert type(on_ranks(1, x, y)[0]) is tuple
+    assert type(on_ranks(1, x)[0]) is np.ndarray
+
+
+def test_unequal_lengths_are_named():
+    with pytest.raises(ValueError, match=r"10, 9, 10"):
+        shard(list(range(10)), np.arange(9), range(10))
+
+
+class ImageFolder(torch.utils.data.Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        ({"a": [1]}, r"data\.values\(\)"),
+        ({1, 2}, "sorted"),
+        ((i for i in range(3)), "islice"),
+        (iter([1]), "list"),
+        ("train.csv", "splitlines"),
+        (b"bytes", "splitlines"),
+        (5, "give a list"),
+        (np.array(3.0), "at least one dimension"),
+        (torch.tensor(3.0), "at least one dimension"),
+        (ImageFolder(), "DistributedSampler"),
+    ],
+)
+def test_what_cannot_be_cut_says_what_to_do(data, hint):
+    with pytest.raises(TypeError, match=hint) as caught:
+        shard(data)
+    assert type(data).__name__ in str(caught.value)
+
+
+def test_nothing_to_shard():
+    with pytest.raises(TypeError, match="needs something"):
+        shard()
+
+
+def test_imports_no_array_library():
+    code = (
+        "import sys; from skyward_core.runtime.shard import shard; assert shard([1]) == [1]; "
+        "print(sorted({'numpy', 'torch', 'jax', 'pandas', 'pydantic'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

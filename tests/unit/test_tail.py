@@ -1,0 +1,203 @@
+"""Every byte of every log, once and in order, from a client's cursors on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.agent.redact import Redactor
+from skyward_core.agent.tail import Tail
+from skyward_core.wire import CHUNK
+
+
+class Slow:
+    """Stands for a connection; ``hold`` makes it one whose client does not read."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.got: dict[str, bytearray] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.frames = 0
+        self.gaps = 0
+
+    @property
+    def busy(self) -> bool:
+        return not self.hold.is_set()
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        assert header["t"] == "log"
+        have = self.got.setdefault(header["f"], bytearray())
+        self.gaps += header["at"] != len(have)
+        have += body
+        self.frames += 1
+
+    async def drain(self) -> None:
+        await self.hold.wait()
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.005)
+
+
+def tail_of(
+    spool: Path,
+    connection: Slow,
+    cursors: dict[str, int] | None = None,
+    busy: bool = True,
+    secrets: Iterable[str] = (),
+) -> Tail:
+    return Tail(spool, connection, cursors or {}, lambda: busy, Redactor(secrets))  # type: ignore[arg-type]
+
+
+async def test_what_is_there_and_what_comes_is_sent_once(tmp_path: Path) -> None:
+    chance, connection = random.Random(2), Slow()
+    (tmp_path / "abc.result").write_bytes(b"not a log")
+    written = {"r000.out": b"", "r000.err": b""}
+    follower = asyncio.create_task((tail := tail_of(tmp_path, connection)).run())
+    for turn in range(60):
+        if turn == 30:  # a rank that starts late
+            written["r001.out"] = b""
+        for name in written:
+            piece = chance.randbytes(chance.choice((0, 1, 1000, 100_000)))
+            with open(tmp_path / name, "ab") as file:
+                file.write(piece)
+            written[name] += piece
+        if turn % 7 == 0:
+            tail.wake()
+            await asyncio.sleep(0)
+    await until(lambda: {name: bytes(data) for name, data in connection.got.items()} == written)
+    assert connection.gaps == 0
+    follower.cancel()
+
+
+async def test_it_goes_on_at_the_clients_cursor(tmp_path: Path) -> None:
+    (tmp_path / "r000.out").write_bytes(b"seen before|new")
+    connection = Slow()
+    connection.got["r000.out"] = bytearray(b"seen before|")
+    follower = asyncio.create_task(tail_of(tmp_path, connection, {"r000.out": 12}).run())
+    await until(lambda: connection.got["r000.out"] == b"seen before|new")
+    assert connection.gaps == 0
+    follower.cancel()
+
+
+async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> None:
+    (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK))
+    connection = Slow()
+    connection.hold.clear()
+    follower = asyncio.create_task(tail_of(tmp_path, connection).run())
+    await until(lambda: connection.frames > 0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert connection.frames == 1
+    connection.hold.set()
+    await until(lambda: len(connection.got["r000.out"]) == 3 * CHUNK)
+    assert connection.gaps == 0
+    follower.cancel()
+
+
+async def test_it_ends_with_its_connection_and_closes_its_files(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    (tmp_path / "r000.out").write_bytes(b"x")
+    connection = Slow()
+    follower = asyncio.create_task(tail_of(tmp_path, connection, busy=False).run())
+    await until(lambda: connection.frames == 1)
+    connection.open = False
+    await asyncio.wait_for(follower, 20)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_flush_comes_at_once_and_only_if_it_is_little(tmp_path: Path) -> None:
+    (tmp_path / "r000.out").write_bytes(b"last words")
+    (tmp_path / "r000.err").write_bytes(os.urandom(2 * CHUNK))
+    connection = Slow()
+    tail = tail_of(tmp_path, connection)
+    tail.flush({"r000.out": 10, "r000.err": 2 * CHUNK})
+    assert connection.got["r000.out"] == b"last words"
+    assert len(connection.got["r000.err"]) <= CHUNK
+    frames = connection.frames
+    tail.flush({"r000.out": 10})
+    assert connection.frames == frames, "nothing new, nothing sent"
+    assert await tail.finish() == {"r000.out": 10, "r000.err": 2 * CHUNK}
+    assert connection.got["r000.err"] == (tmp_path / "r000.err").read_bytes()
+    assert connection.gaps == 0
+
+
+async def test_a_flush_to_a_slow_client_or_of_a_file_that_is_not_there_does_nothing(tmp_path: Path) -> None:
+    (tmp_path / "r000.out").write_bytes(b"x")
+    connection = Slow()
+    tail = tail_of(tmp_path, connection)
+    tail.flush({"r007.out": 5})
+    connection.hold.clear()
+    tail.flush({"r000.out": 1})
+    assert connection.frames == 0
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_the_end_sends_all_that_is_left(tmp_path: Path, running: bool) -> None:
+    data = os.urandom(3 * CHUNK + 17)
+    (tmp_path / "r000.out").write_bytes(data)
+    (tmp_path / "r001.out").write_bytes(b"")
+    connection = Slow()
+    tail = tail_of(tmp_path, connection)
+    follower = asyncio.create_task(tail.run()) if running else None
+    await asyncio.sleep(0)
+    assert await tail.finish() == {"r000.out": len(data), "r001.out": 0}
+    assert connection.got["r000.out"] == data
+    assert connection.gaps == 0
+    if follower is not None:
+        follower.cancel()
+
+
+async def test_a_secret_is_blanked_wherever_the_pieces_of_a_log_are_cut(tmp_path: Path) -> None:
+    secret = "s3cr3t-value-of-30-characters!"
+    text = (b"x" * 65_530 + secret.encode()) * 8 + b"the end\n"
+    log, connection = tmp_path / "r000.out", Slow()
+    log.touch()
+    follower = asyncio.create_task((tail := tail_of(tmp_path, connection, secrets=[secret])).run())
+    with log.open("ab", buffering=0) as out:
+        for start in range(0, len(text), 9_973):
+            out.write(text[start : start + 9_973])
+            tail.wake()
+            await asyncio.sleep(0)
+        out.write(secret.encode()[:20])
+        await until(lambda: len(connection.got.get("r000.out", b"")) == len(text))
+        assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
+        out.write(secret.encode()[20:])
+        await until(lambda: connection.got["r000.out"].endswith(b"end\n" + b"*" * 30))
+        out.write(secret.encode()[:3])
+    follower.cancel()
+    await asyncio.gather(follower, return_exceptions=True)
+    again = tail_of(tmp_path, connection, {"r000.out": len(text) + 30}, secrets=[secret])
+    assert await again.finish() == {"r000.out": len(text) + 33}
+    assert connection.got["r000.out"].endswith(b"*s3c"), "at the end nothing is held back"
+    assert connection.gaps == 0
+
+
+async def test_a_secret_is_blanked_wherever_the_pieces_are_cut(tmp_path: Path) -> None:
+    secret, chance, connection = "hf_abcdefghijklmnop", random.Random(4), Slow()
+    words = ("step 1 ", f"token={secret}\n", secret, secret[:9] + "!", "\n")
+    text = "".join(chance.choices(words, k=2000)).encode()
+    tail = tail_of(tmp_path, connection, secrets=[secret])
+    follower = asyncio.create_task(tail.run())
+    with open(tmp_path / "r000.out", "ab", buffering=0) as file:
+        at = 0
+        while at < len(text):
+            size = chance.choice((1, 5, 18, 300))
+            file.write(text[at : at + size])
+            at += size
+            if chance.random() < 0.2:
+                tail.wake()
+                await asyncio.sleep(0)
+    assert await tail.finish() == {"r000.out": len(text)}
+    follower.cancel()
+    assert connection.gaps == 0
+    assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))

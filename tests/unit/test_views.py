@@ -1,0 +1,317 @@
+"""What a screen sees after each event, and that a journal on disk rebuilds the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from skyward_core import events as ev
+from skyward_core import views
+from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.views import PoolView, aggregate, apply
+
+SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
+
+
+def summary(value: Any) -> Summary:
+    return Summary(type(value).__name__, repr(value), value, True, 10)
+
+
+def returned(index: int, value: Any = 1.0) -> Outcome:
+    return Outcome(index, index, index // 2, "returned", 0.5, summary(value))
+
+
+def view_of(*events: ev.Event) -> PoolView:
+    view = PoolView("p")
+    for event in events:
+        apply(view, event)
+    return view
+
+
+OPENED = ev.PoolOpened(pool="p", at=10.0, spec=SPEC, created_at=9.0)
+RUN = ev.RunOpened(pool="p", at=20.0, run="r1", function="train", kind="broadcast", total=4)
+KILLED = Outcome(1, 1, 0, "exited", 2.0, error=ErrorInfo("RankExit", "ended by SIGKILL"), signal=9)
+CAUSE = RootCause.of(KILLED)
+STORY: list[ev.Event] = [
+    OPENED,
+    ev.NodePhase(pool="p", at=11.0, node=1, phase="running", detail="starting", address="10.0.0.2"),
+    ev.NodePhase(pool="p", at=12.0, node=1, phase="running", detail="no answer", retry_at=17.0),
+    ev.NodePhase(pool="p", at=13.0, node=1, phase="ready"),
+    ev.NodePhase(pool="p", at=13.0, node=0, phase="ready", address="10.0.0.1"),
+    ev.PoolState(pool="p", at=14.0, state="up"),
+    ev.NodeLink(pool="p", at=15.0, node=0, up=True),
+    ev.NodeLink(pool="p", at=16.0, node=1, up=True),
+    ev.NodeLink(pool="p", at=30.0, node=1, up=False, detail="timed out"),
+    ev.NodeLink(pool="p", at=31.0, node=1, up=False, detail="timed out; next try in 2 s"),
+    RUN,
+    ev.RankBegan(pool="p", at=21.0, run="r1", index=0, rank=0, node=0),
+    ev.RankBegan(pool="p", at=21.5, run="r1", index=1, rank=1, node=0),
+    ev.ItemYielded(pool="p", at=22.0, run="r1", index=0, rank=0, seq=0, summary=summary(5)),
+    ev.ItemYielded(pool="p", at=23.0, run="r1", index=0, rank=0, seq=1, summary=summary(6)),
+    ev.RankEnded(pool="p", at=24.0, run="r1", outcome=returned(0, {"loss": 2.5, "name": "é"})),
+    ev.RankEnded(pool="p", at=25.0, run="r1", outcome=KILLED),
+    ev.RunEnded(pool="p", at=26.0, run="r1", state="failed", root_cause=CAUSE),
+    ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
+    ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
+    ev.PoolGone(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
+]
+
+
+def test_the_story_tells_of_every_kind_of_event() -> None:
+    assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
+
+
+def test_a_pool_is_opened() -> None:
+    view = view_of(OPENED)
+    assert (view.provider, view.created_at, view.state) == ("local", 9.0, "starting")
+    assert [(n.index, n.phase, n.since) for n in view.nodes] == [
+        (0, "requested", 10.0),
+        (1, "requested", 10.0),
+    ]
+    assert (view.world_size, view.ranks_per_node, view.nodes_ready, view.is_live) == (4, 2, 0, True)
+
+
+def test_a_pool_that_is_found_again_keeps_its_nodes() -> None:
+    view = view_of(*STORY[:9], OPENED)
+    assert [n.phase for n in view.nodes] == ["ready", "ready"]
+
+
+def test_a_node_goes_through_its_phases() -> None:
+    view = view_of(*STORY[:2])
+    node = view.nodes[1]
+    assert (node.phase, node.since, node.detail, node.address) == ("running", 11.0, "starting", "10.0.0.2")
+    apply(view, STORY[2])  # more of the same phase: since when it lasts is unchanged, the address known
+    assert (node.since, node.detail, node.retry_at, node.address) == (11.0, "no answer", 17.0, "10.0.0.2")
+    apply(view, STORY[3])
+    assert (node.phase, node.since, node.detail, node.retry_at) == ("ready", 13.0, "", None)
+    assert view.nodes_ready == 1
+
+
+def test_a_link_says_since_when_it_is_down() -> None:
+    view = view_of(*STORY[:6])
+    assert view.nodes[1].link_up is None
+    for event in STORY[6:10]:
+        apply(view, event)
+    up, down = view.nodes
+    assert (up.link_up, up.link_since) == (True, 15.0)
+    assert (down.link_up, down.link_since, down.link_detail) == (False, 30.0, "timed out; next try in 2 s")
+
+
+def test_a_run_goes_from_waiting_to_its_end() -> None:
+    view = view_of(*STORY[:13])
+    run = view.runs["r1"]
+    assert (run.function, run.kind, run.total, run.opened_at, run.state) == (
+        "train",
+        "broadcast",
+        4,
+        20.0,
+        "running",
+    )
+    assert [(t.state, t.began_at) for t in run.tasks.values()] == [("running", 21.0), ("running", 21.5)]
+    for event in STORY[13:17]:
+        apply(view, event)
+    first, second = run.tasks[0], run.tasks[1]
+    assert (first.items, first.last_item, first.state) == (2, summary(6), "returned")
+    assert (second.state, second.outcome) == ("exited", KILLED)
+    assert run.counts == {"returned": 1, "exited": 1}
+    assert run.ended == 2
+    assert [o.index for o in run.outcomes()] == [0, 1]
+    apply(view, STORY[17])
+    assert (run.state, run.ended_at, run.root_cause) == ("failed", 26.0, CAUSE)
+
+
+def test_an_outcome_told_twice_counts_once() -> None:
+    view = view_of(OPENED, RUN)
+    for outcome in (returned(1), KILLED, KILLED):
+        apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
+    run = view.runs["r1"]
+    assert run.ended == 1
+    assert {kind: n for kind, n in run.counts.items() if n} == {"exited": 1}
+
+
+def test_late_news_does_not_undo_an_outcome() -> None:
+    view = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=returned(0)))
+    apply(view, STORY[11])
+    assert view.runs["r1"].tasks[0].state == "returned"
+    items = [
+        ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=seq, summary=summary(seq)) for seq in (3, 1)
+    ]
+    for item in items:
+        apply(view, item)
+    assert view.runs["r1"].tasks[0].items == 4
+    opened = view.runs["r1"]
+    apply(view, RUN)
+    assert view.runs["r1"] is opened
+
+
+@pytest.mark.parametrize("event", [e for e in STORY if hasattr(e, "run") and not isinstance(e, ev.RunOpened)])
+def test_news_of_a_forgotten_run_changes_nothing(event: ev.Event) -> None:
+    assert view_of(OPENED, event).runs == {}
+
+
+def test_a_lease_and_the_end() -> None:
+    view = view_of(*STORY[:19])
+    assert view.ends_at == 590.0
+    whole = {"created": 2, "gone": [0, 1], "unaccounted": []}
+    apply(view, ev.PoolGone(pool="p", at=50.0, receipt=whole))
+    assert (view.state, view.receipt, view.is_live) == ("gone", whole, False)
+    assert [(n.phase, n.since) for n in view.nodes] == [("gone", 50.0)] * 2
+
+
+def test_an_unverified_end_is_no_success() -> None:
+    view = view_of(*STORY)
+    assert view.state == "failed"
+    assert [n.phase for n in view.nodes] == ["gone", "ready"]
+
+
+def test_every_event_raises_the_version() -> None:
+    view = PoolView("p")
+    for count, event in enumerate(STORY, start=1):
+        apply(view, event)
+        assert view.version == count
+
+
+def test_events_of_a_run_raise_its_version() -> None:
+    view = view_of(*STORY[:11])
+    run = view.runs["r1"]
+    for event in STORY[11:18]:
+        before = run.version
+        apply(view, event)
+        assert run.version > before
+
+
+def test_an_unknown_event_is_an_error() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Odd(ev.Event):
+        pass
+
+    with pytest.raises(TypeError, match="Odd"):
+        apply(PoolView("p"), Odd(pool="p"))
+
+
+def state(view: PoolView) -> PoolView:
+    return replace(view, logs=None, metrics=None)  # type: ignore[arg-type]  # not made of events alone
+
+
+def test_a_journal_rebuilds_an_equal_view() -> None:
+    lines = [json.dumps(ev.to_json(event)) for event in STORY]
+    again = [ev.from_json(json.loads(line)) for line in lines]
+    assert again == STORY
+    assert state(view_of(*again)) == state(view_of(*STORY))  # type: ignore[arg-type]
+
+
+def test_only_so_many_runs_are_kept_and_none_that_runs() -> None:
+    view = view_of(OPENED, RUN)
+    for number in range(2 * views.RUNS_KEPT):
+        opened = replace(RUN, run=f"x{number}")
+        apply(view, opened)
+        apply(view, ev.RunEnded(pool="p", run=opened.run, state="done"))
+    assert len(view.runs) == views.RUNS_KEPT
+    assert "r1" in view.runs
+    assert f"x{2 * views.RUNS_KEPT - 1}" in view.runs
+    assert "x0" not in view.runs
+
+
+def test_only_so_many_outcomes_are_kept_and_every_failure() -> None:
+    total = views.TASKS_KEPT + 3000
+    view = view_of(OPENED, replace(RUN, kind="gather", total=total))
+    run = view.runs["r1"]
+    failed = {5, views.TASKS_KEPT + 100, total - 1}
+    for index in range(total):
+        outcome = replace(KILLED, index=index) if index in failed else returned(index)
+        apply(view, ev.RankBegan(pool="p", run="r1", index=index, rank=0, node=0))
+        apply(view, ev.RankEnded(pool="p", run="r1", outcome=outcome))
+    assert run.counts == {"returned": total - 3, "exited": 3}
+    assert run.ended == total
+    assert views.TASKS_KEPT <= len(run.tasks) <= views.TASKS_KEPT + 3
+    assert {o.index for o in run.outcomes() if o.kind == "exited"} == failed
+
+
+# -- aggregate ---------------------------------------------------------------------------------------------------
+
+
+def table(*values: Any) -> dict[str, dict[str, float]] | None:
+    return aggregate([summary(value) for value in values])
+
+
+def test_numbers_have_statistics() -> None:
+    assert table(1, 2.0, 6) == {
+        "value": {"mean": 3.0, "std": pytest.approx(math.sqrt(14 / 3)), "min": 1, "max": 6, "sum": 9, "n": 3}
+    }
+    assert table(7) == {"value": {"mean": 7.0, "std": 0.0, "min": 7, "max": 7, "sum": 7, "n": 1}}
+
+
+def test_statistics_are_those_of_the_standard_library_in_any_order() -> None:
+    chance = random.Random(3)
+    values = [chance.uniform(-1e6, 1e6) for _ in range(500)]
+    row = table(*values)["value"]  # type: ignore[index]
+    assert row["mean"] == pytest.approx(statistics.fmean(values))
+    assert row["std"] == pytest.approx(statistics.pstdev(values))
+    chance.shuffle(values)
+    assert table(*values) == {"value": pytest.approx(row)}
+
+
+def test_numbers_near_the_largest_float_do_not_overflow() -> None:
+    row = table(1e308, 1.5e308, 1e308)["value"]  # type: ignore[index]
+    assert row["mean"] == pytest.approx(3.5 / 3 * 1e308)
+    assert row["std"] == pytest.approx(2.357e307, rel=1e-3)
+
+
+def test_each_numeric_key_that_all_have_is_a_row() -> None:
+    got = table(
+        {"loss": 1.0, "steps": 10, "ok": True, "name": "a", "only": 1, "mixed": 1},
+        {"loss": 3.0, "steps": 10, "ok": True, "name": "b", "mixed": None},
+    )
+    assert got is not None
+    assert set(got) == {"loss", "steps"}
+    assert got["loss"]["mean"] == 2.0
+    assert got["steps"]["std"] == 0.0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (),
+        (True, False),
+        (1, True),
+        (1, "2"),
+        (1, None),
+        (1, {"a": 1}),
+        ([1], [2]),
+        ({}, {}),
+        ({"a": True}, {"a": False}),
+        ({"a": 1}, {"b": 1}),
+        ({"a": 1}, 2),
+    ],
+)
+def test_anything_else_has_no_aggregate(values: tuple[Any, ...]) -> None:
+    assert table(*values) is None
+
+
+def test_results_that_cannot_be_seen_leave_no_aggregate() -> None:
+    array = Summary("ndarray", "ndarray float32 3", size=100)
+    assert aggregate([summary(1), array]) is None
+    assert aggregate([summary(1), None]) is None
+
+
+def test_a_run_aggregates_what_returned() -> None:
+    view = view_of(OPENED, RUN)
+    for index, value in enumerate((2.0, 4.0)):
+        apply(view, ev.RankEnded(pool="p", run="r1", outcome=returned(index, value)))
+    apply(view, ev.RankEnded(pool="p", run="r1", outcome=replace(KILLED, index=3)))
+    rows = view.runs["r1"].aggregate()
+    assert rows is not None
+    assert (rows["value"]["mean"], rows["value"]["n"]) == (3.0, 2)
+
+
+def test_money_spent_grows_with_time_and_never_falls_below_zero() -> None:
+    view = view_of(OPENED)
+    view.price_hourly = 36.0
+    assert view.spent(9.0 + 100) == pytest.approx(1.0)
+    assert view.spent(0.0) == 0.0

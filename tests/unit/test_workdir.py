@@ -1,0 +1,262 @@
+"""The working folder's delta: what is listed, what is wanted, what the copy looks like afterwards."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from skyward_core import folders
+from skyward_core.transport import errands, workcopy, workdir
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "project"
+    path.mkdir()
+    write(path, "train.py", "print(1)")
+    write(path, "lib/model.py", "x = 1")
+    write(path, "lib/__pycache__/model.cpython-311.pyc", "no")
+    write(path, "data/big.bin", "0" * 1000)
+    write(path, ".gitignore", "data/\n*.log\n")
+    write(path, "a.log", "noise")
+    return path
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(folder: Path, **wishes: list[str]) -> set[str]:
+    return {item.path for item in workdir.manifest(folder, **wishes)}
+
+
+def sync(folder: Path, root: Path) -> list[str]:
+    """One whole round between both halves; returns the paths that travelled."""
+    items = workcopy.from_json(workcopy.to_json(workdir.manifest(folder)))
+    copy = workcopy.Copy(root, workdir.name_of(folder), print)
+    wanted, doubtful = copy.compare(items)
+    same = [
+        index
+        for index, digest in doubtful.items()
+        if workcopy.file_hash(folder / items[index].path) == digest
+    ]
+    wanted += [index for index in doubtful if index not in same]
+    contents = io.BytesIO()
+    workdir.pack(folder, [items[index] for index in wanted], contents)
+    contents.seek(0)
+    copy.apply(items, same, wanted, contents)
+    copy.close()
+    return sorted(items[index].path for index in wanted)
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): str(path.readlink()) if path.is_symlink() else path.read_text()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.mark.parametrize("repository", [True, False])
+def test_gitignore_is_honoured_inside_and_outside_of_a_repository(folder: Path, repository: bool) -> None:
+    if repository:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+        subprocess.run(["git", "add", "train.py"], cwd=folder, check=True)
+    assert names(folder) == {".gitignore", "train.py", "lib/model.py"}
+
+
+def test_a_folder_below_the_repositorys_root_and_a_repository_inside(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    inner = folder / "lib" / "other"
+    write(inner, "util.py", "y = 2")
+    subprocess.run(["git", "init", "-q"], cwd=inner, check=True)
+    assert names(folder / "lib") == {"model.py", "other/util.py"}
+
+
+def test_without_git_only_the_never_wanted_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert names(folder) == {".gitignore", "train.py", "lib/model.py", "data/big.bin", "a.log"}
+
+
+def test_includes_and_excludes(folder: Path) -> None:
+    assert "data/big.bin" in names(folder, includes=["data"])
+    assert "a.log" in names(folder, includes=["*.log"])
+    assert names(folder, excludes=["lib"]) == {".gitignore", "train.py"}
+    assert names(folder, excludes=["*.py"]) == {".gitignore"}
+    assert "data/big.bin" not in names(folder, includes=["data"], excludes=["*.bin"])
+
+
+def test_a_removed_file_that_git_still_lists_is_left_out(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    (folder / "train.py").unlink()
+    assert names(folder) == {".gitignore", "lib/model.py"}
+
+
+def test_only_what_changed_travels(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
+    copy = root / "work" / workdir.name_of(folder)
+    assert content(copy) == {".gitignore": "data/\n*.log\n", "lib/model.py": "x = 1", "train.py": "print(1)"}
+    assert sync(folder, root) == []
+    write(folder, "lib/model.py", "x = 2")
+    assert sync(folder, root) == ["lib/model.py"]
+    assert (copy / "lib/model.py").read_text() == "x = 2"
+
+
+def test_a_new_time_alone_costs_no_transfer(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    sync(folder, root)
+    os.utime(folder / "train.py", ns=(1, 12345))
+    assert sync(folder, root) == []
+    assert (root / "work" / workdir.name_of(folder) / "train.py").stat().st_mtime_ns == 12345
+
+
+def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    sync(folder, root)
+    copy = root / "work" / workdir.name_of(folder)
+    write(copy, "checkpoint.pt", "made on the node")
+    (folder / "train.py").unlink()
+    sync(folder, root)
+    assert not (copy / "train.py").exists()
+    assert (copy / "checkpoint.pt").read_text() == "made on the node"
+
+
+def test_kinds_may_change_places(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    (folder / "link").symlink_to("train.py")
+    write(folder, "thing", "a file")
+    sync(folder, root)
+    (folder / "thing").unlink()
+    write(folder, "thing/inner.py", "now a folder")
+    (folder / "link").unlink()
+    write(folder, "link", "now a file")
+    sync(folder, root)
+    copy = root / "work" / workdir.name_of(folder)
+    assert (copy / "thing/inner.py").read_text() == "now a folder"
+    assert (copy / "link").read_text() == "now a file" and (copy / "train.py").read_text() == "print(1)"
+
+
+def test_odd_names_and_modes_arrive(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    write(folder, "mit leer\nzeichen ü.txt", "1")
+    write(folder, "run.sh", "#!/bin/sh").chmod(0o755)
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("2")
+    sync(folder, root)
+    copy = root / "work" / workdir.name_of(folder)
+    assert content(copy)["mit leer\nzeichen ü.txt"] == "1"
+    assert (copy / os.fsdecode(b"caf\xe9.txt")).read_text() == "2"
+    assert os.access(copy / "run.sh", os.X_OK)
+
+
+def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
+    copy = workcopy.Copy(tmp_path, "x", print)
+    evil = workcopy.Item("../evil", 1, 1, 0o644)
+    (tmp_path / "src").mkdir()
+    (tmp_path / "evil").write_text("!")
+    with pytest.raises(ValueError, match="would leave"):
+        copy.apply([evil], [], [0], io.BytesIO(workcopy.PIECE.pack(0)))
+    assert (tmp_path / "evil").read_text() == "!"
+
+
+def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path) -> None:
+    items = workdir.manifest(folder)
+    (folder / items[0].path).unlink()
+    contents = io.BytesIO()
+    workdir.pack(folder, items, contents)
+    contents.seek(0)
+    copy = workcopy.Copy(tmp_path / "host", "x", print)
+    copy.apply(items, [], range(len(items)), contents)
+    assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])
+async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int) -> None:
+    (folder / "big").write_bytes(os.urandom(size))
+    snapshot = workdir.Snapshot(folder, (), ())
+    items, listing = await snapshot.files()
+    assert workcopy.from_json(listing) == items
+    everything = range(len(items))
+    for name in ("a", "b"):
+        packed = io.BytesIO()
+        assert await snapshot.pack(everything, packed)
+        packed.seek(0)
+        copy = workcopy.Copy(tmp_path / "host", name, print)
+        copy.apply(items, [], everything, workcopy.Unzipped(packed))
+        assert (copy.folder / "big").read_bytes() == (folder / "big").read_bytes()
+        copy.close()
+    here = {i: workcopy.file_hash(folder / item.path) for i, item in enumerate(items)}
+    assert await snapshot.differ(here | {0: "another"}) == [0]
+
+
+def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> None:
+    items = workdir.manifest(folder)[:1]
+    contents = io.BytesIO()
+    workdir.pack(folder, items, contents)
+    copy = workcopy.Copy(tmp_path / "host", "x", print)
+    with pytest.raises(ValueError, match="end too early"):
+        copy.apply(items, [], [0], io.BytesIO(contents.getvalue()[:-2]))
+    assert not (copy.folder / items[0].path).exists()
+
+
+def test_too_much_is_refused_by_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workdir, "LIMIT", 500)
+    with pytest.raises(workdir.TooLarge, match=r"data .*excludes"):
+        workdir.manifest(folder, includes=["data"])
+
+
+def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home" / "me"
+    (home / "project").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    for folder in (home, tmp_path, Path("/")):
+        assert folders.unfit(folder) == f"{folder} holds your home folder"
+    for name in ("/usr", "/etc"):
+        assert folders.unfit(Path(name)) == f"{name} is a folder of the system's"
+    assert folders.unfit(home / "project") == ""
+
+
+async def packed(folder: Path) -> bytes:
+    """All of a folder, as it travels."""
+    snapshot, target = workdir.Snapshot(folder, (), ()), io.BytesIO()
+    items, _ = await snapshot.files()
+    assert await snapshot.pack(range(len(items)), target)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize("size", [0, 300, 450, 500, 5_000, 20_000])
+async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Path, size: int) -> None:
+    """What stays of it would be taken for the next request."""
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
+    items, contents = workdir.manifest(folder), await packed(folder)
+    sent = workcopy.to_json(items)
+    channel = io.BytesIO(sent + contents + b"next")
+    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
+    found = errands.do("manifest", wanted, str(tmp_path), channel.read, print)
+    errands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+    assert channel.read() == b"next"
+    assert (Path(found["folder"]) / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
+
+
+async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
+    (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
+    items, contents = workdir.manifest(folder), await packed(folder)
+    sent = workcopy.to_json(items)
+    channel = io.BytesIO(sent + contents + b"next")
+    wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
+    found = errands.do("manifest", wanted, str(tmp_path), channel.read, print)
+    (Path(found["folder"]) / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
+    with pytest.raises(IsADirectoryError):
+        errands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+    assert channel.read() == b"next"
