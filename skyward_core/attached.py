@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -33,7 +32,7 @@ class Attached(Dispatching):
         self.plugins = plugins
         self._stack = ExitStack()
         if pool.spec_options.console:
-            self._stack.callback(Console(pool, sys.stdout).close)
+            self._stack.callback(Console(pool).close)
 
     @property
     def view(self) -> PoolView:

@@ -109,8 +109,7 @@ class Compute(Dispatching):
                 coming = submit(self._come_up())
                 coming.result()
             if self.spec.options.console:
-                console = Console(self.pool, sys.stdout)
-                self._stack.callback(console.close)
+                self._stack.callback(Console(self.pool).close)
             for plugin in self.spec.plugins:
                 self._stack.enter_context(plugin.around_client(self))
         except BaseException:

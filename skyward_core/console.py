@@ -5,20 +5,21 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from .logs import Lines, prefix_of
 from .loop import submit
+from .whole_lines import release, stand_in
 
 if TYPE_CHECKING:
     from .pool.lifecycle import Pool
 
 
 class Console:
-    """Writes whole lines from a thread of its own: a slow terminal must not hold up the pool."""
+    """Writes to ``sys.stdout`` from a thread of its own: a slow terminal must not hold up the pool."""
 
-    def __init__(self, pool: Pool, out: TextIO) -> None:
-        self._out = out
+    def __init__(self, pool: Pool) -> None:
+        self._out = stand_in()
         self._lines: dict[tuple[int, str], Lines] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
@@ -32,13 +33,14 @@ class Console:
             self._queue.put("".join(f"{prefix}{line}\n" for line in lines))
 
     def _write(self) -> None:
-        while (text := self._queue.get()) is not None:
+        last = False
+        while not last:
+            texts = [self._queue.get()]
+            while not self._queue.empty():  # one write for all that came while the last one took its time
+                texts.append(self._queue.get())
+            last = texts[-1] is None
             try:
-                try:
-                    self._out.write(text)
-                except UnicodeEncodeError as error:  # a terminal that cannot show all characters
-                    self._out.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
-                self._out.flush()
+                self._out.write_between("".join(filter(None, texts)))
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
 
@@ -57,3 +59,4 @@ class Console:
                 self._queue.put(f"{prefix_of(rank)}{rest}\n")
         self._queue.put(None)
         self._thread.join(timeout=10)
+        release(self._out)

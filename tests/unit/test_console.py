@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from skyward_core import whole_lines
 from skyward_core.console import Console
 from skyward_core.loop import submit
 
@@ -35,11 +38,32 @@ class Pool:
         submit(give()).result(20)
 
 
-def console(pool: Pool, out: Any) -> Console:
-    return Console(pool, out)  # type: ignore[arg-type]
+Opens = Callable[[Pool, Any], Console]
 
 
-def test_lines_are_whole_and_carry_their_rank() -> None:
+@pytest.fixture(autouse=True)
+def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    own = sys.stdout
+    yield
+    monkeypatch.undo()
+    assert sys.stdout is own
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_lines, "PATIENCE", 60.0)  # however slow the machine is
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
+    def console(pool: Pool, out: Any) -> Console:
+        monkeypatch.setattr(sys, "stdout", out)
+        return Console(pool)  # type: ignore[arg-type]
+
+    return console
+
+
+def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
     pool, out = Pool(), io.StringIO()
     shown = console(pool, out)
     pool.print(3, "out", b"one\ntw")
@@ -50,7 +74,7 @@ def test_lines_are_whole_and_carry_their_rank() -> None:
     assert out.getvalue() == "r003| one\nr000| zero\nr003| oops\nr003| two\n"
 
 
-def test_unfinished_lines_come_at_the_end_and_nothing_after_it() -> None:
+def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -> None:
     pool, out = Pool(), io.StringIO()
     shown = console(pool, out)
     pool.print(1, "out", b"no newline")
@@ -60,7 +84,7 @@ def test_unfinished_lines_come_at_the_end_and_nothing_after_it() -> None:
     assert out.getvalue() == "r001| no newline\nr002| 100%\n"
 
 
-def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory() -> None:
+def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:
     readable, writable = os.pipe()
     pool, out = Pool(), open(writable, "w", buffering=1)  # noqa: SIM115
     shown = console(pool, out)
@@ -75,7 +99,7 @@ def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory() -> None:
         out.close()
 
 
-def test_a_stream_that_the_script_closed_is_no_trouble() -> None:
+def test_a_stream_that_the_script_closed_is_no_trouble(console: Opens) -> None:
     pool, out = Pool(), io.StringIO()
     shown = console(pool, out)
     out.close()
@@ -83,7 +107,7 @@ def test_a_stream_that_the_script_closed_is_no_trouble() -> None:
     shown.close()
 
 
-def test_a_terminal_that_cannot_show_a_character_shows_the_rest() -> None:
+def test_a_terminal_that_cannot_show_a_character_shows_the_rest(console: Opens) -> None:
     pool, raw = Pool(), io.BytesIO()
     shown = console(pool, io.TextIOWrapper(raw, encoding="latin-1"))
     pool.print(0, "out", "fünf 🚀\n".encode())
@@ -92,7 +116,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_the_rest() -> None:
     assert raw.getvalue() == b"r000| f\xfcnf \\U0001f680\nr000| \\ufffd and on\n"
 
 
-def test_a_slow_terminal_does_not_hold_up_the_pool() -> None:
+def test_a_slow_terminal_does_not_hold_up_the_pool(console: Opens) -> None:
     class Slow(io.StringIO):
         def __init__(self) -> None:
             super().__init__()
@@ -109,3 +133,102 @@ def test_a_slow_terminal_does_not_hold_up_the_pool() -> None:
     out.go.set()
     shown.close()
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
+
+
+class Watched(io.StringIO):
+    """Tells when lines have been written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed = threading.Event()
+
+    def flush(self) -> None:
+        self.flushed.set()
+
+
+def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None) -> None:
+    pool, out = Pool(), Watched()
+    shown = console(pool, out)
+    sys.stdout.write("[1, 2]")  # as print([1, 2], 3) does, piece by piece
+    pool.print(0, "out", b"zero\n")
+    sys.stdout.write(" ")
+    sys.stdout.write("3")
+    sys.stdout.write("\n")
+    assert out.flushed.wait(20)
+    shown.close()
+    assert out.getvalue() == "[1, 2] 3\nr000| zero\n"
+
+
+def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) -> None:
+    pool, out = Pool(), Watched()
+    shown = console(pool, out)
+    print("training ... ", end="")
+    pool.print(0, "out", b"zero\n")
+    assert out.flushed.wait(20)
+    print("done")
+    shown.close()
+    assert out.getvalue() == "training ... \nr000| zero\ndone\n"
+
+
+def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: None) -> None:
+    pool, out = Pool(), io.StringIO()
+    shown = console(pool, out)
+
+    def script() -> None:
+        for number in range(300):
+            print("script", number, "of", 300)
+
+    thread = threading.Thread(target=script)
+    thread.start()
+    for number in range(300):
+        pool.print(1, "out", b"rank %d\n" % number)
+    thread.join(20)
+    shown.close()
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if line[0] == "s"] == [f"script {n} of 300" for n in range(300)]
+    assert [line for line in lines if line[0] == "r"] == [f"r001| rank {n}" for n in range(300)]
+
+
+def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console: Opens) -> None:
+    out = io.StringIO()
+    pools = [Pool(), Pool()]
+    first = console(pools[0], out)
+    second = Console(pools[1])  # type: ignore[arg-type]
+    first.close()
+    pools[1].print(0, "out", b"still shown\n")
+    second.close()
+    assert sys.stdout is out
+    assert out.getvalue() == "r000| still shown\n"
+
+
+def test_a_stdout_that_the_script_put_in_its_place_stays(
+    console: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, mine = Pool(), io.StringIO()
+    shown = console(pool, io.StringIO())
+    monkeypatch.setattr(sys, "stdout", mine)
+    shown.close()
+    assert sys.stdout is mine
+
+
+def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens) -> None:
+    class Slow(Watched):
+        def write(self, text: str) -> int:
+            if text.startswith("r000"):
+                self.flushed.set()
+                assert self.go.wait(20)
+            return super().write(text)
+
+        go = threading.Event()
+
+    pool, out = Pool(), Slow()
+    shown = console(pool, out)
+    pool.print(0, "out", b"x\n")
+    assert out.flushed.wait(20)  # the console's thread holds the lock now
+    child = os.fork()
+    if not child:
+        print("from the child")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    out.go.set()
+    shown.close()

@@ -1,0 +1,90 @@
+"""The script's own standard output while its ranks' lines go there too: neither cuts the other's lines in two."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+PATIENCE = (
+    1.0  # seconds that others wait for the end of a line that the script has begun; a prompt's never comes
+)
+
+# One for all: a process has one standard output.
+_turn = threading.Condition()
+
+
+def _renew_lock() -> None:
+    global _turn
+    _turn = threading.Condition()
+
+
+# A child may be forked while a thread that it does not have holds the lock.
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+class WholeLines:
+    """A text stream that passes on what it is given, and lets others write between its lines.
+
+    ``print("a", "b")`` writes four pieces; a rank's line may stand only after the last of them.
+
+    Args:
+        out: where everything goes; whatever else is asked of a stream is asked of it.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._unfinished = False
+        self._users = 0
+
+    def write(self, text: str) -> int:
+        with _turn:
+            if text:
+                self._unfinished = not text.endswith("\n")
+            written = self._out.write(text)
+            _turn.notify_all()
+        return written
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def write_between(self, lines: str) -> None:
+        """Write whole ``lines`` of somebody else and flush; after ``PATIENCE``, on a new line where one is unfinished.
+
+        Raises:
+            OSError, ValueError: nobody reads any more, or the stream is closed.
+        """
+        with _turn:
+            if lines and not _turn.wait_for(lambda: not self._unfinished, PATIENCE):
+                lines = f"\n{lines}"
+                self._unfinished = False
+            try:
+                self._out.write(lines)
+            except UnicodeEncodeError as error:  # a terminal that cannot show all characters
+                self._out.write(lines.encode(error.encoding, "backslashreplace").decode(error.encoding))
+            self._out.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
+def stand_in() -> WholeLines:
+    """Put a ``WholeLines`` in the place of ``sys.stdout``, or find the one that is there; ``release`` it after use."""
+    with _turn:
+        out = sys.stdout
+        if not isinstance(out, WholeLines):
+            out = WholeLines(out)
+            sys.stdout = cast(TextIO, out)
+        out._users += 1
+        return out
+
+
+def release(out: WholeLines) -> None:
+    """Undo one ``stand_in``; the last one puts the script's own ``sys.stdout`` back, unless another is there now."""
+    with _turn:
+        out._users -= 1
+        if not out._users and sys.stdout is cast(TextIO, out):
+            sys.stdout = out._out
