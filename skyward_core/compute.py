@@ -103,8 +103,10 @@ class Compute(Dispatching):
         coming: Future[None] | None = None
         try:
             with self.spec.provider.warm(self.spec.nodes):
-                # Imported now: this takes about as long as what the provider has begun meanwhile.
+                # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
+                # on the other one.
                 from .console import Console
+                from .pool import lifecycle  # noqa: F401
 
                 coming = submit(self._come_up())
                 coming.result()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+TURN = 0.0005  # seconds; Python's own is 0.005, and a login takes eight turns
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -29,6 +33,18 @@ def background() -> asyncio.AbstractEventLoop:
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     """Run a coroutine on the background loop, from any other thread."""
     return asyncio.run_coroutine_threadsafe(work, background())
+
+
+@contextmanager
+def prompt() -> Iterator[None]:
+    """Inside it the loop's thread gets its turn soon while this one computes (imports, say): it is answering hosts that
+    wait for every word."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

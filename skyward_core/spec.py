@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -13,7 +15,7 @@ NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
 
 class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True)
 
 
 class PipIndex(_Spec):
@@ -100,10 +102,10 @@ class PoolSpec(_Spec):
     provider: Any
     nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     accelerator: Any = None
-    image: Image = Image()
+    image: Image = Field(default_factory=Image)
     plugins: tuple[Any, ...] = ()
-    worker: Worker = Worker()
-    options: Options = Options()
+    worker: Worker = Field(default_factory=Worker)
+    options: Options = Field(default_factory=Options)
 
     @field_validator("name")
     @classmethod
@@ -137,3 +139,23 @@ class PoolSpec(_Spec):
             "options": self.options.model_dump(),
             "image": each_text(image, without_credentials),
         }
+
+
+def _build(*models: type[BaseModel]) -> None:
+    """Make the models' validators without pydantic's search for plugins, which reads the metadata of everything that
+    is installed. Other people's models find theirs as ever."""
+    name = "pydantic.plugin._loader"
+    if known := name in sys.modules:
+        stand_in = sys.modules[name]
+    else:
+        stand_in = sys.modules[name] = ModuleType(name)
+        stand_in.__dict__["get_plugins"] = tuple
+    try:
+        for model in models:
+            model.model_rebuild()
+    finally:
+        if not known:
+            del sys.modules[name]
+
+
+_build(PipIndex, Image, Worker, Options, PoolSpec)

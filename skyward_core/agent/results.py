@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import pickle
+from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from ..wire import INLINE, Header
@@ -19,7 +19,7 @@ DEPTH = 32  # levels of it
 class Pickled:
     """A pickled value: in memory when small, in a file of the spool when not."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: str | None = None) -> None:
         self.data = b""
         self.size = 0
         self.summary: Header | None = None
@@ -55,16 +55,17 @@ class Pickled:
     def discard(self) -> None:
         if self._file is not None and self._path is not None:
             self._file.close()
-            self._path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # its folder may have gone with the pool
+                os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
 
     def header(self) -> Header:
         header: Header = {"summary": self.summary, "size": self.size}
         if self._file is not None and self._path is not None:
-            header["file"] = self._path.name
+            header["file"] = self._path.rpartition("/")[2]
         return header
 
 
-def pickle_result(value: Any, what: str, path: Path) -> Pickled:
+def pickle_result(value: Any, what: str, path: str) -> Pickled:
     """Pickle a value and say what it looks like.
 
     Raises:
@@ -229,7 +230,7 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     )
 
 
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"  # user code begins after the frames of this package
+_OURS = __file__.rpartition("agent/")[0]  # user code begins after the frames of this package
 
 
 def _pickle_error(error: BaseException, name: str, message: str) -> bytes:

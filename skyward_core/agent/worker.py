@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -48,8 +47,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
     patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
     name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
-    flush_metrics = metrics.start(str(Path(folder, "spool", name + ".metrics")))
-    Worker(socket_path, Path(folder), capacity, patience, flush_metrics).serve()
+    flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
+    Worker(socket_path, folder, capacity, patience, flush_metrics).serve()
 
 
 class Worker:
@@ -58,15 +57,15 @@ class Worker:
     def __init__(
         self,
         socket_path: str,
-        folder: Path,
+        folder: str,
         capacity: int,
         patience: float,
         flush_metrics: Callable[[], None],
     ) -> None:
         self._setup: Header = {}
         self._channel = Channel(socket_path, self._hello, patience)
-        self._blobs = folder / "blobs"
-        self._spool = folder / "spool"
+        self._blobs = f"{folder}/blobs"
+        self._spool = f"{folder}/spool"
         self._capacity = capacity
         self._flush_metrics = flush_metrics
         self._functions: dict[str, Any] = {}
@@ -211,11 +210,11 @@ class Worker:
     def _unpickle(self, name: str, data: bytes | None) -> Any:
         if data is not None:
             return pickle.loads(data)
-        with open(self._blobs / name, "rb", buffering=0) as source:
+        with open(f"{self._blobs}/{name}", "rb", buffering=0) as source:
             return pickle.load(io.BufferedReader(source, 1 << 20))
 
-    def _spill(self, header: Header) -> Path:
-        return self._spool / f"{header['run']}.{header['i']}.{os.getpid()}.result"
+    def _spill(self, header: Header, kind: str = "result") -> str:
+        return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
 
     # -- generators --------------------------------------------------------------------------------------
 
@@ -230,7 +229,7 @@ class Worker:
                 except StopIteration as end:
                     return end.value
                 what = f"value {sequence} of {header.get('name', 'the generator')}()"
-                item = pickle_result(value, what, self._spill(header).with_suffix(f".{sequence}.item"))
+                item = pickle_result(value, what, self._spill(header, f"{sequence}.item"))
                 self._flush()
                 item_header = {"t": "item", "run": key[0], "i": key[1], "seq": sequence} | item.header()
                 self._channel.send(item_header, item.data)

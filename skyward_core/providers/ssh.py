@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from .. import config
 from ..errors import PoolError, UsageError
-from ..loop import submit
+from ..loop import prompt, submit
 from ..spec import PoolSpec
 from ..transport import hostkeys, sshconfig
 from ..transport.connect import Target, close_early, open_early
@@ -268,7 +268,8 @@ class SSH:
         targets = [self.target(host) for host in self.hosts[:nodes]]
         try:
             submit(open_early(targets)).result()
-            yield
+            with prompt():
+                yield
         finally:
             submit(close_early(targets)).result()
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import marshal
 import secrets
 import shlex
 import sys
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from typing import IO, Any
 
 from ..errors import PoolError
@@ -34,8 +36,9 @@ Said = Callable[[str], None]
 # folder, for people who look at the host's processes.
 # An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
 _PYTHON = (
-    "import os,sys;sys.version_info[:2]==($2)or os._exit(97);n=int(os.read(0,8),16);s=bytearray();"
-    "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));exec(bytes(s))"
+    "import marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);n=int(os.read(0,8),16);s=bytearray();"
+    "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
+    "exec(marshal.loads(s))"
 )
 _SHELL = (
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
@@ -106,7 +109,14 @@ class Channel:
 
     @classmethod
     async def open(
-        cls, link: Link, *, python: str | None, folder: str, said: Said, status: bool = False
+        cls,
+        link: Link,
+        *,
+        python: str | None,
+        folder: str,
+        said: Said,
+        status: bool = False,
+        starts: bool = False,
     ) -> Channel:
         """Start :mod:`.onnode` on a host.
 
@@ -115,6 +125,7 @@ class Channel:
             folder: name of the pool's folder, or "".
             said: takes lines that tell how long work goes on.
             status: have the facts tell of orphaned workers, too.
+            starts: an agent will probably be started, so that the host may get ready for that.
 
         Raises:
             PoolError: the host has no fitting Python, or runs no command.
@@ -128,7 +139,9 @@ class Channel:
         )
         code = _onnode()
         self._channel.write(b"%08x" % len(code) + code)
-        self._send({"word": word, "folder": folder, "bundle": bundle().name, "status": status})
+        self._send(
+            {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
+        )
         try:
             self.facts = await self._answer()
         except BaseException:
@@ -247,4 +260,9 @@ async def open_session(
 
 @cache
 def _onnode() -> bytes:
-    return (Path(__file__).parent / "onnode.py").read_bytes()
+    """The module's code, compiled: the host's Python is of this version, and need not do that, too."""
+    name = f"{__package__}.onnode"
+    spec = find_spec(name)
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        raise PoolError(f"The Python module {name} is not installed here; install skyward-tui anew.")
+    return marshal.dumps(spec.loader.get_code(name))

@@ -1,18 +1,24 @@
-"""asyncssh, imported without its search for optional C libraries.
+"""asyncssh, imported without what takes long and is not used here.
 
-The search runs a compiler and a linker for each name, a tenth of a second in all. What it could find are a key
-exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equals or betters without them.
+It looks for optional C libraries, which runs a compiler and a linker for each name, a tenth of a second in all; what
+it could find are a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equals or betters
+without them. X.509 certificates in SSH are no part of OpenSSH, and never trusted here; the module for them is one that
+asyncssh can do without.
 """
 
 from __future__ import annotations
 
 import ctypes.util
+import sys
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None
+sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
 try:
     import asyncssh
 finally:
     ctypes.util.find_library = _search
+    if sys.modules["asyncssh.crypto.x509"] is None:
+        del sys.modules["asyncssh.crypto.x509"]
 
 __all__ = ["asyncssh"]

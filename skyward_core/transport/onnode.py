@@ -1,4 +1,4 @@
-"""What the client runs on a host before anything is there: sent as text, run by ``python -I -S``.
+"""What the client runs on a host before anything is there: sent as bytecode, run by ``python -I -S``.
 
 It speaks through the one command channel that it was started by. Requests come on standard input, each a
 header line of JSON (eight hexadecimal digits of length before it) and the bytes it announces; answers go to
@@ -239,20 +239,28 @@ def last_sign(folder: str) -> tuple[dict[str, Any], float]:
         return {}, last
 
 
-def starter(root: str, bundle: str) -> Callable[[], None]:
+def starter(root: str, bundle: str, early: bool) -> Callable[[], None]:
     """Set a process aside that becomes the agent's starter, as long as there is little memory for it to inherit.
 
     What is returned has it go on; the agent's config is what comes next on standard input. Without that it ends
     with us.
+
+    Args:
+        early: have it import meanwhile what an agent needs, of the bundle too where that is here already.
     """
+    path = os.path.join(root, "bundle-" + bundle)
+    if early:
+        import pathlib  # noqa: F401  what both of us need is imported once
     go, tell = os.pipe()
     child = os.fork()
     if not child:
         os.close(tell)
+        if early:
+            get_ready(path)
         if not os.read(go, 1):
             os._exit(0)
         sweep(root)
-        sys.path.insert(0, os.path.join(root, "bundle-" + bundle))
+        sys.path.insert(0, path)
         from skyward_core.agent.__main__ import main
 
         main()
@@ -264,6 +272,20 @@ def starter(root: str, bundle: str) -> Callable[[], None]:
         os._exit(os.waitstatus_to_exitcode(status))
 
     return start
+
+
+def get_ready(path: str) -> None:
+    """Import what an agent needs, but for the bundle where it is not here yet."""
+    if os.path.isdir(path):
+        sys.path.insert(0, path)
+        from skyward_core.agent.__main__ import preload
+
+        preload()
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # as preload() does
+    import asyncio  # noqa: F401
+
+    del sys.modules["ssl"]
 
 
 def use_bundle(path: str) -> None:
@@ -281,7 +303,7 @@ def serve(asked: dict[str, Any]) -> None:
     known = facts(asked)
     answer(word, **known)
     root, bundle = known["root"], asked["bundle"]
-    start = starter(root, bundle)
+    start = starter(root, bundle, early=bool(asked.get("starts")) and not known.get("running"))
     while True:
         wanted = request()
         what = wanted.pop("do")

@@ -77,6 +77,10 @@ class SSHTransport:
                 f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
             )
         report("running", detail=f"connecting to {self.target.host}")
+        if gate is not None and config.get("cwd"):
+            _snapshot(
+                config["cwd"], config.get("image") or {}, gate
+            )  # begun now, ready when we are connected
         self.untouched = True
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience
@@ -119,7 +123,11 @@ class SSHTransport:
     async def _prepare(self, link: Link, config: dict[str, Any], report: Report, gate: Gate | None) -> None:
         phase = "connected"
         channel = await Channel.open(
-            link, python=self.python, folder=self.folder, said=lambda line: report(phase, detail=line)
+            link,
+            python=self.python,
+            folder=self.folder,
+            said=lambda line: report(phase, detail=line),
+            starts=True,
         )
         try:
             facts = self._facts = channel.facts
@@ -297,22 +305,18 @@ async def send_workdir(
     """
     if not cwd:
         return "", "no working folder"
-    folder = Path(cwd).resolve()
-    unfit = why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder")
-    if unfit and image.get("workdir"):
-        raise PoolError(f"{unfit}, so it is not sent to the nodes: name another one with Image(workdir=...).")
-    if unfit:
-        return "", f"{unfit}, so it is not sent: put the script into a folder of its own"
-
-    def make() -> workdir.Snapshot:
-        return workdir.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
-
-    snapshot = gate.share(folder, make) if gate is not None else make()
+    snapshot = _snapshot(cwd, image, gate)
+    if isinstance(snapshot, str):
+        if image.get("workdir"):
+            raise PoolError(
+                f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...)."
+            )
+        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
     try:
         items, listing = await snapshot.files()
     except workdir.TooLarge as error:
         raise PoolError(str(error)) from error
-    name = workdir.name_of(folder)
+    name = workdir.name_of(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > workdir.WARNING else ""
     there = await channel.ask("manifest", listing, name=name)
@@ -327,6 +331,18 @@ async def send_workdir(
         same = sorted(doubtful.keys() - set(changed))
         await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
     return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> workdir.Snapshot | str:
+    """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
+    folder = Path(cwd).resolve()
+    if unfit := why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder"):
+        return unfit
+
+    def make() -> workdir.Snapshot:
+        return workdir.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
+
+    return gate.share(folder, make) if gate is not None else make()
 
 
 def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:

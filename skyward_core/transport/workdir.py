@@ -166,6 +166,8 @@ class Snapshot:
     def __init__(self, folder: Path, includes: Sequence[str], excludes: Sequence[str]) -> None:
         self.folder = folder
         self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
+        # Where no node comes so far as to ask, nobody else hears of what went wrong.
+        self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
         self._hashes: dict[int, str] = {}
         self._packing: dict[tuple[int, ...], asyncio.Future[bytes]] = {}
 

@@ -9,8 +9,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tests.lab import Lab, missing
-
 from . import work
 from .fresh import BenchError, fresh
 from .local import RANKS, dask_figures, our_figures
@@ -35,6 +33,9 @@ class Hosts:
 
 
 def measure() -> list[Metric]:
+    # Not in the measured interpreters: it imports asyncssh, which counts there.
+    from tests.lab import Lab, missing
+
     if why := missing():
         raise BenchError(why)
     with Lab(RANKS) as lab:

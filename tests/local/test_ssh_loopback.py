@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import os
 import shutil
 import sys
@@ -19,7 +20,7 @@ from skyward_core.errors import Cancelled, HostKeyError, PoolError, UsageError
 from skyward_core.providers.ssh import SSH
 from skyward_core.session import Session
 from skyward_core.spec import PoolSpec
-from skyward_core.transport import connect, hostkeys
+from skyward_core.transport import connect, hostkeys, onnode
 from skyward_core.transport.channel import Failed
 from skyward_core.transport.ssh import SSHTransport
 from skyward_core.wire import Decoder, frame
@@ -372,7 +373,8 @@ async def test_nowhere_to_write_is_told_with_reasons(
 ) -> None:
     from skyward_core.transport import channel as module
 
-    code = module._onnode().replace(b"ROOTS = (", b'ROOTS = ("/proc/none",) or (')
+    source = Path(onnode.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    code = marshal.dumps(compile(source, "onnode", "exec"))
     monkeypatch.setattr(module, "_onnode", lambda: code)
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):

@@ -44,7 +44,7 @@ def loaded_by(code: str, *options: str) -> set[str]:
         ("skyward_core", ("cloudpickle", "asyncio", "sqlite3")),
         ("skyward_core.agent.agent", ("cloudpickle", "sqlite3", "skyward_core.payload", "skyward_core.spec")),
         ("skyward_core.agent.__main__", ("cloudpickle", "asyncio")),
-        ("skyward_core.agent.worker", ("asyncio", "sqlite3", "skyward_core.spec")),
+        ("skyward_core.agent.worker", ("asyncio", "sqlite3", "pathlib", "skyward_core.spec")),
         ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output", ("asyncio",)),
         ("skyward_core.runtime.shard", ("asyncio",)),
@@ -143,3 +143,13 @@ def test_an_agent_stays_small(tmp_path: Path) -> None:
     assert not lives(process)
     assert resident < 25_000, "kB"
     assert "libssl" not in libraries
+
+
+def test_our_models_search_no_plugins_of_pydantic_and_those_of_others_do() -> None:
+    search = "pydantic.plugin._loader"
+    assert search not in loaded_by(
+        "import skyward_core as sky\nsky.Image(pip=['numpy'])\nsky.Options(grace=1)"
+    )
+    assert search in loaded_by(
+        "import skyward_core as sky\nsky.Options\nimport pydantic\nclass Mine(pydantic.BaseModel):\n    x: int"
+    )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport import channel, ssh
+from skyward_core.transport import channel, onnode, ssh
+from skyward_core.transport.bundle import bundle
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
 
@@ -23,7 +24,7 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
         pytest.skip(f"{shell} is not installed here")
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     return subprocess.run(
-        [path, "-c", command], input=given, capture_output=True, env=env, check=False
+        [path, "-c", command], input=given, capture_output=True, env=env, check=False, timeout=60
     ).stdout
 
 
@@ -37,6 +38,24 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
     said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
     assert facts["version"][:2] == [major, minor] and facts["root"] == f"{tmp_path}/.cache/skyward"
+
+
+@pytest.mark.parametrize("bundled", [True, False])
+def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
+    bundled: bool, tmp_path: Path
+) -> None:
+    made = bundle()
+    if bundled:
+        onnode.unpack(made.archive, str(tmp_path / f".cache/skyward/bundle-{made.name}"))
+    major, minor = sys.version_info[:2]
+    folder = f"p.{tmp_path.name}"
+    words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
+    command = f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"
+    code = channel._onnode()
+    asked = json.dumps({"word": "word", "folder": folder, "bundle": made.name, "starts": True}).encode()
+    said = run("sh", command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
+    assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled
+    assert onnode.having(folder) == []  # run() has waited for the end of all that held its output
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from skyward_core.loop import background, submit
+from skyward_core.loop import background, prompt, submit
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:
@@ -59,3 +59,11 @@ def test_it_never_keeps_an_interpreter_from_ending() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_turns_are_as_long_as_before_once_nobody_is_in_a_hurry() -> None:
+    usual = sys.getswitchinterval()
+    with pytest.raises(KeyError), prompt():
+        assert sys.getswitchinterval() < usual
+        raise KeyError
+    assert sys.getswitchinterval() == usual

@@ -232,14 +232,14 @@ def test_a_dict_of_many_keys_is_cheap_to_describe() -> None:
 
 
 def test_a_small_result_stays_in_memory(tmp_path: Path) -> None:
-    made = pickle_result({"a": 1}, "f()", tmp_path / "x.result")
+    made = pickle_result({"a": 1}, "f()", str(tmp_path / "x.result"))
     assert pickle.loads(made.data) == {"a": 1}
     assert made.header() == {"summary": summarise({"a": 1}, len(made.data)), "size": len(made.data)}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_a_result_too(tmp_path: Path) -> None:
-    made = pickle_result(None, "f()", tmp_path / "x.result")
+    made = pickle_result(None, "f()", str(tmp_path / "x.result"))
     assert pickle.loads(made.data) is None
     assert made.header()["summary"] == summarise(None, made.size)
 
@@ -248,7 +248,7 @@ def test_nothing_is_a_result_too(tmp_path: Path) -> None:
     "value", [random.Random(1).randbytes(5 * INLINE), np.arange(INLINE)], ids=["bytes", "array"]
 )
 def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
-    made = pickle_result(value, "f()", tmp_path / "x.result")
+    made = pickle_result(value, "f()", str(tmp_path / "x.result"))
     header = made.header()
     assert header["file"] == "x.result"
     data = (tmp_path / "x.result").read_bytes()
@@ -260,7 +260,7 @@ def test_a_large_result_goes_to_a_file(tmp_path: Path, value: Any) -> None:
 def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     value = {"model": [bytes(5 * INLINE), np.arange(INLINE), threading.Lock()]}
     with pytest.raises(NotPicklableError) as caught:
-        pickle_result(value, "train()", tmp_path / "x.result")
+        pickle_result(value, "train()", str(tmp_path / "x.result"))
     assert str(caught.value) == (
         "the result of train() cannot travel back: lock object at result['model'][2] "
         "(cannot pickle '_thread.lock' object)"
@@ -269,7 +269,7 @@ def test_a_result_that_cannot_travel_is_named_and_leaves_nothing(tmp_path: Path)
     with pytest.raises(
         NotPicklableError, match=r"result of train\(\) cannot travel back: lock object \(cannot"
     ):
-        pickle_result(threading.Lock(), "train()", tmp_path / "x.result")
+        pickle_result(threading.Lock(), "train()", str(tmp_path / "x.result"))
 
 
 def test_a_spool_that_takes_no_more_is_an_os_error_and_nothing_is_left_there(tmp_path: Path) -> None:
@@ -278,13 +278,13 @@ def test_a_spool_that_takes_no_more_is_an_os_error_and_nothing_is_left_there(tmp
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * INLINE, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            pickle_result(bytes(5 * INLINE), "f()", tmp_path / "x.result")
+            pickle_result(bytes(5 * INLINE), "f()", str(tmp_path / "x.result"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
-        pickle_result(bytes(5 * INLINE), "f()", tmp_path / "gone" / "x.result")
+        pickle_result(bytes(5 * INLINE), "f()", str(tmp_path / "gone" / "x.result"))
 
 
 # -- exceptions --------------------------------------------------------------------------------------------------
