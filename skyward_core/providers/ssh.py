@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ from ..errors import PoolError, UsageError
 from ..loop import prompt, submit
 from ..spec import PoolSpec
 from ..transport import hostkeys, sshconfig
+from ..transport.bundle import bundle
 from ..transport.connect import Target, close_early, open_early
 from ..transport.ssh import CLOCK_SLACK, SSHTransport, send_bundle
 from .base import Check, Machine
@@ -268,6 +270,7 @@ class SSH:
         targets = [self.target(host) for host in self.hosts[:nodes]]
         try:
             submit(open_early(targets)).result()
+            threading.Thread(target=_pack, daemon=True).start()
             with prompt():
                 yield
         finally:
@@ -289,6 +292,12 @@ class SSH:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SSH:
         return cls(**{key: value for key, value in data.items() if key != "provider"})
+
+
+def _pack() -> None:
+    """Have the bundle packed by the time that a host may ask for it."""
+    with suppress(PoolError, OSError):  # who needs it is told
+        _ = bundle().archive
 
 
 def _live_ones() -> list[SSHTransport]:
