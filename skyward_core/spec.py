@@ -79,7 +79,9 @@ class Options(_Spec):
         start_timeout: seconds that the nodes may take to come up.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
-        cluster: whether nodes may reach each other; False makes standalone workers without a head.
+        cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
+            no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
+            plugins that need peers are refused.
     """
 
     fail_fast: bool = True
@@ -125,6 +127,11 @@ class PoolSpec(_Spec):
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    @property
+    def may_have_peers(self) -> bool:
+        """Whether there is, or as far as is known may be, more than one rank."""
+        return self.world_size > 1 or self.worker.ranks_per_node == "gpu"
 
     def describe(self) -> dict[str, Any]:
         """The spec as JSON, without secrets: no variables, and no credentials in URLs."""

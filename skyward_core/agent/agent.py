@@ -113,12 +113,10 @@ class Agent:
             else:
                 self.died(slot, call, Process(0), None)
 
-    def restore_gang(self, header: Header) -> None:
+    def restore_gang(self, header: Header, plugins: bytes) -> None:
         """Learn of the gang from a worker that belongs to it."""
         if header["epoch"] > self.gang.epoch:
-            self.gang = Gang(
-                header["epoch"], header["info"], b"", header["hooks"], header["apps"], "", header["secrets"]
-            )
+            self.gang = Gang.told(header, plugins)
             self._redactor.add(self.gang.secrets)
             if self.gang.apps and self.apps.process is None:
                 self.break_gang("the process of its plugins' around_app ended with the agent before this one")
@@ -244,6 +242,10 @@ class Agent:
         if known is not None:
             self._claim(connection, known, header)
             return
+        if self.gang.alone and self.gang.apps and self.apps.process is None:
+            # What plugins have around the node is gone, or failed: no other node needs to know of another try.
+            self.gang.epoch += 1
+            self._need_apps()
         call = Call(header["run"], header["i"], header, body, connection)
         if self._register.add(call):
             record = self._register.records[call.run]
@@ -352,14 +354,10 @@ class Agent:
             {
                 "t": "formed",
                 "id": header.get("id"),
-                "hooks": self.gang.hooks,
-                "apps": self.gang.apps,
-                "secrets": self.gang.secrets,
                 "epoch": self.gang.epoch + 1,
                 "head_addr": self.config.address,
                 "head_port": self._port.number,
-            },
-            self.gang.plugins,
+            }
         )
 
     def _keep_ports(self, connection: Connection, header: Header, body: bytes) -> None:
@@ -380,14 +378,14 @@ class Agent:
 
     def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
         if header["epoch"] > self.gang.epoch:
-            secrets = header.get("secrets", [])
-            self._redactor.add(secrets)
-            hooks = bool(header.get("hooks"))
-            apps = bool(header.get("apps"))
-            self.gang = Gang(header["epoch"], header["info"], body, hooks, apps, "", secrets)
-            if apps:
-                self.apps.need(self.gang.place(self.config, self._slots[0].rank), body)
+            self.gang = Gang.told(header, body)
+            self._redactor.add(self.gang.secrets)
+            if self.gang.apps:
+                self._need_apps()
             self.pump()
+
+    def _need_apps(self) -> None:
+        self.apps.need(self.gang.place(self.config, self._slots[0].rank), self.gang.plugins)
 
     def _where(self, connection: Connection, header: Header, body: bytes) -> None:
         """How many calls of each gang run came here, and how many are active: lets a client repair a start that
@@ -450,7 +448,7 @@ class Agent:
             for slot in self._slots:
                 if slot.process is not None and slot.process.pid == header["pid"]:
                     self._workers[connection] = slot
-                    slot.connected(connection, header)
+                    slot.connected(connection, header, body)
                     return
             if self.apps.process is not None and self.apps.process.pid == header["pid"]:
                 self.apps.connected(connection, header)
@@ -494,6 +492,8 @@ class Agent:
         if header["kind"] in ("exited", "collateral") and slot.process is not None:
             slot.process.killed = killed or "it is exiting"
             slot.break_gang(slot.process)
+        if header.pop("unusable", False) and slot.process is not None:
+            slot.process.unusable = True
         if call.stop_reason and header["kind"] != "returned":
             header = header | call.stopped()
         elif header["kind"] == "collateral":
@@ -602,7 +602,7 @@ class Agent:
         return f"it said: {self._redactor.text(lines[-1])}" if lines else "it said nothing"
 
     def break_gang(self, why: str) -> None:
-        if self.gang.epoch and not self.gang.broken:
+        if self.gang.epoch and not self.gang.broken and not self.gang.alone:
             self.gang.broken = why
             for connection in list(self._clients):
                 connection.send(self.gang.state())

@@ -38,8 +38,8 @@ class App:
         self._stop = StopSignal(interrupts=True)
         self._channel = Channel(socket_path, self._hello, patience)
 
-    def _hello(self) -> Header:
-        return {"t": "hello", "pid": os.getpid(), "state": self._state}
+    def _hello(self) -> tuple[Header, bytes]:
+        return {"t": "hello", "pid": os.getpid(), "state": self._state}, b""
 
     def serve(self) -> None:
         while True:

@@ -21,11 +21,11 @@ class Channel:
     last agent may not have taken: everything since it last said something.
 
     Args:
-        hello: makes the greeting.
+        hello: makes the greeting, header and body.
         patience: seconds without an agent after which ``receive`` gives up.
     """
 
-    def __init__(self, path: str, hello: Callable[[], Header], patience: float) -> None:
+    def __init__(self, path: str, hello: Callable[[], tuple[Header, bytes]], patience: float) -> None:
         self._path = path
         self._hello = hello
         self._patience = patience
@@ -74,7 +74,7 @@ class Channel:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.connect(self._path)
-            connection.sendall(frame(self._hello()))
+            connection.sendall(frame(*self._hello()))
         except OSError:
             connection.close()
             raise

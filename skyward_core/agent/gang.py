@@ -28,6 +28,7 @@ class Gang:
         hooks: whether plugins enter contexts in its workers.
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
+        alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
     """
 
     epoch: int = 0
@@ -37,6 +38,20 @@ class Gang:
     apps: bool = False
     broken: str = ""
     secrets: list[str] = field(default_factory=list)
+    alone: bool = False
+
+    @classmethod
+    def told(cls, header: Header, plugins: bytes) -> Gang:
+        """As a client sets it up, or a worker that belongs to it remembers."""
+        return cls(
+            header["epoch"],
+            header["info"],
+            plugins,
+            hooks=bool(header.get("hooks")),
+            apps=bool(header.get("apps")),
+            secrets=header.get("secrets", []),
+            alone=bool(header.get("alone")),
+        )
 
     def state(self) -> Header:
         return {"t": "gang", "epoch": self.epoch, "broken": self.broken}

@@ -34,6 +34,7 @@ class Process:
         self.epoch: int | None = None
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did
+        self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
 
 
 class Slot:
@@ -107,6 +108,10 @@ class Slot:
         process = self.process
         if process is None or process.connection is None or process.killed:
             return
+        if process.unusable:
+            if not self.running:
+                self.end_process("its plugins could not be entered")
+            return
         gang = self.agent.gang
         while True:
             if (
@@ -124,7 +129,9 @@ class Slot:
             if not self.queue or len(self.running) >= self.agent.config.capacity:
                 return
             call = self.queue[0]
-            if call.gang and (gang.broken or call.header.get("epoch") != gang.epoch):
+            if call.header.get("alone") and not gang.epoch:
+                return  # a client that comes to an agent which was started anew sets it up after its calls
+            if call.gang and not gang.alone and (gang.broken or call.header.get("epoch") != gang.epoch):
                 self.queue.popleft()
                 self.agent.stale(call)
                 continue
@@ -140,7 +147,7 @@ class Slot:
         info = gang.place(self.agent.config, self.rank)
         if process.connection is not None:
             header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
-            header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets}
+            header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
             if gang.apps and self.agent.apps.failure is not None:
                 error, data = self.agent.apps.failure
                 process.connection.send(header | {"failed": error}, data)
@@ -156,14 +163,14 @@ class Slot:
         self.agent.journal.write(frame(call.header | {"t": "given", "slot": self.number, "rank": self.rank}))
         self.agent.call_given(self, call, armed=process.ready or process.epoch is None)
 
-    def connected(self, connection: Connection, header: Header) -> None:
+    def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:
         """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
         if self.process is not None:
             self.process.connection = connection
             self.failed_starts = 0
             if "epoch" in header and self.process.epoch is None:
                 self.process.epoch, self.process.ready = header["epoch"], True
-                self.agent.restore_gang(header)
+                self.agent.restore_gang(header, plugins)
             self.pump()
 
     def adopt(self, pid: int) -> None:

@@ -63,6 +63,7 @@ class Worker:
         flush_metrics: Callable[[], None],
     ) -> None:
         self._setup: Header = {}
+        self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)
         self._blobs = f"{folder}/blobs"
         self._spool = f"{folder}/spool"
@@ -77,9 +78,9 @@ class Worker:
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
 
-    def _hello(self) -> Header:
-        """Who we are; to an agent that did not start us also what gang we belong to."""
-        return {"t": "hello", "pid": os.getpid()} | self._setup
+    def _hello(self) -> tuple[Header, bytes]:
+        """Who we are; to an agent that did not start us also what gang we belong to, and its plugins."""
+        return {"t": "hello", "pid": os.getpid()} | self._setup, self._plugins
 
     def serve(self) -> None:
         pool = None
@@ -150,7 +151,9 @@ class Worker:
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
         self._flush()
-        self._setup = {key: header[key] for key in ("epoch", "info", "secrets", "hooks", "apps")}
+        kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
+        self._plugins = b"" if "failed" in header else body
+        self._setup = {key: header[key] for key in kept}
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 
     # -- calls -------------------------------------------------------------------------------------------
@@ -163,6 +166,7 @@ class Worker:
         started = time.perf_counter()
         try:
             if self._setup_error is not None:
+                answer["unusable"] = True
                 raise self._setup_error
             with self._stop.listening():
                 value = self._run(header, body)

@@ -41,6 +41,7 @@ class Accelerate(Plugin):
     """
 
     name: ClassVar[str] = "accelerate"
+    needs_peers = Torch.needs_peers
     mixed_precision: Precision | None = None
     fsdp: Mapping[str, Any] | None = None
     deepspeed: Mapping[str, Any] | None = None
@@ -89,7 +90,7 @@ def use_cpu_where_alone(info: InstanceInfo) -> None:
 
     Without this they take a process group without CUDA for no group at all, and every rank trains alone.
     """
-    if info.world_size > 1 and not _cuda():
+    if info.world_size > 1 and not info.stands_alone and not _cuda():
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 

@@ -30,6 +30,7 @@ class Jax(Plugin):
     """
 
     name: ClassVar[str] = "jax"
+    needs_peers = "one mesh of all ranks' devices"
     cuda: str = "cuda12"
     version: str = "latest"
 

@@ -45,6 +45,8 @@ class Keras(Plugin):
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise UsageError(f"{self.backend!r} is no backend of Keras: use {', '.join(get_args(Backend))}")
+        if self.backend != "jax":  # which is joined by its own plugin, or not at all
+            object.__setattr__(self, "needs_peers", self._backend_plugin().needs_peers)
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         image = with_env(with_pip(image, ["keras>=3"]), KERAS_BACKEND=self.backend)

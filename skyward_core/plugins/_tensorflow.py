@@ -32,6 +32,7 @@ class TensorFlow(Plugin):
     """
 
     name: ClassVar[str] = "tensorflow"
+    needs_peers = "TF_CONFIG, which names every rank's address"
     version: str = "latest"
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:

@@ -39,6 +39,7 @@ class Torch(Plugin):
     """
 
     name: ClassVar[str] = "torch"
+    needs_peers = "a process group of all ranks"
     backend: str | None = None
     cuda: str = "cu128"
     version: str = "latest"

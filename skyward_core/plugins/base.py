@@ -45,12 +45,16 @@ class Plugin:
         gang: whether ``around_process`` needs the ranks of the gang together, and so is entered only in each
             rank's own worker. Where it is False, the workers that a rank has besides for tasks
             (``Worker(concurrency=...)``) enter it too.
+        needs_peers: what its ranks need one another for, in words ("a process group of all ranks"). A pool of
+            standalone workers (``Options(cluster=False)``) with more than one rank refuses it, with that reason.
+            Empty for a plugin that works on each rank by itself.
     """
 
     name: ClassVar[str] = ""
     requires: ClassVar[Sequence[str]] = ()
     conflicts: ClassVar[Sequence[str]] = ()
     gang: ClassVar[bool] = True
+    needs_peers: str = ""
 
     def secrets(self) -> Sequence[str]:
         """Values that are blanked, wherever they appear, in logs, summaries, errors and events."""
@@ -114,6 +118,21 @@ def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
     return tuple(seen.values())
 
 
+def check_standalone(plugins: Iterable[Plugin]) -> None:
+    """Plugins for ranks that know no peers.
+
+    Raises:
+        UsageError: one needs them; says what for, and what to do.
+    """
+    for plugin in plugins:
+        if plugin.needs_peers:
+            raise UsageError(
+                f"plugin {plugin.name} needs the ranks to reach one another, for {plugin.needs_peers}, and with "
+                "Options(cluster=False) workers stand alone: leave cluster=False out, or the plugin, or have a single "
+                "rank (nodes=1, ranks_per_node=1)"
+            )
+
+
 def transform_image(plugins: Iterable[Plugin], image: Image, pool_spec: PoolSpec) -> Image:
     """The image as all plugins, in order, want it.
 
@@ -173,15 +192,18 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo) -> ExitStack:
     return _entered(plugins, "around_process", lambda plugin: plugin.around_process(info))
 
 
-def enter_late(plugins: Iterable[Plugin]) -> None:
+def enter_late(plugins: Sequence[Plugin]) -> None:
     """Enter the ``around_process`` of plugins that a function brings along, once per worker.
 
     They are left by :func:`leave_late`.
 
     Raises:
+        UsageError: one needs peers, and this rank stands alone.
         PluginError: names the plugin that raised.
     """
     info = instance_info()
+    if info.stands_alone and info.world_size > 1:
+        check_standalone(plugins)
     with _late_lock:
         for plugin in plugins:
             if plugin.name not in _late_names:

@@ -4,62 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..wire import Header
+from .keeper import Keeper
 from .link import Link
 
 
-class GangKeeper:
+class GangKeeper(Keeper):
     """Holds the head's lock while gang runs are started, and forms a new epoch where one is needed.
 
     The lock is kept after a start and given back only when another client wants it, so that a client which is
     alone with the pool sends its calls at once.
 
-    Args:
-        plugins: the pickled plugins; None for a client that did not make the pool: the head has them.
-        secrets: what the agents blank.
-        apps: whether one of the plugins has an ``around_app``.
+    See :class:`Keeper` for what it is made with.
     """
 
-    def __init__(
-        self,
-        links: Sequence[Link],
-        facts: Header,
-        plugins: bytes | None,
-        secrets: Sequence[str] = (),
-        *,
-        apps: bool = False,
-    ) -> None:
-        self._links = links
-        self._facts = facts
-        self._plugins = plugins
-        self._secrets = list(secrets)
-        self._apps = apps
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self._held = False
         self._wanted = False
         self._unclean = False
         self._granted: asyncio.Future[bool] | None = None
-        self._busy = asyncio.Lock()
         self._giving: asyncio.Future[None] | None = None
-
-    def renew(self, facts: Header) -> None:
-        """A node has another machine: peers are found elsewhere."""
-        self._facts = facts
-
-    @property
-    def knows_plugins(self) -> bool:
-        return self._plugins is not None
-
-    @property
-    def has_plugins(self) -> bool:
-        """Whether there are any, as far as is known here."""
-        return bool(self._plugins)
-
-    def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool) -> None:
-        """What the pool's plugins are, as one of its agents has told; a head that is new does not know them."""
-        self._plugins, self._secrets, self._apps = plugins, list(secrets), apps
 
     @property
     def head(self) -> Link:
@@ -169,30 +137,12 @@ class GangKeeper:
                     link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
 
     async def _form(self) -> None:
+        await self._know_plugins()
         # Asked of all at once: forming a gang takes one round trip.
-        (formed, plugins), peers = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
-        secrets, apps = formed.get("secrets", []), formed.get("apps", False)
-        if self._plugins is not None:
-            plugins, secrets, apps = self._plugins, self._secrets, self._apps
-        elif formed["hooks"] and not plugins:
-            raise ConnectionError(
-                "the pool's plugins are not known here: its head was started anew meanwhile"
-            )
+        (formed, _), peers = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
-        info = self._facts | {
-            "head_addr": formed["head_addr"],
-            "head_port": formed["head_port"],
-            "peers": peers,
-        }
-        header: dict[str, Any] = {
-            "t": "gang",
-            "epoch": epoch,
-            "info": info,
-            "hooks": bool(plugins),
-            "apps": apps,
-        }
-        if secrets:
-            header["secrets"] = secrets
+        rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
+        header, plugins = self._setup(epoch, self._facts | rendezvous)
         for link in self._links:
             if link.send(header, plugins):
                 link.epoch, link.broken = epoch, ""

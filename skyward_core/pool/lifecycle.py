@@ -25,8 +25,10 @@ from ..providers.base import Machine, Provider
 from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
 from ..wire import Header
+from .alone import Standalone
 from .foreign import ForeignRuns
 from .gang import GangKeeper
+from .keeper import Keeper
 from .link import Link
 from .reconcile import close_if_gone, in_words
 from .records import Records
@@ -69,7 +71,8 @@ class Pool:
         worker = row.spec["worker"]
         self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
         self.slots_per_node = worker["concurrency"] * self.ranks_per_node
-        self.gang: GangKeeper | None = None
+        self.alone = not self.spec_options.cluster
+        self.gang: Keeper | None = None
         self._foreign = ForeignRuns(self)
         self._spread = Spread(self.name, self.spec_options.cluster, self._mention)
         self._listeners: list[Callable[[ev.Event], None]] = []
@@ -96,7 +99,7 @@ class Pool:
 
         Raises:
             PoolExistsError: a pool of that name is up.
-            PluginError: a plugin cannot be used so.
+            UsageError, PluginError: a plugin cannot be used so.
         """
         token = secrets.token_hex(8)
         provider: Provider = spec.provider
@@ -180,18 +183,24 @@ class Pool:
             self.emit(ev.PoolOpened(pool=self.name, spec=spec, created_at=self.row.created_at))
 
     def _gang_facts(self) -> Header:
+        world = len(self.machines) * self.ranks_per_node
+        facts: Header = {"total_nodes": len(self.machines), "world_size": world}
+        if self.alone:
+            return facts | {"head_addr": "", "head_port": 0, "peers": []}
         # A host may be known by a name of the client's alone; its agent knows where peers reach it.
         peers = [
             {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
             for m, link in zip(self.machines, self.links, strict=True)
         ]
-        world = len(self.machines) * self.ranks_per_node
-        return {"total_nodes": len(self.machines), "world_size": world, "peers": peers}
+        return facts | {"peers": peers}
 
     def _make_gang(self, plugins: Sequence[Any] | None) -> None:
         blob = None if plugins is None else cloudpickle.dumps(tuple(plugins), protocol=5) if plugins else b""
         values = self.startup.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
-        self.gang = GangKeeper(self.links, self._gang_facts(), blob, values, apps=has_app(plugins or ()))
+        keeper = Standalone if self.alone else GangKeeper
+        self.gang = keeper(
+            self.links, self._gang_facts(), blob, values, apps=has_app(plugins or ()), ask=self.startup.learn
+        )
 
     def _up(self) -> None:
         state = "up" if all(link.up or link.returning for link in self.links) else "degraded"
@@ -202,12 +211,17 @@ class Pool:
         """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""
         if self.gang is not None:
             self.gang.renew(self._gang_facts())
-            if form and not any(link.gone for link in self.links):
-                try:
-                    await self.gang.ensure()
-                except OSError as error:
-                    self._mention(self.gang.head, f"{error}; the next run forms the gang")
+            if form and (self.alone or not any(link.gone for link in self.links)):
+                await self._set_up()
         self._up()
+
+    async def _set_up(self) -> None:
+        """Have the ranks set up before they are needed."""
+        try:
+            if self.gang is not None:
+                await self.gang.ensure()
+        except OSError as error:
+            self._mention(self.links[0], f"{error}; the next run sets the ranks up")
 
     def cursors(self, node: int) -> dict[str, int]:
         self._learn_ranks(self.links[node].welcome["ranks_per_node"])
@@ -337,6 +351,8 @@ class Pool:
         if up:
             self._learn_lease(link.welcome["lease"])
             self._foreign.on_welcome(link.welcome)
+            if self.alone and not link.epoch and not self.observer:
+                self.spawn(self._set_up())  # a new agent; calls that were sent again wait for this
             return
         if link.silent:
             return  # still connected: it is shown, nothing is done about it
@@ -373,7 +389,9 @@ class Pool:
             machine = self.machines[link.node]
             (seen,) = await self.provider.describe(self.name, [machine])
             # "unreachable" is a link that is down: a network cut ends no healthy machine.
-            if seen.state in ("running", "unreachable") or link.up or self._teardown is not None:
+            # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
+            alive = ("running", "unreachable", "lost") if self.alone else ("running", "unreachable")
+            if seen.state in alive or link.up or self._teardown is not None:
                 return
             if seen.state == "orphaned" and await self._revive(link):
                 return
@@ -483,7 +501,7 @@ class Pool:
     def _start_on_what_is_there(self, run: Run) -> None:
         """Start a run, or refuse it, in a pool that may lack nodes."""
         gone = [link.node for link in self.links if link.gone]
-        if run.kind == "broadcast" and gone:
+        if run.kind == "broadcast" and gone and (self.spec_options.fail_fast or not self.alone):
             why = self.replacements.why_not(gone[0])
             for rank in range(run.total):
                 self._refuse(run, rank, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
@@ -562,10 +580,11 @@ class Pool:
 
     async def _feed_whole(self, run: Run) -> None:
         try:
-            if any(link.gone for link in self.links) and not await self.startup.has_plugins():
-                run.feed()  # no contexts are to be entered, so there is no need of a gang
-                return
-            await self.replacements.settled()
+            if not self.alone:
+                if any(link.gone for link in self.links) and not await self.startup.has_plugins():
+                    run.feed()  # no contexts are to be entered, so there is no need of a gang
+                    return
+                await self.replacements.settled()
             if self.gang is not None:
                 await self.gang.ensure()
         except OSError as error:

@@ -131,6 +131,8 @@ class Run:
             header["timeout"] = task.timeout
         if task.stream:
             header["stream"] = True
+        if self.pool.alone:
+            header["alone"] = True
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
         if link.gone:

@@ -11,7 +11,7 @@ from .. import events as ev
 from ..agent.redact import secret_values, url_secrets
 from ..archive import rank_of
 from ..errors import PoolError
-from ..plugins.base import bootstrap_steps, transform_image
+from ..plugins.base import bootstrap_steps, check_standalone, transform_image
 from ..providers.base import Machine
 from ..spec import Image, PoolSpec
 from ..transport.base import Gate, Report
@@ -101,7 +101,7 @@ class Startup:
             OSError: another node has to be asked for the environment, and none can be now.
         """
         pool, node = self._pool, machine.node
-        await self._learn()
+        await self.learn()
         pool.machines[node] = machine
         link = self._link(machine)
         try:
@@ -120,7 +120,7 @@ class Startup:
         Raises:
             PoolError, OSError: it does not answer.
         """
-        await self._learn()
+        await self.learn()
         pool = self._pool
         pool.machines[machine.node] = machine
         link = self._link(machine)
@@ -145,22 +145,25 @@ class Startup:
         Raises:
             ConnectionError: only another node can tell, and none is there.
         """
-        await self._learn()
+        await self.learn()
         return self._pool.gang is not None and self._pool.gang.has_plugins
 
-    async def _learn(self) -> None:
-        """Have a node tell what only the client knows that made the pool."""
+    async def learn(self) -> None:
+        """Have nodes tell what only the client knows that made the pool.
+
+        Raises:
+            ConnectionError: none is there.
+        """
         gang = self._pool.gang
-        if self._knows_env and (gang is None or gang.knows_plugins):
-            return
-        asked = next((link for link in self._pool.links if link.up), None)
-        if asked is None:
-            raise ConnectionError("no node is there to tell the pool's environment and plugins")
-        answer, plugins = await asked.ask({"t": "setup"})
-        self._know_env(answer["env"])
-        self._pool.redactor.add(answer["secrets"])
-        if gang is not None and not gang.knows_plugins:
-            gang.learn(plugins, answer["secrets"], apps=answer["apps"])
+        links = [link for link in self._pool.links if link.up]
+        while not (self._knows_env and (gang is None or gang.knows_plugins)):
+            if not links:
+                raise ConnectionError("no node is there to tell the pool's environment and plugins")
+            answer, plugins = await links.pop(0).ask({"t": "setup"})
+            self._know_env(answer["env"])
+            self._pool.redactor.add(answer["secrets"])
+            if gang is not None and not gang.knows_plugins:
+                gang.learn(plugins, answer["secrets"], apps=answer["apps"])
 
     def _know_env(self, env: dict[str, str]) -> None:
         self._env, self._knows_env = env, True
@@ -266,8 +269,10 @@ def whole_image(spec: PoolSpec) -> Image:
     """What the nodes' environment holds, the plugins' part of it included.
 
     Raises:
-        PluginError: a plugin cannot be used so.
+        UsageError, PluginError: a plugin cannot be used so.
     """
+    if not spec.options.cluster and spec.may_have_peers:
+        check_standalone(spec.plugins)
     image = transform_image(spec.plugins, spec.image, spec)
     return image.model_copy(update={"setup": (*image.setup, *bootstrap_steps(spec.plugins, spec))})
 

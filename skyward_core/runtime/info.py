@@ -36,10 +36,11 @@ class InstanceInfo:
         world_size: ranks in the gang, ``total_nodes * ranks_per_node``.
         local_rank: index of this process on its node, 0 to ``ranks_per_node - 1``.
         ranks_per_node: ranks on each node.
-        head_addr: address of the head node, as its peers reach it.
-        head_port: a port that was free on the head node when the gang started, for rendezvous.
+        head_addr: address of the head node, as its peers reach it; empty where ranks stand alone.
+        head_port: a port that was free on the head node when the gang started, for rendezvous; 0 where ranks stand
+            alone.
         accelerators: accelerators that this rank can see.
-        peers: all nodes with their addresses, by node index.
+        peers: all nodes with their addresses, by node index; none where ranks stand alone.
         pool: name of the pool; empty off a pool.
         run: id of the run in progress; empty between runs and off a pool.
     """
@@ -61,13 +62,19 @@ class InstanceInfo:
     def is_head(self) -> bool:
         """Whether this is rank 0: exactly one process of a gang, however many ranks the head node has.
 
-        What the head does (print, save a checkpoint) must happen once: the other ranks of node 0 are not it.
+        What the head does (print, save a checkpoint) must happen once: the other ranks of node 0 are not it. One of
+        the ranks that stand alone is it, too, though no other can wait for it.
         """
         return self.rank == 0
 
     @property
+    def stands_alone(self) -> bool:
+        """Whether this rank knows no other one, as ``Options(cluster=False)`` asks for."""
+        return not self.peers
+
+    @property
     def address(self) -> str:
-        """Address of this node, as its peers reach it; the head's where it is not known."""
+        """Address of this node, as its peers reach it; the head's where it is not known, empty if it stands alone."""
         return next((peer.address for peer in self.peers if peer.node == self.node), self.head_addr)
 
     def with_run(self, run: str) -> InstanceInfo:

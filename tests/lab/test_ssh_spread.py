@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 import skyward_core as sky
+from skyward_core.providers.base import Machine
 
 from . import Lab
-from .pools import pool
+from .pools import pool, rank, ssh
+from .tools import wait_until
 
 SIZE, MBIT = 100_000_000, 100
 
@@ -70,10 +75,45 @@ def test_without_a_way_between_hosts_the_client_sends_all(lab: Lab) -> None:
         head.run(f"ip route del blackhole {lab.hosts[1].address}/32")
 
 
+def listeners(lab: Lab) -> list[list[str]]:
+    """What listens for TCP connections on each host."""
+    return [host.run("ss -Htln").splitlines() for host in lab.hosts]
+
+
 def test_standalone_workers_talk_to_the_client_only(lab: Lab) -> None:
     data = os.urandom(2_000_000)
     expected = hashlib.sha256(data).hexdigest()
+    at_first = listeners(lab)
     with pool(lab, options={"cluster": False}) as compute:
         before = sent(lab)
         assert digest(data) @ compute == [expected] * 4
         assert sent(lab) - before > 4 * len(data)
+        assert listeners(lab) == at_first, "sshd and nothing more"
+    with pool(lab) as compute:
+        assert digest(data) @ compute == [expected] * 4
+        assert all(len(now) > len(then) for now, then in zip(listeners(lab), at_first, strict=True))
+
+
+def test_a_standalone_host_is_not_given_up_because_its_peers_do_not_reach_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+    describe = sky.SSH.describe
+
+    async def listened(provider: sky.SSH, name: str, known: Sequence[Machine]) -> list[Machine]:
+        machines = await describe(provider, name, known)
+        told.extend(machine.state for machine in machines)
+        return machines
+
+    monkeypatch.setattr(sky.SSH, "describe", listened)
+    victim = lab.hosts[1]
+    try:
+        with pool(lab, ssh(lab, lab.hosts[:2]), options={"cluster": False}) as compute:
+            assert rank() @ compute == [0, 1]
+            victim.unplug()
+            wait_until(lambda: "lost" in told, f"what the provider finds: {told}")
+            victim.plug()
+            assert rank() @ compute == [0, 1]
+            assert compute.pool.view.state == "up"
+    finally:
+        victim.plug()

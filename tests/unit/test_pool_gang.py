@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.pool.alone import Standalone
 from skyward_core.pool.gang import GangKeeper
 
 Header = dict[str, Any]
@@ -41,18 +42,7 @@ class FakeLink:
             "ports": ({"t": "known", "ports": [100 + self.node]}, b""),
             "ping": ({"t": "pong"}, b""),
             "where": ({"t": "known", "runs": self.runs}, b""),
-            "form": (
-                {
-                    "t": "formed",
-                    "epoch": 5,
-                    "head_addr": "a",
-                    "head_port": 99,
-                    "hooks": True,
-                    "apps": True,
-                    "secrets": ["known to the head"],
-                },
-                b"from the head",
-            ),
+            "form": ({"t": "formed", "epoch": 5, "head_addr": "a", "head_port": 99}, b""),
         }
         return answers[header["t"]]
 
@@ -61,13 +51,21 @@ class FakeLink:
 
 
 class Gang:
-    def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins") -> None:
+    """``told``: what nodes tell a keeper that does not know the plugins, and the number of its questions."""
+
+    def __init__(self, nodes: int = 3, plugins: bytes | None = b"plugins", *, kind: Any = GangKeeper) -> None:
         self.log: list[tuple[int, str]] = []
         self.links: Any = [FakeLink(node, self.log) for node in range(nodes)]
-        self.keeper = GangKeeper(
-            self.links, {"peers": [{"node": node} for node in range(nodes)]}, plugins, ["hush"]
-        )
+        facts = {"peers": [{"node": node} for node in range(nodes)]}
+        self.keeper = kind(self.links, facts, plugins, ["hush"], ask=self.ask)
         self.started: list[int] = []
+        self.told = b""
+        self.asked = 0
+
+    async def ask(self) -> None:
+        self.asked += 1
+        if self.told:
+            self.keeper.learn(self.told, ["known to a node"], apps=True)
 
     @property
     def head(self) -> Any:
@@ -153,13 +151,26 @@ async def test_a_node_without_a_link_does_not_learn_of_the_epoch(gang: Gang) -> 
     assert not gang.keeper.whole
 
 
-async def test_who_came_later_forms_with_the_heads_plugins() -> None:
+async def test_who_came_later_asks_for_the_plugins() -> None:
     gang = Gang(plugins=None)
-    gang.head.broken = "x"
+    gang.head.broken, gang.told = "x", b"from a node"
     await held(gang)
     header, body = gang.head.sent[-1]
-    assert (header["t"], header["secrets"], body) == ("gang", ["known to the head"], b"from the head")
+    assert (header["t"], header["secrets"], body) == ("gang", ["known to a node"], b"from a node")
     assert (header["hooks"], header["apps"]) == (True, True)
+
+
+async def test_plugins_that_nobody_knows_any_more_are_not_left_out_silently() -> None:
+    gang = Gang(plugins=None)
+    gang.head.broken = "x"
+    task = await gang.starting()
+    gang.tell("granted", unclean=False)
+    with pytest.raises(ConnectionError, match="plugins are known neither here nor on any node"):
+        await task
+    assert gang.started == []
+    gang.told = b"from a node"
+    await gang.start()
+    assert (gang.started, gang.asked) == ([5], 2), "it is asked anew"
 
 
 async def test_without_plugins_there_are_no_hooks() -> None:
@@ -298,3 +309,42 @@ async def test_a_node_that_is_gone_has_nothing_to_tell(gang: Gang) -> None:
     gang.head.runs = {"half": run(1, 1)}
     await held(gang, unclean=True)
     assert stopped(gang) == ["half"]
+
+
+# -- ranks that stand alone ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def alone() -> Gang:
+    made = Gang(kind=Standalone)
+    for link in made.links:
+        link.epoch = 0
+    return made
+
+
+async def test_standalone_nodes_are_set_up_once_without_lock_or_rendezvous(alone: Gang) -> None:
+    assert not alone.keeper.start_now(alone.started.append)
+    await alone.start()
+    assert alone.log == [(0, "gang"), (1, "gang"), (2, "gang")]
+    (header,) = alone.head.of("gang")
+    assert (header["alone"], header["hooks"], header["secrets"]) == (True, True, ["hush"])
+    assert alone.keeper.start_now(alone.started.append)
+    assert (len(alone.started), len(alone.log)) == (2, 3)
+
+
+async def test_a_standalone_node_that_is_new_is_set_up_by_itself(alone: Gang) -> None:
+    await alone.start()
+    alone.log.clear()
+    alone.links[1].epoch = 0
+    await alone.keeper.ensure()
+    assert alone.log == [(1, "gang")]
+
+
+async def test_a_standalone_pool_does_not_wait_for_a_node_that_is_down_or_gone(alone: Gang) -> None:
+    alone.links[0].up, alone.links[1].up, alone.links[1].gone = False, False, True
+    await alone.start()
+    assert (alone.log, len(alone.started)) == ([(2, "gang")], 1)
+    assert not alone.keeper.whole, "node 0 is set up when it is there again"
+    alone.links[0].up = True
+    await alone.keeper.ensure()
+    assert alone.keeper.whole

@@ -1,0 +1,296 @@
+"""``Options(cluster=False)``: workers that stand alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.ledger import Ledger
+from skyward_core.plugins import Plugin
+from skyward_core.pool import replace
+from tests.local.faults import agent_pids, exists, wait_until, worker_pids
+from tests.local.test_replace import Provider, lose
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def options(**more: Any) -> sky.Options:
+    return sky.Options(**{"console": False, "grace": 1.0, "cluster": False, "fail_fast": False} | more)
+
+
+@sky.function
+def place() -> tuple[object, ...]:
+    info = sky.instance_info()
+    rendezvous = info.head_addr, info.head_port, info.peers, info.address
+    return info.rank, info.world_size, info.node, info.is_head, info.stands_alone, rendezvous
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
+
+
+@sky.function
+def who() -> tuple[int, int]:
+    return sky.instance_info().rank, os.getpid()
+
+
+@sky.function
+def share(numbers: list[int]) -> list[int]:
+    return sky.shard(numbers)
+
+
+@sky.function
+def meet(folder: Path, dies: int = -1) -> int:
+    """Waits for a file; one rank dies while the others wait."""
+    own = sky.instance_info().rank
+    (folder / f"here-{own}").touch()
+    if own == dies:
+        os._exit(3)
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return own
+
+
+def here(folder: Path, count: int) -> Callable[[], bool]:
+    return lambda: len(list(folder.glob("here-*"))) == count
+
+
+@pytest.fixture
+def pool() -> Iterator[sky.Compute]:
+    with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=options()) as compute:
+        yield compute
+    assert compute.receipt is not None and compute.receipt.ok
+
+
+def test_ranks_know_their_own_place_and_no_other(pool: sky.Compute) -> None:
+    expected = [(r, 4, r // 2, r == 0, True, ("", 0, (), "")) for r in range(4)]
+    assert place() @ pool == expected
+    assert place() >> pool in expected
+    assert {each[0] for each in sky.gather(*[place() for _ in range(8)]) >> pool} <= set(range(4))
+    assert share(list(range(10))) @ pool == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+    with sky.attach(pool.name) as other:
+        assert place() @ other == expected
+
+
+def test_a_rank_that_dies_takes_no_other_with_it(pool: sky.Compute, tmp_path: Path) -> None:
+    before = dict(who() @ pool)
+    with ThreadPoolExecutor(2) as beside:
+        first = beside.submit(lambda: meet(tmp_path, dies=1) @ pool)
+        wait_until(here(tmp_path, 4), what="all ranks")
+        # This one waits behind the first on the three that live.
+        second = beside.submit(lambda: who() @ pool)
+        wait_until(lambda: len(pool.pool.runs) == 2)
+        (tmp_path / "go").touch()
+        with pytest.raises(sky.RunError) as caught:
+            first.result(60)
+        after = dict(second.result(60))
+    assert (caught.value.root_cause.rank, caught.value.root_cause.exit_code) == (1, 3)
+    assert caught.value.results == {0: 0, 2: 2, 3: 3}
+    assert {r for r in range(4) if before[r] != after[r]} == {1}, "only the dead one is another process"
+
+
+def test_fail_fast_stops_the_others_and_they_start_anew(tmp_path: Path) -> None:
+    with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
+        with pytest.raises(sky.RunError) as caught:
+            meet(tmp_path, dies=1) @ compute
+        assert {i: out.kind for i, out in caught.value.outcomes.items()} == {0: "collateral", 1: "exited"}
+        assert rank() @ compute == [0, 1]
+
+
+def test_two_clients_broadcast_at_the_same_time(pool: sky.Compute) -> None:
+    with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
+        both = [beside.submit(lambda p=p: [rank() @ p for _ in range(10)]) for p in (pool, other)]
+        assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
+
+
+def test_an_agent_that_died_is_followed_by_one_that_goes_on(pool: sky.Compute, tmp_path: Path) -> None:
+    before = dict(who() @ pool)
+    agents = agent_pids(pool)
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: meet(tmp_path) @ pool)
+        wait_until(here(tmp_path, 4), what="all ranks")
+        os.kill(agents[1], signal.SIGKILL)
+        wait_until(lambda: agent_pids(pool)[1] != agents[1], what="a new agent")
+        (tmp_path / "go").touch()
+        assert running.result(60) == [0, 1, 2, 3]
+    assert dict(who() @ pool) == before
+
+
+def test_calls_that_a_dead_agent_had_not_begun_wait_until_its_ranks_are_set_up(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    (agent,), below = agent_pids(pool)[1:], set(worker_pids(pool))
+    with ThreadPoolExecutor(2) as beside:
+        first = beside.submit(lambda: meet(tmp_path) @ pool)
+        wait_until(here(tmp_path, 4), what="all ranks")
+        second = beside.submit(lambda: place() @ pool)
+        wait_until(lambda: len(pool.pool.runs) == 2)
+        os.kill(agent, signal.SIGSTOP)  # it must not see the end of its workers
+        mine = [pid for pid in below if exists(pid) and parent(pid) == agent]
+        for pid in (*mine, agent):
+            os.kill(pid, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        with pytest.raises(sky.RunError) as caught:
+            first.result(60)
+        assert {i: out.kind for i, out in caught.value.outcomes.items()} == {
+            0: "returned", 1: "returned", 2: "exited", 3: "exited",
+        }  # fmt: skip
+        assert [each[:3] for each in second.result(60)] == [(r, 4, r // 2) for r in range(4)]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> None:
+    with sky.Compute(nodes=2, options=options()) as compute:
+        lose(compute, 0)
+        wait_until(lambda: compute.pool.view.state == "degraded")
+        with pytest.raises(sky.RunError, match="node 0 is gone") as caught:
+            rank() @ compute
+        assert caught.value.results == {1: 1}
+        assert rank() >> compute == 1
+    with sky.Compute(nodes=2, options=options(fail_fast=True)) as compute:
+        lose(compute, 0)
+        wait_until(lambda: compute.pool.view.state == "degraded")
+        with pytest.raises(sky.RunError, match="node 0 of the pool is gone") as caught:
+            rank() @ compute
+        assert caught.value.results == {}, "the others would have been stopped"
+
+
+def test_another_machine_is_set_up_alone(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    diary = Diary(tmp_path / "diary")
+    with sky.Compute(nodes=2, plugins=[diary], options=options(on_loss="replace")) as compute:
+        before = dict(who() @ compute)
+        lose(compute, 0)
+        wait_until(lambda: shop.asked)
+        # Tasks do not wait although a plugin enters contexts: those need no other rank.
+        assert rank() >> compute == 1
+        shop.refuses = False
+        after = dict(who() @ compute)
+        assert (after[1], after.keys()) == (before[1], {0, 1})
+        assert sorted(diary.lines()) == ["app"] * 3 + ["rank 0"] * 2 + ["rank 1"]
+
+
+class Diary(Plugin):
+    """Needs no peers. Writes down when it is entered; ``fail`` names a file that makes it raise while it is there."""
+
+    name = "diary"
+
+    def __init__(self, file: Path, fail: Path | None = None) -> None:
+        self.file = file
+        self.fail = fail
+
+    def note(self, what: str) -> None:
+        with self.file.open("a") as diary:
+            print(what, os.getpid(), file=diary)
+
+    def lines(self) -> list[str]:
+        return [line.rpartition(" ")[0] for line in self.file.read_text().splitlines()]
+
+    @contextmanager
+    def around_app(self, info: sky.InstanceInfo) -> Iterator[None]:
+        self.note("app")
+        yield
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        if self.fail is not None and self.fail.exists():
+            raise LookupError("no token")
+        self.note(f"rank {info.rank}")
+        yield
+
+
+def test_a_plugin_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
+    fail = tmp_path / "fail"
+    fail.touch()
+    with sky.Compute(plugins=[Diary(tmp_path / "diary", fail)], options=options()) as compute:
+        for run in (lambda: rank() @ compute, lambda: rank() >> compute):
+            with pytest.raises(sky.RunError, match="plugin diary failed in around_process: LookupError"):
+                run()
+        fail.unlink()
+        assert rank() @ compute == [0]
+
+
+def test_an_around_app_that_died_is_entered_anew_by_the_next_run_on_its_node_alone(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    with sky.Compute(nodes=2, plugins=[diary], options=options()) as compute:
+        before = dict(who() @ compute)
+        apps = {
+            int(line.split()[1]) for line in diary.file.read_text().splitlines() if line.startswith("app")
+        }
+        (victim,) = [pid for pid in apps if parent(pid) == agent_pids(compute)[1]]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: not exists(victim))
+        assert dict(who() @ compute)[0] == before[0]
+        wait_until(lambda: diary.lines().count("app") == 3)
+        assert dict(who() @ compute)[1] != before[1], "what it was promised is entered before its rank is"
+
+
+GANGS = {
+    "torch": (sky.plugins.torch, "a process group of all ranks"),
+    "accelerate": (sky.plugins.accelerate, "a process group of all ranks"),
+    "jax": (sky.plugins.jax, "one mesh of all ranks' devices"),
+    "tensorflow": (sky.plugins.tensorflow, "TF_CONFIG, which names every rank's address"),
+    "keras": (lambda: sky.plugins.keras(backend="torch"), "a process group of all ranks"),
+}
+
+
+@pytest.mark.parametrize("name", GANGS)
+def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path, name: str) -> None:
+    make, what = GANGS[name]
+    with pytest.raises(sky.UsageError) as caught, sky.Compute(nodes=2, plugins=[make()], options=options()):
+        pass
+    assert str(caught.value) == (
+        f"plugin {name} needs the ranks to reach one another, for {what}, and with Options(cluster=False) workers "
+        "stand alone: leave cluster=False out, or the plugin, or have a single rank (nodes=1, ranks_per_node=1)"
+    )
+    assert Ledger().live() == []
+    assert not (home / "local").exists()
+
+
+def test_a_plugin_of_one_s_own_says_so_by_an_attribute(home: Path) -> None:
+    class Ring(Plugin):
+        name = "ring"
+        needs_peers = "a ring of sockets"
+
+    for shape in ({"nodes": 2}, {"worker": sky.Worker(ranks_per_node=2)}):
+        with pytest.raises(sky.UsageError, match=r"plugin ring needs .* for a ring of sockets"):
+            sky.Compute(plugins=[Ring()], options=options(), **shape).__enter__()
+    with sky.Compute(plugins=[Ring()], options=options()) as compute:
+        assert rank() @ compute == [0]
+
+
+def test_a_decorator_that_needs_peers_is_refused_in_the_rank() -> None:
+    @sky.function
+    @sky.integrations.torch
+    def train() -> None:
+        raise AssertionError("never called")
+
+    with sky.Compute(nodes=2, options=options()) as compute:
+        with pytest.raises(sky.RunError, match="plugin torch needs the ranks to reach one another") as caught:
+            train() @ compute
+        assert isinstance(caught.value.__cause__, sky.UsageError)
+
+
+def test_one_rank_alone_may_have_any_plugin() -> None:
+    @sky.function
+    def groups() -> bool:
+        import torch
+
+        return bool(torch.distributed.is_initialized())
+
+    with sky.Compute(plugins=[sky.plugins.torch()], options=options()) as compute:
+        assert groups() @ compute == [False]
