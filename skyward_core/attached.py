@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -106,12 +107,12 @@ def attach(name: str) -> Attached:
         pool = Pool(row, from_json(row.provider), ledger)
         try:
             await pool.attach()
-            head = next(link for link in pool.links if link.up)
-            _, plugins = await head.ask({"t": "plugins"})
         except BaseException:
             await pool.detach()
             raise
-        return pool, plugins
+        return pool, pool.gang.plugins if pool.gang is not None else b""
 
     pool, plugins = submit(work()).result()
+    if pool.spec_options.console and (news := pool.view.detail):
+        sys.stderr.write(f"pool {name}: {news}\n")
     return Attached(pool, pickle.loads(plugins) if plugins else ())

@@ -145,6 +145,7 @@ class PoolSpec(_Spec):
             "worker": self.worker.model_dump(),
             "options": self.options.model_dump(),
             "image": each_text(image, without_credentials),
+            "variables": sorted(self.image.env),
         }
 
 

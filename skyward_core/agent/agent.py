@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ..wire import CHUNK, VERSION, Header, frame
@@ -25,6 +26,7 @@ from .tail import Tail
 
 MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 SLOW = 0.05  # seconds after which a call that still runs is announced as running
+GREETING = 5.0  # seconds in which workers that another agent left have greeted
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
 
@@ -51,7 +53,10 @@ class Agent:
         self.apps = Apps(self)
         self.journal = Journal(config.spool / "journal")
         self._exchange = Exchange(config)
-        self._redactor = Redactor(secret_values(config.env))
+        self._redactor = Redactor([*secret_values(config.env), *config.secrets])
+        self._informed = (
+            asyncio.Event()
+        )  # of the pool's variables and secrets, as far as anybody here knows them
         self._end = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,9 +76,10 @@ class Agent:
                 lambda: Connection(self._worker_frame, self._worker_lost), self.config.worker_socket
             )
             self._take_over()
-            for slot in self._slots:
-                if slot.number == 0 and slot.process is None:
-                    slot.spawn()
+            if self.config.knows_env or not any(slot.process for slot in self._slots):
+                self._begin()
+            else:
+                loop.call_later(GREETING, self._begin)
             clients = await loop.create_unix_server(self._accept, self.config.socket)
         finally:
             os.umask(old)
@@ -84,6 +90,32 @@ class Agent:
         clients.close()
         await self._close()
         workers.close()
+
+    def _begin(self) -> None:
+        """Have a worker in every rank's slot, now that it is known what to start them with."""
+        if self._informed.is_set():
+            return
+        self._informed.set()
+        for slot in self._slots:
+            if slot.number == 0 and slot.process is None and not self.closing:
+                slot.spawn()
+        self.pump()
+
+    @property
+    def informed(self) -> bool:
+        return self._informed.is_set()
+
+    def one_less(self) -> None:
+        """A worker has ended, perhaps the last one that could have told."""
+        if not any(slot.process for slot in self._slots):
+            self._begin()
+
+    def _learn(self, header: Header) -> None:
+        """What a worker knows that an agent before this one has started."""
+        if not self.informed and "env" in header:
+            self.config = replace(self.config, env=self.config.env | header["env"], knows_env=True)
+            self._redactor.add(secret_values(self.config.env))
+            self._begin()
 
     def _take_over(self) -> None:
         """Go on where an agent that died in this folder stopped: its results, its workers, their calls."""
@@ -232,7 +264,11 @@ class Agent:
             client.tail = Tail(
                 self.config.spool, connection, header.get("cursors", {}), self._busy, self._redactor
             )
-            client.follower = asyncio.create_task(client.tail.run())
+            client.follower = asyncio.create_task(self._follow(client.tail))
+
+    async def _follow(self, tail: Tail) -> None:
+        await self._informed.wait()  # of what has to be blanked
+        await tail.run()
 
     def _busy(self) -> bool:
         return self._register.active > 0
@@ -368,13 +404,22 @@ class Agent:
         numbers = [port.number for port in self._rank_ports]
         connection.send({"t": "known", "id": header["id"], "ports": numbers})
 
-    def _plugins(self, connection: Connection, header: Header, body: bytes) -> None:
-        connection.send({"t": "known", "id": header["id"]}, self.gang.plugins)
-
     def _tell_setup(self, connection: Connection, header: Header, body: bytes) -> None:
         """What a client that did not make the pool needs to know to bring up another node of it."""
-        told = {"env": self.config.env, "secrets": self.gang.secrets, "apps": self.gang.apps}
-        connection.send({"t": "known", "id": header["id"]} | told, self.gang.plugins)
+        task = asyncio.create_task(self._answer_setup(connection, header))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_setup(self, connection: Connection, header: Header) -> None:
+        await self._informed.wait()
+        gang = self.gang
+        told = {
+            "env": self.config.env if self.config.knows_env else None,
+            "known": bool(gang.epoch) and (bool(gang.plugins) or not gang.hooks),
+            "secrets": [*self.config.secrets, *gang.secrets],
+            "apps": gang.apps,
+        }
+        connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
 
     def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
         if header["epoch"] > self.gang.epoch:
@@ -426,7 +471,6 @@ class Agent:
         "unlock": _unlock,
         "form": _form,
         "ports": _keep_ports,
-        "plugins": _plugins,
         "setup": _tell_setup,
         "gang": _gang,
         "where": _where,
@@ -449,6 +493,7 @@ class Agent:
                 if slot.process is not None and slot.process.pid == header["pid"]:
                     self._workers[connection] = slot
                     slot.connected(connection, header, body)
+                    self._learn(header)
                     return
             if self.apps.process is not None and self.apps.process.pid == header["pid"]:
                 self.apps.connected(connection, header)

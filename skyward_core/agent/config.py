@@ -22,6 +22,9 @@ class AgentConfig:
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
         grace: seconds between SIGTERM and SIGKILL where a request names none.
+        secrets: what is to be blanked beside those of ``env``.
+        knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
+            that the last agent left do.
         nice: how much the ranks give way to other processes of the node, 0 (not at all) to 19.
     """
 
@@ -45,6 +48,8 @@ class AgentConfig:
     cwd: str = ""
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict)
+    knows_env: bool = True
+    secrets: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:

@@ -90,6 +90,8 @@ class Slot:
         env = {"SKYWARD_CAPACITY": str(config.capacity)}
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.local_rank]
+        if config.knows_env:
+            env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
         self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
 
     def give(self, call: Call) -> None:
@@ -100,7 +102,7 @@ class Slot:
     def pump(self) -> None:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
         if self.process is None:
-            if self.agent.closing or (self.failed_starts and not self.queue):
+            if self.agent.closing or (self.failed_starts and not self.queue) or not self.agent.informed:
                 return
             if self.running:
                 return  # first the end of what the last one ran is told: else who adopts the next takes it for its work
@@ -242,6 +244,7 @@ class Slot:
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
             self.agent.died(self, call, process, status)
+        self.agent.one_less()
         if self.failed_starts >= START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:

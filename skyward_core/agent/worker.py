@@ -46,9 +46,12 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
     patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
+    known: Header = {}
+    if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
+        known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
     flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
-    Worker(socket_path, folder, capacity, patience, flush_metrics).serve()
+    Worker(socket_path, folder, capacity, patience, flush_metrics, known).serve()
 
 
 class Worker:
@@ -61,10 +64,13 @@ class Worker:
         capacity: int,
         patience: float,
         flush_metrics: Callable[[], None],
+        known: Header,
     ) -> None:
+        self._known: Header = {}
         self._setup: Header = {}
         self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)
+        self._known = known
         self._blobs = f"{folder}/blobs"
         self._spool = f"{folder}/spool"
         self._capacity = capacity
@@ -79,8 +85,9 @@ class Worker:
         self._stop = StopSignal(interrupts=capacity == 1)
 
     def _hello(self) -> tuple[Header, bytes]:
-        """Who we are; to an agent that did not start us also what gang we belong to, and its plugins."""
-        return {"t": "hello", "pid": os.getpid()} | self._setup, self._plugins
+        """Who we are; to an agent that did not start us also what we were started with, what gang we
+        belong to, and its plugins."""
+        return {"t": "hello", "pid": os.getpid()} | self._known | self._setup, self._plugins
 
     def serve(self) -> None:
         pool = None

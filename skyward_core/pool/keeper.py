@@ -48,9 +48,9 @@ class Keeper:
         return self._plugins is not None
 
     @property
-    def has_plugins(self) -> bool:
-        """Whether there are any, as far as is known here."""
-        return bool(self._plugins)
+    def plugins(self) -> bytes:
+        """They, pickled, as far as is known here; empty where there are none."""
+        return self._plugins or b""
 
     def learn(self, plugins: bytes, secrets: Sequence[str], *, apps: bool) -> None:
         """What the pool's plugins are, as one of its agents has told."""
@@ -62,7 +62,7 @@ class Keeper:
         header["apps"] = self._apps
         if self._secrets:
             header["secrets"] = self._secrets
-        return header, self._plugins or b""
+        return header, self.plugins
 
     async def _know_plugins(self) -> None:
         """Have the plugins known here.

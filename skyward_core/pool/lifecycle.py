@@ -62,7 +62,7 @@ class Pool:
         self.observer = observer
         self.archive = Archive(row.key)
         self._came_at = dict(self.archive.cursors)
-        self.records = Records(row.token, ledger, self.archive, self._complain)
+        self.records = Records(row.token, ledger, self.archive, self.complain)
         self.view = PoolView(row.name)
         self.links: list[Link] = []
         self.machines: list[Machine] = []
@@ -119,7 +119,7 @@ class Pool:
         pool = cls(row, provider, ledger)
         pool.startup.know(image)
         if closed:
-            pool._complain(f"of the pool that had this name before: {in_words(closed)}")
+            pool.complain(f"of the pool that had this name before: {in_words(closed)}")
         return pool
 
     async def start(self, spec: PoolSpec) -> None:
@@ -172,6 +172,12 @@ class Pool:
         self._make_gang(None)
         self._up()
         self.replacements.resume()
+        try:
+            await (
+                self.startup.learn()
+            )  # now: later the agents that know may be gone, and this the only client
+        except OSError as error:
+            self._mention(self.links[0], f"{error}; asked again when it is needed")
 
     def _learn_ranks(self, number: int) -> None:
         """The first node to answer tells how many ranks "gpu" is."""
@@ -266,7 +272,7 @@ class Pool:
     def _mention(self, link: Link, detail: str) -> None:
         self.emit(ev.NodeLink(pool=self.name, node=link.node, up=link.up, detail=detail))
 
-    def _complain(self, words: str) -> None:
+    def complain(self, words: str) -> None:
         self.emit(ev.PoolState(pool=self.name, state=self.view.state, detail=words))
 
     def on_frame(self, link: Link, header: Header, body: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
@@ -16,6 +16,7 @@ from ..providers.base import Machine
 from ..spec import Image, PoolSpec
 from ..transport.base import Gate, Report
 from ..wire import WireError
+from .keeper import Keeper
 from .link import Link
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Startup:
         self._image: dict[str, Any] = pool.row.spec.get("image", {})
         self._cwd: str = pool.row.spec.get("cwd", "")
         self._knows_env = False
+        self._secrets: list[str] = []
+        self._complained = False
         self.credentials: list[str] = []  # in URLs of the image; written nowhere
 
     def know(self, image: Image) -> None:
@@ -40,7 +43,7 @@ class Startup:
         self._know_env(image.env)
         self._image = image.model_dump(exclude={"env"})
         self.credentials = url_secrets(self._image)
-        self._pool.redactor.add(self.credentials)
+        self._know_secrets(self.credentials)
 
     async def start(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
@@ -53,7 +56,7 @@ class Startup:
             pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="requested"))
         pool.machines = await pool.provider.create(spec, pool.row.token)
         pool.ledger.created(pool.row.token, pool.machines)
-        pool.redactor.add(value for plugin in spec.plugins for value in plugin.secrets())
+        self._know_secrets([value for plugin in spec.plugins for value in plugin.secrets()])
         pool.links = [self._link(machine) for machine in pool.machines]
         gate = Gate(len(pool.links))
         await _all(self._bring_up(link, gate) for link in pool.links)
@@ -73,25 +76,33 @@ class Startup:
             raise PoolError(f"no machine of pool {pool.name} is left")
         self._prime()
         pool.links = [self._link(machine) for machine in pool.machines]
+        orphans = []
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_alive or machine.state != "running"):
                 link.lose()  # another client brings it up, or has left that to be gone on with
                 self._phase(link, "requested", "another machine is on its way")
             elif machine.state == "orphaned":
-                await self.prepare(link)
+                orphans.append(link)
             elif machine.state == "gone":
                 link.lose()
                 self._phase(link, "gone", "gone when we came")
-        results = await asyncio.gather(
-            *(link.connect() for link in pool.links if not link.gone), return_exceptions=True
-        )
+        there = [link for link in pool.links if not link.gone and link not in orphans]
+        results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
+        if orphans:
+            if any(link.up for link in there):
+                await self.learn()  # a new agent should know what the one before it did
+            results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
         failures = [error for error in results if isinstance(error, BaseException)]
         if failures and len(failures) == len(results):
             raise PoolError(f"no node of pool {pool.name} answers: {failures[0]}") from failures[0]
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
+
+    async def _bring_back(self, link: Link) -> None:
+        await self.prepare(link)
+        await link.connect()
 
     async def take_over(self, machine: Machine) -> None:
         """Bring a node up on another machine than it had.
@@ -146,7 +157,7 @@ class Startup:
             ConnectionError: only another node can tell, and none is there.
         """
         await self.learn()
-        return self._pool.gang is not None and self._pool.gang.has_plugins
+        return self._pool.gang is not None and bool(self._pool.gang.plugins)
 
     async def learn(self) -> None:
         """Have nodes tell what only the client knows that made the pool.
@@ -154,16 +165,35 @@ class Startup:
         Raises:
             ConnectionError: none is there.
         """
-        gang = self._pool.gang
-        links = [link for link in self._pool.links if link.up]
-        while not (self._knows_env and (gang is None or gang.knows_plugins)):
-            if not links:
-                raise ConnectionError("no node is there to tell the pool's environment and plugins")
-            answer, plugins = await links.pop(0).ask({"t": "setup"})
-            self._know_env(answer["env"])
-            self._pool.redactor.add(answer["secrets"])
-            if gang is not None and not gang.knows_plugins:
+        pool, gang = self._pool, self._pool.gang
+        links = [link for link in pool.links if link.up]
+        if not links and not self._knows(gang):
+            raise ConnectionError("no node is there to tell the pool's environment and plugins")
+        for link in links:
+            if self._knows(gang):
+                return
+            answer, plugins = await link.ask({"t": "setup"})
+            if answer["env"] is not None:
+                self._know_env(answer["env"])
+            self._know_secrets(answer["secrets"])
+            if gang is not None and not gang.knows_plugins and answer["known"]:
                 gang.learn(plugins, answer["secrets"], apps=answer["apps"])
+        if gang is not None and not gang.knows_plugins and not pool.row.spec["plugins"]:
+            gang.learn(b"", self._secrets, apps=False)
+        names = pool.row.spec.get("variables", [])
+        if not self._knows_env and names and not self._complained:
+            self._complained = True
+            pool.complain(
+                f"nobody knows its variables any more ({', '.join(names)}): the client that made it and its agents "
+                "are gone; new ranks run without them. Make the pool anew where they matter"
+            )
+
+    def _knows(self, gang: Keeper | None) -> bool:
+        return self._knows_env and (gang is None or gang.knows_plugins)
+
+    def _know_secrets(self, values: Sequence[str]) -> None:
+        self._secrets += [value for value in values if value not in self._secrets]
+        self._pool.redactor.add(values)
 
     def _know_env(self, env: dict[str, str]) -> None:
         self._env, self._knows_env = env, True
@@ -214,6 +244,8 @@ class Startup:
             "ttl": pool.spec_options.ttl,
             "grace": pool.spec_options.grace,
             "env": self._env,
+            "knows_env": self._knows_env,
+            "secrets": self._secrets,
             "cwd": self._cwd,
             "path": [*filter(None, (self._image.get("workdir"),)), *sys.path],
             "image": self._image | {"env": self._env},
