@@ -695,8 +695,10 @@ class Pool:
         return task is not None and task.done() and task.exception() is None and task.result().ok
 
     async def detach(self) -> None:
-        """Leave the pool as it is."""
+        """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs."""
         self._detached = True
+        for run in list(self.runs.values()):
+            run.leave()
         self.catch_up()
         await self.replacements.stop()
         for link in self.links:

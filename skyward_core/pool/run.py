@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
-from ..errors import Cancelled, RankExit, RemoteTraceback, RunError
+from ..errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
 from ..outcome import ErrorInfo, Outcome, RootCause, Summary
 from ..payload import Task
 from ..wire import INLINE, Header
@@ -60,6 +60,7 @@ class Run:
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
+        self._sent = False  # a node may know of it
         self._stale: set[int] = set()
         self._begun = False
         self._stopping = False
@@ -68,7 +69,9 @@ class Run:
     # -- dispatch ----------------------------------------------------------------------------------------
 
     def send_gang(self, epoch: int) -> None:
-        """Hand a broadcast's calls to all links."""
+        """Hand a broadcast's calls to all links, if it is still wanted."""
+        if self.state != "running":
+            return
         task = self.tasks[0]
         for rank in range(self.total):
             self._send(self.pool.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
@@ -83,7 +86,9 @@ class Run:
         return self.state == "running"
 
     def feed(self) -> None:
-        """Hand tasks to nodes, in turns, as long as they can take more."""
+        """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
+        if self.state != "running":
+            return
         self._waiting.extend(range(self.total))
         self._refill()
 
@@ -111,6 +116,7 @@ class Run:
 
     def claim_from(self, links: Sequence[Link]) -> None:
         """Expect the calls of a run that another client dispatched."""
+        self._sent = True
         if self.kind == "broadcast":
             self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
         elif len(links) == 1:
@@ -135,6 +141,7 @@ class Run:
             header["alone"] = True
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
+        self._sent = True
         if link.gone:
             self.pool.lost_call(self, index)
         else:
@@ -221,9 +228,23 @@ class Run:
 
     def cancel(self, why: str) -> None:
         """Stop everything of this run that still runs."""
-        if self.state == "running" and not self.cancelled:
-            self.cancelled = why
+        if self.state != "running" or self.cancelled:
+            return
+        self.cancelled = why
+        if self._sent:
             self._stop("cancel")
+        else:  # no node has got any of it
+            self._stopping = True
+            self._waiting = deque(range(self.total))
+            self._fail_unsent("not started: the run was cancelled", kind="collateral")
+
+    def leave(self) -> None:
+        """The client leaves the pool. What no node has got is cancelled; the rest goes on, for whoever claims it."""
+        if not self._sent:
+            self.cancel("its client left the pool before it was started; it was sent to no node")
+        elif self.state == "running":
+            self.state = "left"
+            self._tell()
 
     def _stop(self, why: str) -> None:
         if self._stopping or self.state != "running":
@@ -271,7 +292,7 @@ class Run:
             self.outcomes.clear()
             self._arrived.clear()
             self._stale.clear()
-            self._stopping = False
+            self._stopping = self._sent = False
             for link in self.pool.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
             self.pool.spawn(self.pool.start_gang(self))
@@ -292,11 +313,15 @@ class Run:
             self.state = "cancelled"
         else:
             self.state = "failed"
+        self._tell()
+        self.pool.later(self._wind_up)
+
+    def _tell(self) -> None:
+        """Whoever waits here need not wait any longer."""
         # A caller may have cancelled the future; the run is over all the same.
         if not self.future.done():
             self.future.set_result(self)
         self.arrivals.put(("end",))
-        self.pool.later(self._wind_up)
 
     def _book(self, outcome: Outcome) -> None:
         self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
@@ -318,6 +343,7 @@ class Run:
 
         Raises:
             RunError, Cancelled: the run did not succeed.
+            PoolError: this client left the pool before it had.
         """
         if self.state != "done":
             raise self.error()
@@ -325,6 +351,15 @@ class Run:
 
     def error(self) -> Exception:
         """The failure as an exception, the user's own one as its cause."""
+        if self.state == "left":
+            goes_on = (
+                f"it goes on there, and sky.attach({self.pool.name!r}).wait({self.id!r}) gives its results"
+            )
+            if self._waiting:
+                goes_on = f"{len(self._waiting)} of its {self.total} tasks had been sent to no node, and are not run"
+            return PoolError(
+                f"this client left pool {self.pool.name} while run {self.id} of {self.name} was under way; {goes_on}"
+            )
         if self.state == "cancelled" or self.root_cause is None:
             why = f" ({self.cancelled})" if self.cancelled else ""
             return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")

@@ -185,6 +185,57 @@ def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.Monke
             session.detach()
 
 
+def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could ever answer it: no node has heard of it."""
+    shop = Provider(monkeypatch)
+    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        other = sky.attach(compute.name)
+        lose(compute, 1)
+        wait_until(lambda: other.pool.replacements.under_way)
+        waits = beside.submit(lambda: rank() @ other)
+        wait_until(lambda: len(other.pool.runs) == 1)
+        (run,) = other.pool.runs
+        ours = beside.submit(lambda: rank() @ compute)
+        wait_until(lambda: len(compute.pool.runs) == 1)
+        other.detach()
+        with pytest.raises(
+            sky.Cancelled, match="left the pool before it was started; it was sent to no node"
+        ):
+            waits.result(30)
+        row = Ledger().run(run)
+        assert (row.state, row.ended_at is not None) == ("cancelled", True)
+        shop.refuses = False
+        assert ours.result(60) == [0, 1], "the other client's goes on waiting"
+
+
+def test_a_client_that_leaves_is_told_where_its_run_goes_on(home: Path, tmp_path: Path) -> None:
+    @sky.function
+    def wait_for_it() -> int:
+        (tmp_path / f"here-{sky.instance_info().rank}").touch()
+        while not (tmp_path / "go").exists():
+            time.sleep(0.01)
+        return sky.instance_info().rank
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        other = sky.attach(compute.name)
+        running = beside.submit(lambda: wait_for_it() @ other)
+        wait_until(lambda: len(list(tmp_path.glob("here-*"))) == 2)
+        (run,) = other.pool.runs
+        many = beside.submit(lambda: sky.gather(*[wait_for_it() for _ in range(99)]) >> other)
+        wait_until(lambda: len(other.pool.runs) == 2)
+        other.detach()
+        with pytest.raises(PoolError, match=rf"it goes on there, and sky.attach\(.*\).wait\('{run}'\) gives"):
+            running.result(30)
+        with pytest.raises(PoolError, match="of its 99 tasks had been sent to no node"):
+            many.result(30)
+        (tmp_path / "go").touch()
+        with sky.attach(compute.name) as again:
+            assert again.wait(run) == [0, 1]
+
+
 def test_a_machine_that_does_not_come_up_is_followed_by_another(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
