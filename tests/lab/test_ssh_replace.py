@@ -98,3 +98,25 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) ->
         session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
     assert not any(host.processes() for host in lab.hosts)
+
+
+def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    head, victim = lab.hosts
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")
+    image = sky.Image(env={"EXTRA": "1"})
+    with sky.Compute(provider=provider(lab), name="again", options=options, image=image) as compute:
+        view = compute.pool.view
+        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
+        victim.power_off()
+        wait_until(lambda: view.nodes[1].retry_at is not None, lambda: view)
+        assert "no host can take node 1" in view.nodes[1].detail
+        assert "name more hosts than nodes" in view.nodes[1].detail
+        victim.power_on()
+        assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
+        assert view.nodes[1].address == victim.address
+        folders = {machine.extra["folder"] for machine in compute.pool.machines}
+        assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
+    assert not any(host.processes() for host in lab.hosts)

@@ -11,10 +11,13 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.errors import PoolError
+from skyward_core.pool import replace
 from skyward_core.session import Session
 from skyward_core.transport.ssh import SSHTransport
 from tests.local import test_ssh_loopback as ssh
+from tests.local.faults import on_loop
 from tests.local.sshd import Host
+from tests.local.test_replace import lose, wait_for
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
@@ -110,6 +113,44 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
     said = str(caught.value)
     assert "has: node 0 2, node 1 3; " in said or "has: node 0 3, node 1 2; " in said
     assert said.endswith("ranks_per_node=2, say")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPatch, node: int) -> None:
+    driver.setenv("FAKE_GPUS", "ww")
+    options = sky.Options(console=False, grace=0.5, on_loss="replace")
+    expected = [(r, r % 2, r // 2, 2, 4, 1, f"GPU-{r % 2}") for r in range(4)]
+    with sky.Compute(nodes=2, worker=PER_GPU, options=options) as compute:
+        assert place() @ compute == expected
+        lose(compute, node)
+        wait_for(compute, "degraded")
+        assert place() @ compute == expected
+
+
+def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The interpreter's start-up file takes a GPU from who comes third: the first machine in another's place."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'devices' in open('/proc/self/cmdline').read():\n"
+        "    for number in range(9):\n"
+        "        try: os.close(os.open(f\"{os.environ['COUNT']}{number}\", os.O_CREAT | os.O_EXCL))\n"
+        "        except FileExistsError: continue\n"
+        "        if number == 2: os.environ['FAKE_GPUS'] = 'w'\n"
+        "        break\n"
+    )
+    driver.setenv("FAKE_GPUS", "ww")
+    driver.setattr(replace, "PAUSES", (0.05, 0.05))
+    image = sky.Image(env={"PYTHONPATH": str(tmp_path), "COUNT": str(tmp_path / "came")})
+    options = sky.Options(console=False, grace=0.5, on_loss="replace")
+    said: list[str] = []
+    with sky.Compute(nodes=2, worker=PER_GPU, options=options, image=image) as compute:
+        on_loop(lambda: compute.pool.subscribe(lambda event: said.append(str(event)), None))
+        lose(compute, 1)
+        wait_for(compute, "degraded")
+        assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]
+        assert [line for line in said if "needs nodes with the same number of GPUs" in line]
+    assert compute.receipt is not None
+    assert (compute.receipt.created, compute.receipt.ok) == (4, True)
 
 
 async def test_a_host_counts_its_own_gpus(library: Path, tmp_path: Path) -> None:

@@ -95,6 +95,31 @@ def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Pat
     assert not list((home / "local").glob("*"))
 
 
+def test_a_process_group_spans_a_new_head(home: Path) -> None:
+    pytest.importorskip("torch")
+
+    @sky.function
+    def add_up() -> tuple[int, int, str]:
+        import torch
+
+        info = sky.instance_info()
+        value = torch.tensor([10**info.rank])
+        torch.distributed.all_reduce(value)
+        return info.rank, int(value), os.environ["MASTER_PORT"]
+
+    with sky.Compute(nodes=2, plugins=[sky.plugins.torch()], options=REPLACE) as compute:
+        (_, _, before), _ = first = add_up() @ compute
+        assert [each[:2] for each in first] == [(0, 11), (1, 11)]
+        lose(compute, 0)
+        wait_for(compute, "degraded")
+        with ThreadPoolExecutor(1) as beside:
+            task = beside.submit(lambda: rank() >> compute)  # waits: a process group needs every rank
+            after = add_up() @ compute
+            assert task.result(60) in (0, 1)
+        assert [each[:2] for each in after] == [(0, 11), (1, 11)]
+        assert before not in {each[2] for each in after}, "another rendezvous"
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_logs_go_on_where_the_lost_machine_s_ended(home: Path, node: int) -> None:
     with sky.Compute(nodes=2, options=REPLACE) as compute:
