@@ -19,7 +19,24 @@ from ..errors import PoolError
 
 UNCHECKED_HASH = 0b01
 PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
-ON_SOME_NODES = ("pynvml.py",)  # large, and imported only where there are GPUs
+# What nodes load when they start. Bytecode is larger than source: that of the rest would take longer to send than to
+# make, where it is needed at all.
+LOADED = (
+    "cloudpickle/",
+    "skyward_core/__init__.py",
+    "skyward_core/agent/",
+    "skyward_core/alias.py",
+    "skyward_core/errors.py",
+    "skyward_core/function.py",
+    "skyward_core/plugins/__init__.py",
+    "skyward_core/plugins/base.py",
+    "skyward_core/runtime/",
+    "skyward_core/transport/__init__.py",
+    "skyward_core/transport/errands.py",
+    "skyward_core/transport/onnode.py",
+    "skyward_core/transport/workcopy.py",
+    "skyward_core/wire.py",
+)
 
 
 @dataclass(frozen=True)
@@ -38,15 +55,15 @@ class Bundle:
 
     @cached_property
     def archive(self) -> bytes:
-        """What :func:`.onnode.unpack` takes: the files, and their bytecode where it lies here already, which
-        every node would have to make by itself otherwise.
+        """What :func:`.onnode.unpack` takes: the files, and bytecode of those in ``LOADED`` where it lies here
+        already, which every node would have to make by itself otherwise.
 
         Compressed with marshal's framing, which a bare interpreter (of the same version) reads in less time than
         it takes to import zipfile or tarfile.
         """
         content = dict(self.files)
         for (path, _), origin in zip(self.files, self.origins, strict=False):
-            if path not in ON_SOME_NODES:
+            if path.startswith(LOADED):
                 content |= _bytecode(path, origin)
         return zlib.compress(marshal.dumps(content), 4)
 

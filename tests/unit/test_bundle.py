@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,8 @@ CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdir
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
+    compileall.compile_dir(Path(onnode.__file__).parents[1], quiet=1)  # as pip does where it installs
+    bundle.cache_clear()
     onnode.unpack(bundle().archive, str(folder))
     return folder
 
@@ -69,9 +72,7 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
 
 
 def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
-    compiled = sorted(unpacked.rglob("*.pyc"))
-    assert compiled  # at least this process has compiled what it imported
-    sample = next(path for path in compiled if path.name.startswith("wire."))
+    sample = next(unpacked.rglob("wire.*.pyc"))
     script = "import sys; sys.path.insert(0, sys.argv[1]); import skyward_core.wire as w; print(w.__cached__)"
     command = [sys.executable, "-I", "-S", "-v", "-c", script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -80,3 +81,24 @@ def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
         f"matches {unpacked}/skyward_core/wire.py" in done.stderr
         or f"code object from '{sample}'" in done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from skyward_core.agent.__main__ import preload; preload()",
+        "import skyward_core.agent.worker, skyward_core.runtime.info, cloudpickle",
+        "import skyward_core.transport.errands",
+    ],
+)
+def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, sys.argv[1])\n{start}\n"
+        "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
+        "print(*(m.__cached__ for m in ours))"
+    )
+    command = [sys.executable, "-I", "-S", "-B", "-c", script, str(unpacked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert loaded
+    assert [path for path in loaded if not Path(path).exists()] == []
