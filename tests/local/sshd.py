@@ -63,6 +63,8 @@ class Host:
             if child.returncode is None:
                 child.kill()
             await child.wait()
+            # Its own children may still hold the pipes' other ends, and asyncio has no public way to let go of ours.
+            child._transport.close()  # type: ignore[attr-defined]
 
     def known_line(self) -> str:
         return f"[127.0.0.1]:{self.port} {self.key.export_public_key().decode()}"
