@@ -11,18 +11,21 @@ import json
 import pickle
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
 
+from .content import Hash
 from .errors import NotPicklableError
 from .function import PendingFunction
 from .plugins.base import decorated
 from .wire import INLINE
+
+BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +131,24 @@ class _Spill(io.RawIOBase):
         self.size = 0
         self._folder = folder
         self._pieces: list[bytes] = []
-        self._hash = blake2b(digest_size=16)
+        self._hash = Hash()
         self._file: io.BufferedWriter | None = None
         self._path: Path | None = None
 
     def write(self, data: Any) -> int:
         data = flat(data)
         self.size += data.nbytes
-        self._hash.update(data)
+        if data.nbytes < BESIDE:
+            self._hash.update(data)
+            self._store(data)
+        else:
+            with ThreadPoolExecutor(1) as beside:
+                hashed = beside.submit(self._hash.update, data)
+                self._store(data)
+                hashed.result()
+        return int(data.nbytes)
+
+    def _store(self, data: memoryview) -> None:
         if self._file is None and self.size > INLINE:
             handle, name = tempfile.mkstemp(prefix="blob-", dir=self._folder)
             self._path = Path(name)
@@ -147,7 +160,6 @@ class _Spill(io.RawIOBase):
             self._put(data)
         else:
             self._pieces.append(bytes(data))
-        return int(data.nbytes)
 
     def _put(self, data: Any) -> None:
         view = memoryview(data)
@@ -156,9 +168,9 @@ class _Spill(io.RawIOBase):
 
     def blob(self) -> Blob:
         if self._file is None:
-            return Blob(self._hash.hexdigest(), self.size, data=b"".join(self._pieces))
+            return Blob(self._hash.name(), self.size, data=b"".join(self._pieces))
         self._file.close()
-        return Blob(self._hash.hexdigest(), self.size, path=self._path)
+        return Blob(self._hash.name(), self.size, path=self._path)
 
     def discard(self) -> None:
         if self._file is not None and self._path is not None:

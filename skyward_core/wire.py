@@ -33,6 +33,21 @@ def frame(header: Header, body: bytes = b"") -> bytes:
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
+def decode(head: bytes | bytearray) -> Header:
+    """A frame's header.
+
+    Raises:
+        WireError: it is none.
+    """
+    try:
+        header: Any = _decode(head.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a header does not parse: {error}") from error
+    if type(header) is not dict or "t" not in header:
+        raise WireError("a header does not say what it is")
+    return header
+
+
 class Decoder:
     """Turns a stream of bytes back into frames."""
 
@@ -59,12 +74,7 @@ class Decoder:
                 if len(buffer) < stop:
                     break
                 middle = start + 8 + head
-                try:
-                    header = _decode(buffer[start + 8 : middle].decode("utf-8", "surrogatepass"))
-                except (ValueError, RecursionError) as error:
-                    raise WireError(f"a header does not parse: {error}") from error
-                if type(header) is not dict or "t" not in header:
-                    raise WireError("a header does not say what it is")
+                header = decode(buffer[start + 8 : middle])
                 payload = bytes(memoryview(buffer)[middle:stop])
                 start = stop
                 yield header, payload

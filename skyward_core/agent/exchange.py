@@ -53,7 +53,11 @@ class Exchange:
             helper.close()
             return {}
         self._helpers[connection] = helper
-        place = {"blobs": str(self._config.blobs), "address": self._config.address}
+        place = {
+            "blobs": str(self._config.blobs),
+            "spool": str(self._config.spool),
+            "address": self._config.address,
+        }
         return await helper.ask(papers | place)
 
     async def _pull(self, connection: Connection, header: Header) -> Header:

@@ -1,48 +1,51 @@
-"""Blobs from node to node: served and fetched over TLS in which both sides show a certificate of the pool.
+"""Files between nodes, and between them and their client, over TLS in which both sides show a certificate of the pool.
 
-A request is a blob's name and a newline; the answer its size in eight bytes (all ones where it is not there) and
-its content. The listener exists only after a client has brought certificates, on the node's private address, and
-gives out nothing but ``blobs/<name>``. It lives in a process of its own, which the agent (:mod:`.exchange`) starts
-when a client first asks: ssl takes an agent's memory again, and a large blob would make it wait.
+Nodes get blobs from each other; the client puts blobs and gets results. The listener exists only after a client has
+brought certificates, on the node's private address, and gives out nothing but ``blobs/<name>`` and, to the client,
+results of the spool. It lives in a process of its own, which the agent (:mod:`.exchange`) starts when a client first
+asks: ssl takes an agent's memory again, and a large blob would make it wait.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import socket
 import ssl
-import struct
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ..content import NAME, Hash
+from ..tls import CLIENT, TIMEOUT, Line, LineError, Refused, Unreachable, Whole, context
 from ..wire import Decoder, Header, frame
 
-TIMEOUT = 5.0  # seconds without a byte after which a peer counts as out of reach
-CHUNK = 1 << 20
-MISSING = (1 << 64) - 1
-NAME = re.compile(rb"[0-9a-f]{32}")
+AWAITED = 2.0  # seconds for a blob to begin to come where a peer is told to fetch it in the same moment
 
-_SIZE = struct.Struct("!Q")
+_RESULT = re.compile(r"[\w.-]+\.(result|item)")
 
 
 class Peers:
     """One client's certificates in use, from its request until it leaves.
 
     Attributes:
-        port: where the node listens for its peers.
+        port: where the node listens.
 
     Raises:
         OSError: the address is not this machine's.
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).
     """
 
-    def __init__(self, blobs: Path, address: str, papers: dict[str, str]) -> None:
+    def __init__(self, blobs: Path, spool: Path, address: str, papers: Header) -> None:
         self._blobs = blobs
-        self._server = _context(ssl.PROTOCOL_TLS_SERVER, papers)
-        self._client = _context(ssl.PROTOCOL_TLS_CLIENT, papers)
+        self._spool = spool
+        self._server = context(ssl.PROTOCOL_TLS_SERVER, papers)
+        self._client = context(ssl.PROTOCOL_TLS_CLIENT, papers)
+        self._arriving: dict[str, Arrival] = {}
+        self._news = threading.Condition()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=64)
         self.port = int(self._listener.getsockname()[1])
@@ -54,6 +57,8 @@ class Peers:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
         self._listener.close()
 
+    # -- serving -----------------------------------------------------------------------------------------
+
     def _listen(self) -> None:
         while True:
             try:
@@ -63,65 +68,160 @@ class Peers:
             threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
 
     def _serve(self, plain: socket.socket) -> None:
-        plain.settimeout(TIMEOUT)
         try:
-            with self._server.wrap_socket(plain, server_side=True) as peer:
-                name = _exactly(peer, 33)[:32]
+            with Line(plain, self._server, server=True) as line:
                 try:
-                    blob = open(self._blobs / name.decode(), "rb") if NAME.fullmatch(name) else None  # noqa: SIM115
-                except FileNotFoundError:
-                    blob = None
-                if blob is None:
-                    peer.sendall(_SIZE.pack(MISSING))
-                    return
-                with blob:
-                    peer.sendall(_SIZE.pack(os.fstat(blob.fileno()).st_size))
-                    while data := blob.read(CHUNK):
-                        peer.sendall(data)
+                    self._answer(line, line.hear())
+                except LineError:
+                    raise
+                except OSError as error:
+                    line.say({"t": "answer", "error": error.strerror or str(error)})
+                except (KeyError, TypeError, ValueError):
+                    line.say({"t": "answer", "error": "no such request"})
         except OSError:
-            return  # a stranger, or a peer that went away: it knows best, and its client hears of it
+            return  # a stranger, or one that went away: it knows best, and its client hears of it
+
+    def _answer(self, line: Line, request: Header) -> None:
+        kind, name = request["t"], str(request.get("name"))
+        if kind == "blob" and NAME.fullmatch(name):
+            self._give_blob(line, name)
+        elif kind in ("put", "result") and line.peer != CLIENT:
+            raise Refused(f"{line.peer} is not the client")
+        elif kind == "put" and NAME.fullmatch(name):
+            self._take(line, name, int(request["size"]))
+        elif kind == "result" and _RESULT.fullmatch(name):
+            with open(self._spool / name, "rb") as file:
+                _give(line, file.fileno(), int(request["at"]), Whole(file.fileno()))
+        else:
+            raise Refused(f"{kind} {name!r:.80} is nothing to ask for")
+
+    def _give_blob(self, line: Line, name: str) -> None:
+        deadline = time.monotonic() + AWAITED
+        with self._news:
+            while name not in self._arriving and not (self._blobs / name).exists():
+                if time.monotonic() > deadline:
+                    raise Refused("it has not got it")
+                self._news.wait(0.02)  # nobody tells of what comes through SSH
+            arrival = self._arriving.get(name)
+            try:
+                file = os.open(arrival.partial if arrival else self._blobs / name, os.O_RDONLY)
+            except FileNotFoundError:
+                raise Refused("it has not got it") from None
+        try:
+            _give(line, file, 0, arrival or Whole(file))
         finally:
-            plain.close()
+            os.close(file)
+
+    def _take(self, line: Line, name: str, size: int) -> None:
+        with self._arrival(name, size) as arrival:
+            line.say({"t": "go"})
+            arrival.fill(line)
+        line.say({"t": "there"})
+
+    # -- fetching ----------------------------------------------------------------------------------------
 
     def pull(self, name: str, size: int, place: tuple[str, int]) -> None:
         """Fetch a blob from a peer: whole and with the content its name stands for, or not at all.
 
         Raises:
-            OSError: the peer is out of reach, is none of the pool, or has not got it; says which.
+            Unreachable: there is no way to the peer.
+            OSError: it is none of the pool, or has not got it whole; says which.
         """
-        if not NAME.fullmatch(name.encode()):
+        if not NAME.fullmatch(name):
             raise OSError(f"{name!r} is no blob's name")
-        host, port = place
-        partial = self._blobs / f".{name}.{threading.get_ident()}"
         try:
-            with (
-                socket.create_connection((host, port), timeout=TIMEOUT) as plain,
-                self._client.wrap_socket(plain) as peer,
-                open(partial, "wb") as target,
-            ):
-                peer.sendall(name.encode() + b"\n")
-                (there,) = _SIZE.unpack(_exactly(peer, _SIZE.size))
+            with self._arrival(name, size) as arrival, Line.to(place, self._client) as line:
+                there = line.ask({"t": "blob", "name": name})["size"]
                 if there != size:
-                    raise OSError(
-                        "it has not got it" if there == MISSING else f"it has {there} bytes of {size}"
-                    )
-                digest = hashlib.blake2b(digest_size=16)
-                # A read gives one TLS record, 16 KB, at most: they are gathered, for hashing and writing many small
-                # pieces takes longer.
-                buffer = memoryview(bytearray(CHUNK))
-                while there:
-                    piece = buffer[: min(CHUNK, there)]
-                    _fill(peer, piece)
-                    there -= len(piece)
-                    digest.update(piece)
-                    target.write(piece)
-            if digest.hexdigest() != name:
-                raise OSError("what it sent is something else")
-            partial.replace(self._blobs / name)
+                    raise OSError(f"it has {there} bytes of {size}")
+                arrival.fill(line)
         except OSError as error:
-            raise OSError(f"from the peer at {host}: {error}") from error
+            raise type(error)(f"from the peer at {place[0]}: {error}") from error
+
+    @contextmanager
+    def _arrival(self, name: str, size: int) -> Iterator[Arrival]:
+        """A blob on its way here, for peers to fetch meanwhile; in its place at the end, if all went well."""
+        arrival = Arrival(self._blobs / f".{name}.{threading.get_ident()}", size)
+        try:
+            with self._news:
+                self._arriving[name] = arrival
+                self._news.notify_all()
+            yield arrival
+            if arrival.name() != name:
+                raise OSError("what it sent is something else")
+            arrival.partial.replace(self._blobs / name)
         finally:
-            partial.unlink(missing_ok=True)
+            with self._news:
+                if self._arriving.get(name) is arrival:
+                    del self._arriving[name]
+                self._news.notify_all()
+            arrival.close()
+
+
+class Arrival:
+    """A blob on its way here, as whoever hands it on sees it (see :class:`skyward_core.tls.Growing`).
+
+    It is hashed beside, by a thread of its own: a third of the time, where there are cores to spare.
+    """
+
+    def __init__(self, partial: Path, size: int) -> None:
+        self.partial = partial
+        self.size = size
+        self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
+        self._file.truncate(size)  # who hands it on maps it as a whole
+        self._hash = Hash()
+        self._hasher = ThreadPoolExecutor(1)
+        self._hashed: Future[None] | None = None
+        self._there = 0
+        self._broken = False
+        self._news = threading.Condition()
+
+    def fill(self, line: Line) -> None:
+        """Take it all from a line."""
+        for piece in line.pieces(self.size):
+            self._wait_for_hash()
+            self._hashed = self._hasher.submit(self._hash.update, piece)
+            rest = piece
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            with self._news:
+                self._there += len(piece)
+                self._news.notify_all()
+
+    def wait(self, beyond: int) -> int:
+        with self._news:
+            self._news.wait_for(lambda: self._there > beyond or self._broken, TIMEOUT)
+            if self._there <= beyond:
+                raise LineError("it does not come")
+            return self._there
+
+    def name(self) -> str:
+        """What it should be called, now that it is here."""
+        self._wait_for_hash()
+        return self._hash.name()
+
+    def _wait_for_hash(self) -> None:
+        if self._hashed is not None:
+            self._hashed.result()
+
+    def close(self) -> None:
+        """It is in its place now, or will not be."""
+        with self._news:
+            self._broken = True
+            self._news.notify_all()
+        self._hasher.shutdown()
+        self._file.close()
+        self.partial.unlink(missing_ok=True)
+
+
+def _give(line: Line, file: int, at: int, there: Arrival | Whole) -> None:
+    line.say({"t": "comes", "size": there.size})
+    try:
+        line.send(file, at, there)
+    except LineError:
+        raise
+    except OSError as error:  # its size is told: all that is left is to hang up
+        raise LineError(str(error)) from error
 
 
 def main(descriptor: int) -> None:
@@ -138,7 +238,7 @@ def main(descriptor: int) -> None:
         try:
             peers.pull(header["hash"], header["size"], (header["from"][0], int(header["from"][1])))
         except OSError as error:
-            answer(header, {"error": str(error)})
+            answer(header, {"error": str(error), "unreachable": isinstance(error, Unreachable)})
         else:
             answer(header, {})
 
@@ -147,7 +247,7 @@ def main(descriptor: int) -> None:
         for header, _ in decoder.feed(data):
             if header["t"] == "peers":
                 try:
-                    peers = Peers(Path(header["blobs"]), header["address"], header)
+                    peers = Peers(Path(header["blobs"]), Path(header["spool"]), header["address"], header)
                 except OSError as error:
                     answer(header, {"error": str(error)})
                 else:
@@ -155,41 +255,3 @@ def main(descriptor: int) -> None:
             elif peers is not None:
                 threading.Thread(target=pull, args=(peers, header), daemon=True).start()
     os._exit(0)
-
-
-def _exactly(peer: ssl.SSLSocket, size: int) -> bytes:
-    data = bytearray(size)
-    _fill(peer, memoryview(data))
-    return bytes(data)
-
-
-def _fill(peer: ssl.SSLSocket, piece: memoryview) -> None:
-    while piece:
-        count = peer.recv_into(piece)
-        if not count:
-            raise OSError("it hung up")
-        piece = piece[count:]
-
-
-def _context(protocol: int, papers: dict[str, str]) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # being of the pool counts, and its authority signs for no one else
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=papers["authority"])
-    pem = (papers["certificate"] + papers["key"]).encode()
-    if hasattr(os, "memfd_create"):  # the key is on no disk
-        memory = os.memfd_create("papers", os.MFD_CLOEXEC)
-        try:
-            os.write(memory, pem)
-            context.load_cert_chain(f"/proc/self/fd/{memory}")
-        finally:
-            os.close(memory)
-    else:
-        import tempfile
-
-        with tempfile.NamedTemporaryFile() as file:  # 0600
-            file.write(pem)
-            file.flush()
-            context.load_cert_chain(file.name)
-    return context

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -26,6 +27,7 @@ from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
 from ..wire import Header
 from .alone import Standalone
+from .direct import Direct
 from .foreign import ForeignRuns
 from .gang import GangKeeper
 from .keeper import Keeper
@@ -74,7 +76,8 @@ class Pool:
         self.alone = not self.spec_options.cluster
         self.gang: Keeper | None = None
         self._foreign = ForeignRuns(self)
-        self._spread = Spread(self.name, self.spec_options.cluster, self._mention)
+        self._direct = Direct(self.name, self._mention)
+        self._spread = Spread(self.spec_options.cluster, self._direct, self._mention)
         self._listeners: list[Callable[[ev.Event], None]] = []
         self._sinks: list[LogSink] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -644,9 +647,21 @@ class Pool:
         value: Value = body
         if name is not None:
             target = self.archive.results / f"{run.id}.{header['i']}.{header['seq']}.item"
-            asyncio.run_coroutine_threadsafe(link.fetch(name, target, header["size"]), link.loop).result()
+            asyncio.run_coroutine_threadsafe(
+                self.fetch(link, name, target, header["size"]), link.loop
+            ).result()
             value = target
         return load(value)
+
+    async def fetch(self, link: Link, name: str, target: Path, size: int) -> None:
+        """Bring a file of a node's spool here, by the best way there is.
+
+        Raises:
+            OSError: it is not there, or cannot be written here.
+            ConnectionError: the link is down; what has come is kept for the next attempt.
+        """
+        if not await self._direct.get(link, name, target, size):
+            await link.fetch(name, target, size)
 
     def pay(self, run: Run, link: Link, header: Header) -> None:
         """A reader took a value: the generator may make another. Called in the reader's thread."""
@@ -705,5 +720,6 @@ class Pool:
             await link.close()
         for task in tuple(self._tasks):
             task.cancel()
+        self._direct.close()
         self.records.flush()
         self.archive.close()

@@ -191,7 +191,7 @@ class Run:
         try:
             while True:
                 try:
-                    await link.fetch(name, target, size)
+                    await self.pool.fetch(link, name, target, size)
                     break
                 except ConnectionError as error:
                     if link.gone:

@@ -1,27 +1,20 @@
-"""How blobs of the client get to all nodes: over the client's own line once, then from node to node.
+"""How blobs of the client get to all nodes: to the head by the client once, then from node to node.
 
-Nodes stand in a binary tree with the head at its root; each fetches from the one above as soon as that one has the
-blob. Where nodes share the client's files, may not reach each other, or turn out not to, the client uploads itself.
+Nodes stand in a binary tree with the head at its root; each fetches from the one above, which hands on what it has
+got while it still gets the rest. Where nodes may not reach each other, or turn out not to, the client brings it to
+each; where they share the client's files, there is nothing to bring.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..wire import Header
+from .direct import LARGE, Direct, OnTrouble
 from .link import Link
-
-if TYPE_CHECKING:
-    from ..transport.pki import Authority
-
-LARGE = 1 << 20  # bytes below which the client is done before nodes could have found each other
-
-Place = tuple[str, int]
-OnTrouble = Callable[[Link, str], None]
 
 
 @dataclass(frozen=True)
@@ -34,21 +27,18 @@ class Parcel:
 
 
 class Spread:
-    """The ways between the nodes of one pool, as one client set them up.
+    """The ways to and between the nodes of one pool, as one client set them up.
 
     Args:
-        pool: its name.
         cluster: whether nodes may reach each other.
+        direct: the client's own lines to them.
         trouble: told when a node gets blobs from the client although it should get them from a peer, and why.
     """
 
-    def __init__(self, pool: str, cluster: bool, trouble: OnTrouble) -> None:
-        self._pool = pool
+    def __init__(self, cluster: bool, direct: Direct, trouble: OnTrouble) -> None:
         self._cluster = cluster
+        self._direct = direct
         self._trouble = trouble
-        self._authority: Authority | None = None
-        self._places: dict[int, tuple[Header, Place | None]] = {}
-        self._preparing = asyncio.Lock()
         self._alone: set[int] = set()
 
     async def send(self, links: Sequence[Link], parcels: Sequence[Parcel]) -> None:
@@ -57,55 +47,53 @@ class Spread:
         Raises:
             OSError: a node got one neither from a peer nor from here.
         """
-        direct = not self._cluster or len(links) < 2 or any(link.transport.shares_files for link in links)
-        if direct or sum(parcel.size for parcel in parcels) < LARGE:
+        small = sum(parcel.size for parcel in parcels) < LARGE
+        if small or any(link.transport.shares_files for link in links):
             await _all(link.transport.put(p.path, p.name) for p in parcels for link in links)
-            return
-        async with self._preparing:
-            places = await asyncio.gather(*(self._place(link) for link in links))
-        await _all(self._send(links, places, parcel) for parcel in parcels)
-
-    async def _place(self, link: Link) -> Place | None:
-        """Where a node listens for its peers; asked once per connection, as it listens no longer than that."""
-        welcome, place = self._places.get(link.node, ({}, None))
-        if welcome is link.welcome:
-            return place
-        if self._authority is None:
-            from ..transport.pki import Authority  # heavy, and small payloads never need it
-
-            self._authority = Authority(self._pool)
-        welcome, place = link.welcome, None
-        answer = await _ask(link, {"t": "peers"} | self._authority.issue(link.node).to_json())
-        if error := answer.get("error"):
-            self._trouble(link, f"peers cannot reach it ({error}); it gets files from the client")
         else:
-            place = (welcome["address"], answer["port"])
-        self._places[link.node] = (welcome, place)
-        return place
+            await _all(self._send(links, parcel) for parcel in parcels)
 
-    async def _send(self, links: Sequence[Link], places: Sequence[Place | None], parcel: Parcel) -> None:
-        there = [asyncio.Event() for _ in links]
+    async def _send(self, links: Sequence[Link], parcel: Parcel) -> None:
+        whole = [asyncio.Event() for _ in links]
 
         async def give(at: int) -> None:
-            link, above = links[at], (at - 1) // 2
-            if at:
-                await there[above].wait()
-            if not await self._pull(link, parcel, places[above] if at and places[at] else None):
-                await link.transport.put(parcel.path, parcel.name)
-            there[at].set()
+            above = (at - 1) // 2
+            if not (
+                at and self._cluster and await self._fetch(links[at], links[above], parcel, whole[above])
+            ):
+                await self._bring(links[at], parcel)
+            whole[at].set()
 
         await _all(give(at) for at in range(len(links)))
 
-    async def _pull(self, link: Link, parcel: Parcel, place: Place | None) -> bool:
-        """Have a node fetch from a peer, if it lacks the file; says whether it has it now."""
-        if link.node in self._alone:
-            place = None
-        answer = await _ask(link, {"t": "pull", "hash": parcel.name, "size": parcel.size, "from": place})
-        error = answer.get("error")
-        if error and place is not None:
-            self._alone.add(link.node)  # one time-out is enough
-            self._trouble(link, f"gets files from the client: {error}")
-        return not error
+    async def _bring(self, link: Link, parcel: Parcel) -> None:
+        """Have a file on a node that the client reaches, unless it is there already."""
+        if "error" not in await _ask(link, _pull(parcel, None)):
+            return
+        if not await self._direct.put(link, parcel.path, parcel.name):
+            await link.transport.put(parcel.path, parcel.name)
+
+    async def _fetch(self, link: Link, above: Link, parcel: Parcel, whole: asyncio.Event) -> bool:
+        """Have a node fetch a file from the one above, which may be getting it just now; says whether it has it."""
+        here, place = await asyncio.gather(self._direct.place(link), self._direct.place(above))
+        if here is None or place is None:
+            await whole.wait()  # what comes through SSH comes to one node after the other
+            return False
+        while link.node not in self._alone:
+            last = whole.is_set()
+            answer = await _ask(link, _pull(parcel, place))
+            if "error" not in answer:
+                return True
+            if last or answer.get("unreachable"):
+                self._alone.add(link.node)  # one time-out is enough
+                self._trouble(link, f"gets files from the client: {answer['error']}")
+            else:
+                await whole.wait()  # it broke off up there, or has not begun
+        return False
+
+
+def _pull(parcel: Parcel, place: tuple[str, int] | None) -> Header:
+    return {"t": "pull", "hash": parcel.name, "size": parcel.size, "from": place}
 
 
 async def _ask(link: Link, request: Header) -> Header:

@@ -59,6 +59,10 @@ class Transport(Protocol):
 
     shares_files: bool
 
+    @property
+    def direct(self) -> str | None:
+        """The address of the machine that the connection really goes to; None where something is in between."""
+
     async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
         """Reach the node and have its agent running: starts one, or finds the one that runs.
 

@@ -63,6 +63,7 @@ class LocalTransport:
     """See :class:`.base.Transport`."""
 
     shares_files = True
+    direct = None
 
     def __init__(self, folder: Path, socket: Path, starter: Starter) -> None:
         self.folder = folder

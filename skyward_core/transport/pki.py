@@ -1,7 +1,7 @@
 """Certificates of one pool, as one client makes them: an authority that lives in this process only.
 
-Whoever shows a certificate of it was given one by us over SSH; nothing else is read from certificates, so they hold
-no addresses, and no dates that a host's wrong clock could stumble over.
+Whoever shows a certificate of it was given one by us over SSH; only the holder's name is read from certificates, so
+they hold no addresses, and no dates that a host's wrong clock could stumble over.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ NO_END = datetime(9999, 12, 31, 23, 59, 59)
 
 @dataclass(frozen=True)
 class Papers:
-    """What one node shows to its peers, and checks them by; all PEM.
+    """What a node, or the client, shows to the others, and checks them by; all PEM.
 
     Attributes:
-        authority: the certificate that those of all nodes are signed by.
-        certificate: the node's own.
+        authority: the certificate that all others are signed by.
+        certificate: the holder's own.
         key: its private key.
     """
 
@@ -40,17 +40,17 @@ class Papers:
 
 
 class Authority:
-    """Signs the certificates of one pool's nodes; its key is never written anywhere."""
+    """Signs the certificates of one pool's nodes and of its client; its key is never written anywhere."""
 
     def __init__(self, pool: str) -> None:
         self._name = _name(f"pool {pool}")
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = self._sign(self._name, self._key.public_key(), is_authority=True)
 
-    def issue(self, node: int) -> Papers:
-        """A new key for a node, and its certificate."""
+    def issue(self, holder: str) -> Papers:
+        """A new key for a node (:func:`node_name`) or the client (:data:`skyward_core.tls.CLIENT`), certified."""
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(_name(f"node {node}"), key.public_key(), is_authority=False)
+        certificate = self._sign(_name(holder), key.public_key(), is_authority=False)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -74,6 +74,11 @@ class Authority:
             )
         )
         return builder.sign(self._key, hashes.SHA256())
+
+
+def node_name(node: int) -> str:
+    """What a node is called in its certificate."""
+    return f"node {node}"
 
 
 def _name(text: str) -> x509.Name:

@@ -115,6 +115,14 @@ class SSHTransport:
         return self._link is not None and not self._link.lost.is_set()
 
     @property
+    def direct(self) -> str | None:
+        """The host's address, if the connection goes there and to no jump host or proxy command."""
+        if self._link is None or self._link.route.jump or self._link.route.proxy_command:
+            return None
+        peer = self._link.ssh.get_extra_info("peername")
+        return str(peer[0]).partition("%")[0] if peer else None
+
+    @property
     def place(self) -> tuple[str, int] | None:
         """Address and port at which peers reach the host's SSH server, once it has told."""
         address = self._facts.get("address")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import signal
 from collections.abc import Callable
@@ -15,10 +14,11 @@ import pytest
 from skyward_core.agent.config import AgentConfig
 from skyward_core.agent.exchange import Exchange
 from skyward_core.agent.processes import descendants, reap
-from skyward_core.transport.pki import Authority
+from skyward_core.content import name_of
+from skyward_core.transport.pki import Authority, node_name
 
 DATA = b"payload" * 100_000
-NAME = hashlib.blake2b(DATA, digest_size=16).hexdigest()
+NAME = name_of(DATA)
 
 
 class Client:
@@ -38,7 +38,7 @@ class Node:
         self.config.blobs.mkdir(parents=True)
         self.exchange = Exchange(self.config)
         self.client = Client()
-        self.papers = authority.issue(number).to_json()
+        self.papers = authority.issue(node_name(number)).to_json()
 
     async def ask(self, **header: Any) -> dict[str, Any]:
         self.exchange.take(self.client, {"id": 7} | header)  # type: ignore[arg-type]
@@ -84,10 +84,14 @@ async def test_blobs_go_through_processes_that_end_with_their_client(nodes: list
 
 async def test_what_goes_wrong_is_told(nodes: list[Node]) -> None:
     assert "not there" in (await nodes[1].ask(**nodes[1].blob(), **{"from": None}))["error"]
-    port = await nodes[1].listen()
+    port, _ = [await node.listen() for node in nodes]
     missing = {"t": "pull", "hash": "0" * 32, "size": 1, "from": ["127.0.0.1", port]}
-    assert "has not got it" in (await nodes[1].ask(**missing))["error"]
-    nodes[1].exchange.leave(nodes[1].client)  # type: ignore[arg-type]
+    answer = await nodes[1].ask(**missing)
+    assert "has not got it" in answer["error"] and not answer["unreachable"]
+    missing["from"] = ["127.0.0.1", 1]
+    assert (await nodes[1].ask(**missing))["unreachable"]
+    for node in nodes:
+        node.exchange.leave(node.client)  # type: ignore[arg-type]
 
 
 async def test_its_death_is_an_answer_and_another_one_can_be_had(nodes: list[Node]) -> None:

@@ -8,12 +8,12 @@ import random
 import threading
 import tracemalloc
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skyward_core.content import name_of
 from skyward_core.errors import NotPicklableError
 from skyward_core.function import function
 from skyward_core.payload import Task, make_task, make_tasks, read_task, write_task
@@ -69,7 +69,7 @@ def test_blobs_are_named_by_their_content(tmp_path: Path) -> None:
     data = random.Random(1).randbytes(3 * INLINE)
     first, second = (make_task(train(data), folder=tmp_path) for _ in range(2))
     for blob in (first.fn, first.args):
-        assert blob.hash == blake2b(blob.read(), digest_size=16).hexdigest()
+        assert blob.hash == name_of(blob.read())
         assert blob.size == len(blob.read())
     assert first.args.data is None
     assert first.args.path is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import ssl
 import struct
@@ -12,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from skyward_core.agent.peers import Peers
-from skyward_core.transport.pki import Authority, Papers
+from skyward_core.content import name_of
+from skyward_core.transport.pki import Authority, Papers, node_name
 
 DATA = b"payload" * 300_000
-NAME = hashlib.blake2b(DATA, digest_size=16).hexdigest()
+NAME = name_of(DATA)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def head(tmp_path: Path, authority: Authority) -> Iterator[Peers]:
     blobs.mkdir()
     (blobs / NAME).write_bytes(DATA)
     (tmp_path / "secret").write_text("not a blob")
-    peers = Peers(blobs, "127.0.0.1", authority.issue(0).to_json())
+    peers = Peers(blobs, tmp_path / "spool", "127.0.0.1", authority.issue(node_name(0)).to_json())
     yield peers
     peers.close()
 
@@ -37,11 +37,11 @@ def head(tmp_path: Path, authority: Authority) -> Iterator[Peers]:
 def other(tmp_path: Path, papers: Papers) -> Peers:
     blobs = tmp_path / "other"
     blobs.mkdir()
-    return Peers(blobs, "127.0.0.1", papers.to_json())
+    return Peers(blobs, tmp_path / "spool", "127.0.0.1", papers.to_json())
 
 
 def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: Peers, authority: Authority) -> None:
-    node = other(tmp_path, authority.issue(1))
+    node = other(tmp_path, authority.issue(node_name(1)))
     node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
     assert [path.name for path in (tmp_path / "other").iterdir()] == [NAME]
     assert (tmp_path / "other" / NAME).read_bytes() == DATA
@@ -51,7 +51,7 @@ def test_a_blob_goes_from_node_to_node(tmp_path: Path, head: Peers, authority: A
 def test_what_is_not_there_and_what_is_no_blob_is_refused(
     tmp_path: Path, head: Peers, authority: Authority
 ) -> None:
-    node = other(tmp_path, authority.issue(1))
+    node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="has not got it"):
         node.pull("0" * 32, 5, ("127.0.0.1", head.port))
     with pytest.raises(OSError, match="no blob's name"):
@@ -64,7 +64,7 @@ def test_another_content_than_the_name_says_is_not_kept(
     tmp_path: Path, head: Peers, authority: Authority
 ) -> None:
     (tmp_path / "head" / NAME).write_bytes(b"X" + DATA[1:])
-    node = other(tmp_path, authority.issue(1))
+    node = other(tmp_path, authority.issue(node_name(1)))
     with pytest.raises(OSError, match="something else"):
         node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
     assert not list((tmp_path / "other").iterdir())
@@ -74,7 +74,7 @@ def test_another_content_than_the_name_says_is_not_kept(
 def test_a_node_of_another_pool_gets_nothing_and_gives_nothing(
     tmp_path: Path, head: Peers, authority: Authority
 ) -> None:
-    stranger = other(tmp_path, Authority("p").issue(1))  # the same name, another authority
+    stranger = other(tmp_path, Authority("p").issue(node_name(1)))  # the same name, another authority
     with pytest.raises(OSError, match="from the peer"):
         stranger.pull(NAME, len(DATA), ("127.0.0.1", head.port))
     with pytest.raises(OSError, match="from the peer"):

@@ -1,0 +1,261 @@
+"""Lines between those who hold certificates of a pool: TLS in which both sides show theirs. Blocking, for threads.
+
+A request and its answer are frames of :mod:`.wire`; the content of a file follows as it is. Standard library only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from .wire import Header, WireError, decode, frame
+
+TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
+CLIENT = "client"  # whose certificate this is may put blobs, and read results
+PIECE = 1 << 18  # bytes at a time: few system calls, and still in the processor's cache for the next step
+GATHERED = 1 << 20  # bytes that are hashed and written at a time
+
+_LENGTHS = struct.Struct("!II")
+_LIMIT = 1 << 16  # bytes of a request
+
+T = TypeVar("T")
+
+
+class LineError(OSError):
+    """The other side is out of reach, went away, or shows no certificate of the pool."""
+
+
+class Unreachable(LineError):
+    """There is no way to the other side."""
+
+
+class Refused(OSError):
+    """The other side's answer is no; in its words."""
+
+
+class Growing(Protocol):
+    """A file that may still be growing."""
+
+    @property
+    def size(self) -> int:
+        """Its length at the end."""
+
+    def wait(self, beyond: int) -> int:
+        """How many bytes are there, once it is more than ``beyond``.
+
+        Raises:
+            OSError: they will not come.
+        """
+
+
+class Whole:
+    """A file that grows no more."""
+
+    def __init__(self, file: int) -> None:
+        self.size = os.fstat(file).st_size
+
+    def wait(self, beyond: int) -> int:
+        return self.size
+
+
+class Line:
+    """One connection.
+
+    An ``SSLSocket`` makes a system call or two for each record of 16 KB, which cost as much as the cipher; here
+    records gather in memory and go to the socket many at a time.
+
+    Args:
+        plain: connected; the line closes it.
+        context: see :func:`context`.
+
+    Attributes:
+        peer: whose certificate the other side shows.
+
+    Raises:
+        LineError: the two have not come to trust each other.
+    """
+
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext, *, server: bool = False) -> None:
+        plain.settimeout(TIMEOUT)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._plain = plain
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._raw = memoryview(bytearray(PIECE))
+        self._tls = context.wrap_bio(self._in, self._out, server_side=server)
+        try:
+            self._do(self._tls.do_handshake)
+            self._flush()
+        except LineError:
+            self.close()
+            raise
+        shown: Any = self._tls.getpeercert() or {}
+        self.peer = next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
+
+    @classmethod
+    def to(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> Line:
+        """Connect.
+
+        Raises:
+            Unreachable: there is no way there.
+            LineError: it is somebody else.
+        """
+        try:
+            plain = socket.create_connection(place, timeout=timeout)
+        except OSError as error:
+            raise Unreachable(str(error)) from error
+        return cls(plain, context)
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; whoever waits in it, in another thread, gets an error."""
+        with suppress(OSError):  # the other side was quicker
+            self._plain.shutdown(socket.SHUT_RDWR)
+        self._plain.close()
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def say(self, header: Header) -> None:
+        self.write(frame(header))
+
+    def hear(self) -> Header:
+        """The next frame.
+
+        Raises:
+            Refused: it tells of an error.
+            LineError: none came, or none of ours.
+        """
+        head, body = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
+        if head > _LIMIT or body:
+            raise LineError("what it says is none of our frames")
+        try:
+            header = decode(self._exactly(head))
+        except WireError as error:
+            raise LineError(str(error)) from error
+        if "error" in header:
+            raise Refused(str(header["error"]))
+        return header
+
+    def ask(self, header: Header) -> Header:
+        """Say something and hear the answer."""
+        self.say(header)
+        return self.hear()
+
+    # -- bytes -------------------------------------------------------------------------------------------
+
+    def pieces(self, count: int) -> Iterator[memoryview]:
+        """The next ``count`` bytes, as they come. A piece stays as it is until the next but one."""
+        buffers = [memoryview(bytearray(min(GATHERED, count))) for _ in range(2)]
+        while count:
+            piece = buffers[0][: min(GATHERED, count)]
+            buffers.reverse()
+            self._fill(piece)
+            count -= len(piece)
+            yield piece
+
+    def send(self, file: int, at: int, there: Growing) -> None:
+        """Send an open file from an offset to its end, as it grows; it has its full length already.
+
+        It is sent from the page cache: reading it would be one more copy. Nobody shortens these files.
+        """
+        if at >= there.size:
+            return
+        with (
+            mmap.mmap(file, there.size, prot=mmap.PROT_READ) as mapped,
+            memoryview(mapped) as whole,
+        ):
+            while at < there.size:
+                ready = there.wait(at)
+                while at < ready:
+                    with whole[at : min(at + PIECE, ready)] as piece:
+                        self.write(piece)
+                        at += len(piece)
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._do(partial(self._tls.write, data))
+        self._flush()
+
+    def _exactly(self, count: int) -> bytes:
+        data = bytearray(count)
+        self._fill(memoryview(data))
+        return bytes(data)
+
+    def _fill(self, piece: memoryview) -> None:
+        while piece:
+            count = self._do(partial(self._tls.read, len(piece), piece))
+            if not count:
+                raise LineError("it hung up")
+            piece = piece[int(count) :]
+
+    def _do(self, step: Callable[[], T]) -> T:
+        """Take a step of TLS, with as much from the socket as that needs."""
+        while True:
+            try:
+                return step()
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._receive()
+            except ssl.SSLError as error:
+                with suppress(LineError):  # it may have gone: this only tells it why we do
+                    self._flush()
+                raise LineError(error.reason or str(error)) from error
+
+    def _receive(self) -> None:
+        try:
+            count = self._plain.recv_into(self._raw)
+        except OSError as error:
+            raise LineError(str(error)) from error
+        if not count:
+            raise LineError("it hung up")
+        self._in.write(self._raw[:count])
+
+    def _flush(self) -> None:
+        if self._out.pending:
+            data = memoryview(self._out.read())
+            try:
+                while (
+                    data
+                ):  # sendall would have to be done with all of it in one time-out, however slow the way is
+                    data = data[self._plain.send(data) :]
+            except OSError as error:
+                raise LineError(str(error)) from error
+
+
+def context(protocol: int, papers: Header) -> ssl.SSLContext:
+    """What :class:`Line` needs to speak as the holder of a certificate.
+
+    Raises:
+        ssl.SSLError: the certificates do not fit (an ``OSError``, too).
+    """
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # being of the pool counts, and its authority signs for no one else
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=papers["authority"])
+    pem = (papers["certificate"] + papers["key"]).encode()
+    if hasattr(os, "memfd_create"):  # the key is on no disk
+        memory = os.memfd_create("papers", os.MFD_CLOEXEC)
+        try:
+            os.write(memory, pem)
+            context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+    else:
+        import tempfile
+
+        with tempfile.NamedTemporaryFile() as file:  # 0600
+            file.write(pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+    return context

@@ -1,0 +1,82 @@
+"""Large files straight between the client and a node, at the listener that the node has for its peers.
+
+Encrypting costs asyncssh and the host's SSH server three times what it costs here, and keeps the loop busy. These
+calls block, each in a thread of its own; :meth:`Transfer.stop` ends one from another thread.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..tls import Line, LineError, Whole
+
+CONNECT_TIMEOUT = 2.0  # seconds; there is another way
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a node listens, and what it is called in its certificate."""
+
+    place: tuple[str, int]
+    name: str
+
+
+class Transfer:
+    """One file on its way.
+
+    Args:
+        papers: the client's (see :func:`skyward_core.tls.context`).
+    """
+
+    def __init__(self, node: Node, papers: ssl.SSLContext) -> None:
+        self._node = node
+        self._papers = papers
+        self._line: Line | None = None
+        self._stopped = False
+
+    def put(self, source: Path, name: str) -> None:
+        """Bring a file to the node, as ``blobs/<name>``: whole, or not at all.
+
+        Raises:
+            LineError: the way there is no good.
+            OSError: the node did not take it, and says why; or it cannot be read here.
+        """
+        with self._connected() as line, open(source, "rb", buffering=0) as file:
+            whole = Whole(file.fileno())
+            line.ask({"t": "put", "name": name, "size": whole.size})
+            line.send(file.fileno(), 0, whole)
+            line.hear()
+
+    def get(self, name: str, target: Path) -> None:
+        """Bring a result here; goes on where an earlier attempt, of whatever kind, stopped.
+
+        Raises:
+            LineError: the way there is no good; what has come is kept.
+            OSError: the node has not got it, or it cannot be written here.
+        """
+        with self._connected() as line, open(target, "ab", buffering=0) as file:
+            at = file.tell()
+            size = line.ask({"t": "result", "name": name, "at": at})["size"]
+            for piece in line.pieces(max(0, size - at)):
+                rest = piece
+                while rest:
+                    rest = rest[file.write(rest) :]
+
+    @contextmanager
+    def _connected(self) -> Iterator[Line]:
+        with Line.to(self._node.place, self._papers, CONNECT_TIMEOUT) as self._line:
+            if self._line.peer != self._node.name:
+                raise LineError(f"{self._line.peer or 'somebody'} answers in place of {self._node.name}")
+            if self._stopped:
+                raise LineError("it was stopped")
+            yield self._line
+
+    def stop(self) -> None:
+        """End it; its thread gets a :class:`LineError` soon."""
+        self._stopped = True
+        if self._line is not None:
+            self._line.close()
