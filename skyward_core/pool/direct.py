@@ -114,8 +114,8 @@ class Direct:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, work, transfer)
         except LineError as error:
-            if node.usable:
-                node.usable = False
+            told, node.usable = not node.usable, False
+            if link.up and not told:  # else what is amiss is the link, and is known
                 where = f"{place[0]} port {place[1]}"
                 self._trouble(link, f"large files go through SSH: no direct line to {where} ({error})")
             return False

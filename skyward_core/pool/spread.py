@@ -39,7 +39,7 @@ class Spread:
         self._cluster = cluster
         self._direct = direct
         self._trouble = trouble
-        self._alone: set[int] = set()
+        self._alone: dict[int, Header] = {}  # as long as the connection lives that welcome came over
 
     async def send(self, links: Sequence[Link], parcels: Sequence[Parcel]) -> None:
         """Have files on all nodes, as ``blobs/<name>``.
@@ -75,17 +75,16 @@ class Spread:
 
     async def _fetch(self, link: Link, above: Link, parcel: Parcel, whole: asyncio.Event) -> bool:
         """Have a node fetch a file from the one above, which may be getting it just now; says whether it has it."""
-        here, place = await asyncio.gather(self._direct.place(link), self._direct.place(above))
-        if here is None or place is None:
-            await whole.wait()  # what comes through SSH comes to one node after the other
-            return False
-        while link.node not in self._alone:
+        while self._alone.get(link.node) is not link.welcome:
+            here, place = await asyncio.gather(self._direct.place(link), self._direct.place(above))
+            if here is None or place is None:
+                break
             last = whole.is_set()
             answer = await _ask(link, _pull(parcel, place))
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._alone.add(link.node)  # one time-out is enough
+                self._alone[link.node] = link.welcome  # one time-out is enough
                 self._trouble(link, f"gets files from the client: {answer['error']}")
             else:
                 await whole.wait()  # it broke off up there, or has not begun

@@ -1,0 +1,189 @@
+"""Large arguments and results go straight between client and hosts, and through SSH where they cannot."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.events import Event, NodeLink
+from skyward_core.pool.link import Link
+from skyward_core.transport.ssh import SSHTransport
+from skyward_tui.widgets.rank_state import link_note
+
+from . import Host, Lab
+from .pools import DEADLINE, Client, pool, until
+
+SIZE = 20_000_000
+PORTS = "1024-65534"  # as `ip rule` takes a range
+
+
+@sky.function
+def digest(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+@sky.function
+def noise(size: int) -> bytes:
+    import random
+
+    return random.Random(sky.instance_info().rank).randbytes(size)
+
+
+@sky.function
+def values(size: int) -> Iterator[bytes]:  # type: ignore[misc]
+    import random
+
+    for seed in range(3):
+        yield random.Random(seed).randbytes(size)
+
+
+def expected(size: int) -> list[bytes]:
+    return [random.Random(rank).randbytes(size) for rank in range(4)]
+
+
+def listens(host: Host) -> set[str]:
+    """Addresses where a host listens for TCP, but for its sshd's."""
+    found = set()
+    for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]:
+        local, state = line.split()[1], line.split()[3]
+        address, _, port = local.partition(":")
+        if state == "0A" and int(port, 16) != 22:
+            found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
+    assert len(Path(f"/proc/{host.machine}/net/tcp6").read_text().splitlines()) == 1
+    return found
+
+
+def listeners(lab: Lab) -> list[set[str]]:
+    return [listens(host) - {"127.0.0.1"} for host in lab.hosts]
+
+
+class Ways:
+    """Which large files went through SSH after all: ``up`` arguments, ``down`` results."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up: list[str] = []
+        self.down: list[str] = []
+        put, fetch = SSHTransport.put, Link.fetch
+
+        async def noted_put(transport: SSHTransport, source: Path, name: str) -> None:
+            self.up.append(name)
+            await put(transport, source, name)
+
+        async def noted_fetch(link: Link, name: str, target: Path, size: int) -> None:
+            self.down.append(name)
+            await fetch(link, name, target, size)
+
+        monkeypatch.setattr(SSHTransport, "put", noted_put)
+        monkeypatch.setattr(Link, "fetch", noted_fetch)
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    return Ways(monkeypatch)
+
+
+def test_large_files_go_straight_and_small_ones_start_nothing(lab: Lab, ways: Ways) -> None:
+    data = os.urandom(SIZE)
+    with pool(lab) as compute:
+        assert digest(data[:500_000]) @ compute == [hashlib.sha256(data[:500_000]).hexdigest()] * 4
+        assert noise(2_000_000) @ compute == expected(2_000_000)
+        assert listeners(lab) == [set()] * 4
+        ways.up.clear()
+        ways.down.clear()
+        assert noise(SIZE) @ compute == expected(SIZE)
+        assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 4
+        assert list(values(SIZE) >> compute) == expected(SIZE)[:3]
+        assert listeners(lab) == [{host.address} for host in lab.hosts]
+        assert (ways.up, ways.down) == ([], [])
+        assert not [node.detail for node in compute.pool.view.nodes if node.detail]
+    assert listeners(lab) == [set()] * 4
+
+
+def test_a_client_that_dies_leaves_no_listener(lab: Lab) -> None:
+    text = f"""
+        def give(n): return bytes(n)
+        pool = sky.Compute(name="dies", provider=ssh, options=sky.Options(**quiet))
+        with pool as compute:
+            assert set(map(len, sky.function(give)({SIZE}) @ compute)) == {{{SIZE}}}
+            print("done", flush=True)
+            time.sleep(1000)
+    """
+    with Client(lab, text) as client:
+        assert client.said() == "done"
+        assert listeners(lab) == [{host.address} for host in lab.hosts]
+        client.kill()
+        until(lambda: listeners(lab) == [set()] * 4, "the end of the listeners")
+
+
+def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(lab: Lab, ways: Ways) -> None:
+    data = os.urandom(SIZE)
+    told: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, NodeLink) and "no direct line" in event.detail:
+            told.append(event.detail)
+
+    rule = f"ipproto tcp sport {PORTS} to {lab.client.address} blackhole"
+    for host in lab.hosts:
+        host.run(f"ip rule add {rule} pref 10; ip rule add ipproto tcp sport 22 lookup main pref 5")
+    try:
+        with pool(lab) as compute:
+            compute.pool.subscribe(hear, None)
+            for _ in range(2):
+                assert noise(SIZE) @ compute == expected(SIZE)
+            assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 4
+            assert (len(ways.up), len(ways.down)) == (1, 8)
+            assert len(told) == 4 and all("go through SSH" in words for words in told)
+    finally:
+        for host in lab.hosts:
+            host.run("ip rule del pref 10; ip rule del pref 5")
+
+
+def test_results_go_on_where_a_pulled_cable_stopped_them(lab: Lab) -> None:
+    with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
+        noise(SIZE) @ compute  # so that the hosts listen
+        nodes, results = compute.pool.view.nodes, compute.pool.archive.results
+        try:
+            lab.client.limit_rate(100)
+            running = beside.submit(lambda: noise(SIZE) @ compute)
+            until(lambda: sum(path.stat().st_size for path in results.iterdir()) > SIZE, "a part of it")
+            lab.client.unplug()
+            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
+            part = sum(path.stat().st_size for path in results.iterdir())
+            assert SIZE < part < 4 * SIZE
+        finally:
+            lab.client.plug()
+        assert running.result(DEADLINE) == expected(SIZE)
+
+
+def test_an_argument_comes_whole_after_a_pulled_cable(lab: Lab) -> None:
+    data = os.urandom(2 * SIZE)
+    with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
+        noise(SIZE) @ compute
+        nodes = compute.pool.view.nodes
+        blobs = lab.hosts[0].home
+        try:
+            lab.client.limit_rate(100)
+            running = beside.submit(lambda: digest(data) @ compute)
+            until(lambda: coming(blobs) > SIZE // 2, "a part of it")
+            lab.client.unplug()
+            until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
+            until(lambda: not coming(blobs), "what came to be dropped")
+            assert not running.done()
+        finally:
+            lab.client.plug()
+        assert running.result(DEADLINE) == [hashlib.sha256(data).hexdigest()] * 4
+
+
+def coming(home: Path) -> int:
+    """Bytes of arguments on their way to a host (whose files have their whole length from the beginning)."""
+    return sum(path.stat().st_blocks * 512 for path in home.glob(".cache/skyward/pools/*/blobs/.*"))
