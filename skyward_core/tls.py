@@ -19,8 +19,7 @@ from .wire import Header, WireError, decode, frame
 
 TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
 CLIENT = "client"  # whose certificate this is may put blobs, and read results
-PIECE = 1 << 18  # bytes at a time: few system calls, and still in the processor's cache for the next step
-GATHERED = 1 << 20  # bytes that are hashed and written at a time
+PIECE = 1 << 19  # bytes at a time: few system calls, and still in the processor's cache for the next step
 
 _LENGTHS = struct.Struct("!II")
 _LIMIT = 1 << 16  # bytes of a request
@@ -155,11 +154,10 @@ class Line:
     # -- bytes -------------------------------------------------------------------------------------------
 
     def pieces(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes, as they come. A piece stays as it is until the next but one."""
-        buffers = [memoryview(bytearray(min(GATHERED, count))) for _ in range(2)]
+        """The next ``count`` bytes, as they come; a piece is valid until the next."""
+        buffer = memoryview(bytearray(min(PIECE, count)))
         while count:
-            piece = buffers[0][: min(GATHERED, count)]
-            buffers.reverse()
+            piece = buffer[: min(PIECE, count)]
             self._fill(piece)
             count -= len(piece)
             yield piece
@@ -192,8 +190,12 @@ class Line:
         return bytes(data)
 
     def _fill(self, piece: memoryview) -> None:
-        while piece:
-            count = self._do(partial(self._tls.read, len(piece), piece))
+        read = self._tls.read
+        while piece:  # once per record, so without the detour of _do
+            try:
+                count = read(len(piece), piece)
+            except ssl.SSLError:
+                count = self._do(partial(read, len(piece), piece))
             if not count:
                 raise LineError("it hung up")
             piece = piece[int(count) :]
