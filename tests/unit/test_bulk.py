@@ -210,6 +210,7 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
+        until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
         with pytest.raises(Refused, match="something else"):
             half.line.hear()
