@@ -104,13 +104,15 @@ class Dispatching:
 
     def _run(self, kind: str, tasks: Sequence[Task]) -> list[Any]:
         """Open a run and wait for its values; one change of threads each way."""
+        from .pool.run import Ending
+
         pool = self.pool
-        ended: Future[Run] = Future()
+        ended = Ending()
         opened: list[Run] = []
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
             self._on_loop(lambda: opened.append(pool.open_run(kind, tasks, future=ended)), ended)
-            run = ended.result()
+            run = ended.wait()
         except BaseException:
             self._cancel_soon(lambda: opened)
             raise

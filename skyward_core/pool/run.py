@@ -29,6 +29,26 @@ QUICK = 0.02  # seconds of a task below which it is quick
 Value = bytes | Path
 
 
+class Ending(Future["Run"]):
+    """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
+        self.add_done_callback(lambda _: self._landed.put(None))
+
+    def land(self, run: Run, index: int) -> None:
+        """Have the waiting thread load a value that a file holds."""
+        self._landed.put((run, index))
+
+    def wait(self) -> Run:
+        """The run, when it has ended."""
+        while (landed := self._landed.get()) is not None:
+            run, index = landed
+            run.load_early(index)
+        return self.result()
+
+
 class Run:
     """See the module. Made and driven on the pool's loop; ``future`` and the readers below are for other threads."""
 
@@ -50,6 +70,7 @@ class Run:
         self.future: Future[Run] = future or Future()
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}
+        self._loaded: dict[int, Future[Any]] = {}
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.root_cause: RootCause | None = None
         self.state = "running"
@@ -198,6 +219,8 @@ class Run:
                         raise OSError(str(error)) from error
                     await asyncio.sleep(0.1)  # the link is on its way up again
             self.values[outcome.index] = target
+            if isinstance(self.future, Ending) and outcome.kind == "returned":
+                self.future.land(self, outcome.index)
         except OSError as error:
             info = ErrorInfo(
                 "OSError", f"its result of {size:,} bytes could not be fetched to {target}: {error}"
@@ -336,7 +359,18 @@ class Run:
 
     def value(self, index: int) -> Any:
         """Load what a rank returned; user code may run in here, so never on the loop."""
-        return load(self.values.pop(index))
+        value = self.values.pop(index)
+        if (loaded := self._loaded.pop(index, None)) is not None:
+            return loaded.result()
+        return load(value)
+
+    def load_early(self, index: int) -> None:
+        """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
+        loaded = self._loaded[index] = Future()
+        try:
+            loaded.set_result(load(self.values[index]))
+        except Exception as error:  # noqa: BLE001  user code may raise anything; it is told in its turn
+            loaded.set_exception(error)
 
     def results(self) -> list[Any]:
         """All values by index.

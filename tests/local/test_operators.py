@@ -214,3 +214,45 @@ def test_what_stands_right_of_an_operator_must_be_a_pool() -> None:
         add(1) >> object()  # type: ignore[operator]
     with pytest.raises(TypeError, match="broadcast its functions one by one"):
         sky.gather(add(1)) @ object()
+
+
+class Watched:
+    """A large value that says when, and in which thread, it was loaded; the one of rank 1 cannot be."""
+
+    loaded: list[tuple[int, threading.Thread]] = []  # noqa: RUF012  here, not on the nodes
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.data = bytes(size)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__ |= state
+        Watched.loaded.append((self.rank, threading.current_thread()))
+        if self.rank == 1:
+            raise LookupError("rank 1 stays shut")
+
+
+def test_large_values_are_loaded_as_they_land_by_who_waits_for_them(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    last = tmp_path / "may-end"
+
+    def give() -> Watched:
+        rank = sky.instance_info().rank
+        while rank == 3 and not last.exists():
+            time.sleep(0.005)
+        return Watched(rank, 200_000)
+
+    Watched.loaded.clear()
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(give)() @ pool)
+        while len(Watched.loaded) < 3 and not running.done():
+            time.sleep(0.005)
+        assert sorted(rank for rank, _ in Watched.loaded) == [0, 1, 2]
+        assert not running.done(), "an error in one is told when all have ended"
+        last.touch()
+        with pytest.raises(LookupError, match="rank 1 stays shut"):
+            running.result()
+    assert sorted(rank for rank, _ in Watched.loaded) == [0, 1, 2, 3], "each was loaded once"
+    assert len({thread for _, thread in Watched.loaded}) == 1
+    assert place() @ pool
