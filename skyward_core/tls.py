@@ -226,9 +226,7 @@ class Line:
         if self._out.pending:
             data = memoryview(self._out.read())
             try:
-                while (
-                    data
-                ):  # sendall would have to be done with all of it in one time-out, however slow the way is
+                while data:  # sendall would have one time-out for all of it, however slow the way is
                     data = data[self._plain.send(data) :]
             except OSError as error:
                 raise LineError(str(error)) from error

@@ -660,7 +660,9 @@ class Pool:
             OSError: it is not there, or cannot be written here.
             ConnectionError: the link is down; what has come is kept for the next attempt.
         """
-        if not await self._direct.get(link, name, target, size):
+        if self.alone or not await self._direct.get(
+            link, name, target, size
+        ):  # standalone nodes listen nowhere
             await link.fetch(name, target, size)
 
     def pay(self, run: Run, link: Link, header: Header) -> None:

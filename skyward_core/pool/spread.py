@@ -30,7 +30,7 @@ class Spread:
     """The ways to and between the nodes of one pool, as one client set them up.
 
     Args:
-        cluster: whether nodes may reach each other.
+        cluster: whether nodes may reach each other; where they may not, they listen for the client neither.
         direct: the client's own lines to them.
         trouble: told when a node gets blobs from the client although it should get them from a peer, and why.
     """
@@ -70,7 +70,7 @@ class Spread:
         """Have a file on a node that the client reaches, unless it is there already."""
         if "error" not in await _ask(link, _pull(parcel, None)):
             return
-        if not await self._direct.put(link, parcel.path, parcel.name):
+        if not (self._cluster and await self._direct.put(link, parcel.path, parcel.name)):
             await link.transport.put(parcel.path, parcel.name)
 
     async def _fetch(self, link: Link, above: Link, parcel: Parcel, whole: asyncio.Event) -> bool:
