@@ -375,6 +375,16 @@ class Agent:
     def _exchange_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
         self._exchange.take(connection, header)
 
+    def _drop_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
+        """Make room for other blobs; those that somebody may be about to use stay."""
+        alone = not any(other.renews for each, other in self._clients.items() if each is not connection)
+        waiting = [call.header for call in self._register.calls.values() if call.outcome is None]
+        used = {call[part][0] for call in waiting for part in ("fn", "args")}
+        for name in header["blobs"] if alone else ():
+            if name not in used:
+                (self.config.blobs / Path(name).name).unlink(missing_ok=True)
+        connection.send({"t": "known", "id": header["id"]})
+
     def _want_lock(self, connection: Connection, header: Header, body: bytes) -> None:
         self._lock.want(connection)
 
@@ -467,6 +477,7 @@ class Agent:
         "fetch": _fetch,
         "peers": _exchange_blobs,
         "pull": _exchange_blobs,
+        "drop": _drop_blobs,
         "lock": _want_lock,
         "unlock": _unlock,
         "form": _form,

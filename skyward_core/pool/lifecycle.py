@@ -27,6 +27,7 @@ from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
 from ..wire import Header
 from .alone import Standalone
+from .blobs import Blobs
 from .direct import Direct
 from .foreign import ForeignRuns
 from .gang import GangKeeper
@@ -77,7 +78,8 @@ class Pool:
         self.gang: Keeper | None = None
         self._foreign = ForeignRuns(self)
         self._direct = Direct(self.name, self._mention)
-        self._spread = Spread(self.spec_options.cluster, self._direct, self._mention)
+        spread = Spread(self.spec_options.cluster, self._direct, self._mention)
+        self._blobs = Blobs(spread, lambda: [link for link in self.links if not link.gone])
         self._listeners: list[Callable[[ev.Event], None]] = []
         self._sinks: list[LogSink] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -561,7 +563,7 @@ class Pool:
         blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
         parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
         try:
-            await self._spread.send([link for link in self.links if not link.gone], parcels)
+            await self._blobs.bring(run.id, parcels)
         except OSError as error:
             self._fail_start(run, f"its arguments could not be sent to the nodes: {error}")
             return
@@ -638,6 +640,7 @@ class Pool:
     def ended(self, run: Run) -> None:
         """A run of ours is over."""
         self.runs.pop(run.id, None)
+        self._blobs.release(run.id)
         self.records.ended(run.id, run.state, time.time(), run.root_cause)
         self.emit(ev.RunEnded(pool=self.name, run=run.id, state=run.state, root_cause=run.root_cause))
 

@@ -63,6 +63,7 @@ def measure() -> list[Metric]:
         "single_p50_ms": Bar(at_most=1),
         "gather_per_s": Bar(ratio_at_least=2),
         "argument_100mb_s": Bar(ratio_at_most=0.5),
+        "argument_100mb_run_s": Bar(),
         "argument_100mb_unhashed_s": Bar(),
         "result_4x25mb_s": Bar(ratio_at_most=1),
         "agent_mb": Bar(at_most=25),

@@ -1,0 +1,120 @@
+"""Large arguments make room for each other on the nodes, and never go while somebody may need them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from faults import wait_until
+
+import skyward_core as sky
+from skyward_core.pool import blobs
+
+SIZE = 200_000
+
+
+@sky.function
+def size(data: bytes) -> int:
+    return len(data)
+
+
+@sky.function
+def wait(data: bytes, folder: str) -> int:
+    rank = sky.instance_info().rank
+    Path(folder, f"begun-{rank}").touch()
+    Path(folder, f"gate-{rank}").read_bytes()
+    return len(data)
+
+
+@pytest.fixture(autouse=True)
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blobs, "KEPT", 2 * SIZE + 10_000)
+
+
+def pool(name: str) -> sky.Compute:
+    return sky.Compute(provider=sky.Local(), nodes=2, name=name, options=sky.Options(console=False))
+
+
+def there(home: Path) -> Counter[str]:
+    """How many nodes have each blob."""
+    return Counter(path.name for path in home.glob("local/**/blobs/*"))
+
+
+def test_old_ones_go_and_the_latest_stay(home: Path) -> None:
+    seen: list[str] = []
+    with pool("room") as compute:
+        for _ in range(5):
+            assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
+            seen += [name for name in there(home) if name not in seen]
+        wait_until(lambda: there(home) == Counter({name: 2 for name in seen[-2:]}), what="room")
+        assert len(seen) == 5
+
+
+def test_one_that_is_larger_than_all_the_room_stays_while_it_is_the_latest(home: Path) -> None:
+    large = os.urandom(5 * SIZE)
+    with pool("large") as compute:
+        assert size(large) @ compute == [5 * SIZE] * 2
+        (name,) = there(home)
+        made = {path: path.stat().st_ino for path in home.glob("local/**/blobs/*")}
+        assert size(large) @ compute == [5 * SIZE] * 2
+        assert {
+            path: path.stat().st_ino for path in home.glob("local/**/blobs/*")
+        } == made  # not brought again
+        assert size(os.urandom(SIZE)) @ compute == [SIZE] * 2
+        wait_until(lambda: name not in there(home), what="its end")
+        assert size(large) @ compute == [5 * SIZE] * 2  # brought again
+
+
+def test_what_a_run_still_needs_stays(home: Path, tmp_path: Path) -> None:
+    gates = [tmp_path / "gate-0", tmp_path / "gate-1"]
+    for gate in gates:
+        os.mkfifo(gate)
+    needed = os.urandom(3 * SIZE)
+    with pool("needed") as compute:
+        held = [wait(needed, str(tmp_path)) > compute for _ in range(2)]  # one on each node
+        more = [size(needed + bytes([i])) > compute for i in range(4)]  # these queue up behind them
+        wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2, what="the runs")
+        for gate in gates:
+            gate.write_bytes(b"")
+        assert [run.result(60) for run in held] == [3 * SIZE] * 2
+        assert [run.result(60) for run in more] == [3 * SIZE + 1] * 4
+
+
+def test_nothing_goes_while_another_client_uses_the_pool(home: Path) -> None:
+    with pool("shared") as compute:
+        other = sky.attach("shared")
+        try:
+            for _ in range(4):
+                assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
+            assert size(os.urandom(SIZE)) @ other == [SIZE, SIZE]
+            assert len(there(home)) == 5
+        finally:
+            other.detach()
+        assert size(os.urandom(SIZE)) @ compute == [SIZE, SIZE]
+
+
+def test_threads_that_use_the_same_ones_at_the_same_time(home: Path) -> None:
+    data = [os.urandom(SIZE + i) for i in range(4)]
+    wrong: list[object] = []
+
+    def use(first: int) -> None:
+        for number in range(12):
+            value = data[(first + number) % 4]
+            try:
+                found = size(value) @ compute
+            except Exception as error:  # noqa: BLE001  any failure is what the test looks for
+                wrong.append(error)
+                return
+            if found != [len(value)] * 2:
+                wrong.append(found)
+
+    with pool("threads") as compute:
+        threads = [threading.Thread(target=use, args=(first,)) for first in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert not wrong
