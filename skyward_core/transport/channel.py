@@ -15,7 +15,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from typing import IO, Any
 
@@ -262,7 +261,7 @@ async def open_session(
 def _onnode() -> bytes:
     """The module's code, compiled: the host's Python is of this version, and need not do that, too."""
     name = f"{__package__}.onnode"
-    spec = find_spec(name)
-    if spec is None or not isinstance(spec.loader, InspectLoader):
+    loader: Any = getattr(find_spec(name), "loader", None)
+    if loader is None:
         raise PoolError(f"The Python module {name} is not installed here; install skyward-tui anew.")
-    return marshal.dumps(spec.loader.get_code(name))
+    return marshal.dumps(loader.get_code(name))

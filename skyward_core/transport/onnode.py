@@ -17,13 +17,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
 UNKNOWN_LEASE = 86400.0
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
+NEWS, GO = b"n", b"g"
 LEAST_FREE = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
 
 
@@ -239,39 +239,44 @@ def last_sign(folder: str) -> tuple[dict[str, Any], float]:
         return {}, last
 
 
-def starter(root: str, bundle: str, early: bool) -> Callable[[], None]:
-    """Set a process aside that becomes the agent's starter, as long as there is little memory for it to inherit.
-
-    What is returned has it go on; the agent's config is what comes next on standard input. Without that it ends
-    with us.
+class Starter:
+    """A process set aside to become the agent's starter, as long as there is little memory for it to inherit.
 
     Args:
-        early: have it import meanwhile what an agent needs, of the bundle too where that is here already.
+        early: have it import meanwhile what an agent needs, of the bundle too as soon as that is here.
     """
-    path = os.path.join(root, "bundle-" + bundle)
-    if early:
-        import pathlib  # noqa: F401  what both of us need is imported once
-    go, tell = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(tell)
+
+    def __init__(self, root: str, bundle: str, early: bool) -> None:
+        path = os.path.join(root, "bundle-" + bundle)
         if early:
-            get_ready(path)
-        if not os.read(go, 1):
-            os._exit(0)
-        sweep(root)
-        sys.path.insert(0, path)
-        from skyward_core.agent.__main__ import main
+            import pathlib  # noqa: F401  what both of us need is imported once
+        told, self._tell = os.pipe()
+        self._child = os.fork()
+        if not self._child:
+            os.close(self._tell)
+            told_of = NEWS
+            while told_of == NEWS:
+                if early:
+                    get_ready(path)
+                told_of = os.read(told, 1)
+            if not told_of:
+                os._exit(0)  # the client has gone
+            sweep(root)
+            sys.path.insert(0, path)
+            from skyward_core.agent.__main__ import main
 
-        main()
-    os.close(go)
+            main()
+        os.close(told)
 
-    def start() -> None:
-        os.write(tell, b"!")
-        _, status = os.waitpid(child, 0)
+    def news(self) -> None:
+        """The bundle is here."""
+        os.write(self._tell, NEWS)
+
+    def start(self) -> None:
+        """Have it go on, and end with it; the agent's config is what comes next on standard input."""
+        os.write(self._tell, GO)
+        _, status = os.waitpid(self._child, 0)
         os._exit(os.waitstatus_to_exitcode(status))
-
-    return start
 
 
 def get_ready(path: str) -> None:
@@ -303,17 +308,18 @@ def serve(asked: dict[str, Any]) -> None:
     known = facts(asked)
     answer(word, **known)
     root, bundle = known["root"], asked["bundle"]
-    start = starter(root, bundle, early=bool(asked.get("starts")) and not known.get("running"))
+    starter = Starter(root, bundle, early=bool(asked.get("starts")) and not known.get("running"))
     while True:
         wanted = request()
         what = wanted.pop("do")
         try:
             if what == "bundle":
                 take_bundle(root, bundle, wanted["size"])
+                starter.news()
                 answer(word)
             elif what == "start":
                 answer(word)
-                start()
+                starter.start()
             else:
                 use_bundle(os.path.join(root, "bundle-" + bundle))
                 from skyward_core.transport import errands
