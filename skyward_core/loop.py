@@ -17,6 +17,8 @@ TURN = 0.0005  # seconds; Python's own is 0.005, and a login takes eight turns
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
+_hurried = 0  # threads inside of prompt()
+_usual = 0.0  # the length of a turn outside of it
 
 
 def background() -> asyncio.AbstractEventLoop:
@@ -39,12 +41,19 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
 def prompt() -> Iterator[None]:
     """Inside it the loop's thread gets its turn soon while this one computes (imports, say): it is answering hosts that
     wait for every word."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, TURN))
+    global _hurried, _usual
+    with _lock:
+        if not _hurried:
+            _usual = sys.getswitchinterval()
+            sys.setswitchinterval(min(_usual, TURN))
+        _hurried += 1
     try:
         yield
     finally:
-        sys.setswitchinterval(usual)
+        with _lock:
+            _hurried -= 1
+            if not _hurried:
+                sys.setswitchinterval(_usual)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

@@ -61,6 +61,7 @@ class ChoiceScreen(ModalScreen[str]):
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
+    AUTO_FOCUS = "Button"
     DEFAULT_CSS = DIALOG_CSS.format("ChoiceScreen")
     app = getters.app(SkywardApp)
 
@@ -75,9 +76,6 @@ class ChoiceScreen(ModalScreen[str]):
             with Horizontal(id="buttons"):
                 for name, label, dangerous in self._choices:
                     yield Button(label, id=name, variant="error" if dangerous else "default", compact=True)
-
-    def on_mount(self) -> None:
-        self.query(Button).first().focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id or self._escape)

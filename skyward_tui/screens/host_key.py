@@ -44,6 +44,7 @@ class HostKeyScreen(ModalScreen[bool]):
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
+    AUTO_FOCUS = "#refuse"
     DEFAULT_CSS = DIALOG_CSS.format("HostKeyScreen") + "HostKeyScreen #dialog { border: round $warning; }"
     app = getters.app(SkywardApp)
     more: var[int] = var(0, init=False)
@@ -63,7 +64,6 @@ class HostKeyScreen(ModalScreen[bool]):
                 yield Button("Accept (A)", id="accept", variant="warning", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#refuse").focus()
         self.watch_more(self.more)
 
     def _question(self) -> Content:

@@ -37,6 +37,7 @@ class TeardownScreen(ModalScreen[bool]):
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
+    AUTO_FOCUS = "#cancel"
     DEFAULT_CSS = (
         DIALOG_CSS.format("TeardownScreen")
         + """
@@ -78,9 +79,6 @@ class TeardownScreen(ModalScreen[bool]):
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
-
-    def on_mount(self) -> None:
-        self.query_one("#cancel").focus()
 
     def _question(self) -> Content:
         now = self.app.clock()
