@@ -582,12 +582,36 @@ class Pool:
             run.feed()
 
     async def start_gang(self, run: Run) -> None:
-        if self.gang is None:
+        gang = self.gang
+        if gang is None:
             raise PoolError(f"pool {self.name} is not up")
         try:
-            await self.gang.start(run.send_gang)
+            await self._when_reached(run, lambda: gang.start(run.send_gang))
         except OSError as error:
             self._fail_start(run, f"the gang could not be formed: {error}")
+
+    async def _when_reached(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what needs the nodes, once more after each time that a link was down for it and has come up again.
+
+        Raises:
+            ConnectionError: it cannot be done, and no link is on its way up.
+        """
+        while run.state == "running":
+            connections = [link.welcome for link in self.links]
+            try:
+                return await work()
+            except ConnectionError:
+                same = all(link.welcome is had for link, had in zip(self.links, connections, strict=True))
+                if same and not self._links_return:
+                    raise
+            while run.state == "running" and self._links_return:
+                await asyncio.sleep(0.02)
+
+    @property
+    def _links_return(self) -> bool:
+        """Whether a link is down, and may come up again."""
+        here = self._teardown is None and not self._detached
+        return here and any(not link.up and not link.gone for link in self.links)
 
     async def _feed_whole(self, run: Run) -> None:
         try:
@@ -597,7 +621,7 @@ class Pool:
                     return
                 await self.replacements.settled()
             if self.gang is not None:
-                await self.gang.ensure()
+                await self._when_reached(run, self.gang.ensure)
         except OSError as error:
             self._fail_start(run, f"the gang could not be formed: {error}")
             return

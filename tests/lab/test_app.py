@@ -22,6 +22,7 @@ from tests.tui.conftest import screen_text
 from tests.tui.waiting import typed, until
 
 from . import Lab
+from .tools import wait_until
 
 SCRIPT = """
 import skyward_core as sky
@@ -155,7 +156,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
     assert not hostkeys.own_file().exists()
-    assert not any(host.processes() for host in lab.hosts)
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
 
 
 async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:

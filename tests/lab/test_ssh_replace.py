@@ -97,7 +97,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) ->
     finally:
         session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
-    assert not any(host.processes() for host in lab.hosts)
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), lambda: "the end of the last errand")
 
 
 def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_lab: MakeLab) -> None:
@@ -119,4 +119,4 @@ def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_la
         assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
-    assert not any(host.processes() for host in lab.hosts)
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), lambda: "the end of the last errand")

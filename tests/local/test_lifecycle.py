@@ -351,12 +351,24 @@ def test_an_agent_killed_with_its_worker_reports_the_call_it_lost(home: Path, tm
             running = beside.submit(lambda: sky.function(hang)() @ compute)
             wait_until(lambda: len(list(tmp_path.glob("hangs-*"))) == 2)
             agent = agent_pids(compute)[0]
-            for pid in [*descendants(agent), agent]:
+            for pid in [agent, *descendants(agent)]:  # it must not tell of its worker's end before its own
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(sky.RunError, match="rank 0") as caught:
                 running.result(90)
         assert caught.value.outcomes[0].kind == "exited"
         assert rank() @ compute == [0, 1]
+
+
+def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: Path) -> None:
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        assert rank() @ compute == [0, 1]
+        head = compute.pool.links[0]
+        (agent, _) = agent_pids(compute)
+        for pid in [*descendants(agent), agent]:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not head.up or head.welcome["pid"] != agent, what="the link's end")
+        assert rank() @ compute == [0, 1]
+        assert agent_pids(compute)[0] != agent
 
 
 def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
