@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 
 from ..wire import Header
 from .link import Link
 
 
-class Keeper:
+class Keeper(ABC):
     """Has the ranks of a pool set up before they are given work; how, depends on whether they are a gang.
 
     Args:
@@ -79,28 +80,28 @@ class Keeper:
             )
 
     @property
+    @abstractmethod
     def whole(self) -> bool:
         """Whether all ranks are set up, as far as their nodes are there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start_now(self, send: Callable[[int], None]) -> bool:
         """Start a broadcast without waiting, when nothing stands in the way; says whether it did."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def start(self, send: Callable[[int], None]) -> None:
         """Start a broadcast: ``send(epoch)`` hands its calls to the links.
 
         Raises:
             ConnectionError: a node that is needed for that cannot be reached now.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def ensure(self) -> None:
         """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
-        raise NotImplementedError
 
-    def on_frame(self, link: Link, header: Header) -> None:
+    def on_frame(self, link: Link, header: Header) -> None:  # noqa: B027  only some need to know
         """An agent's word about starting broadcasts."""
 
-    def on_down(self, link: Link) -> None:
+    def on_down(self, link: Link) -> None:  # noqa: B027
         """A link went down."""
