@@ -9,6 +9,7 @@ import dis
 import io
 import json
 import pickle
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from .content import Hash
 from .errors import NotPicklableError
 from .function import PendingFunction
 from .plugins.base import decorated
+from .whole_lines import is_stdout
 from .wire import INLINE
 
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
@@ -124,6 +126,19 @@ def read_task(folder: Path) -> Task:
     return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
 
 
+_reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
+
+
+def _stdout_or_file(file: io.TextIOWrapper) -> Any:
+    return (getattr, (sys, "stdout")) if is_stdout(file) else _reduce_file(file)
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """cloudpickle's, which knows ``sys.stdout`` to stand for the node's; it is so behind a stand-in, too."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({io.TextIOWrapper: _stdout_or_file})
+
+
 class _Spill(io.RawIOBase):
     """Where a pickle goes: memory while small, a file once it is not; hashed on the way, so never read twice."""
 
@@ -186,7 +201,7 @@ def flat(data: Any) -> memoryview:
 def _pickled(value: Any, folder: Path | None) -> Blob:
     spill = _Spill(folder)
     try:
-        cloudpickle.dump(value, spill, protocol=5)
+        _Pickler(spill, protocol=5).dump(value)
     except BaseException:
         spill.discard()
         raise
@@ -235,7 +250,7 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
 
 def _failure(value: Any) -> Exception | None:
     try:
-        cloudpickle.dump(value, _Nowhere(), protocol=5)
+        _Pickler(_Nowhere(), protocol=5).dump(value)
     except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None

@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-PATIENCE = (
-    1.0  # seconds that others wait for the end of a line that the script has begun; a prompt's never comes
-)
+# Seconds that others wait for the end of a line that the script has begun; a prompt's never comes.
+PATIENCE = 1.0
 
 # One for all: a process has one standard output.
 _turn = threading.Condition()
@@ -67,8 +66,17 @@ class WholeLines:
                 self._out.write(lines.encode(error.encoding, "backslashreplace").decode(error.encoding))
             self._out.flush()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (sys, "stdout")  # on a node, it stands for the node's
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)
+
+
+def is_stdout(file: object) -> bool:
+    """Whether a file is the script's own ``sys.stdout``, behind a stand-in or not."""
+    out = sys.stdout
+    return file is (out._out if isinstance(out, WholeLines) else out)
 
 
 def stand_in() -> WholeLines:

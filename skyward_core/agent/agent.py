@@ -54,9 +54,8 @@ class Agent:
         self.journal = Journal(config.spool / "journal")
         self._exchange = Exchange(config)
         self._redactor = Redactor([*secret_values(config.env), *config.secrets])
-        self._informed = (
-            asyncio.Event()
-        )  # of the pool's variables and secrets, as far as anybody here knows them
+        # Of the pool's variables and secrets, as far as anybody here knows them.
+        self._informed = asyncio.Event()
         self._end = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

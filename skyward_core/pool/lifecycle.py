@@ -178,9 +178,8 @@ class Pool:
         self._up()
         self.replacements.resume()
         try:
-            await (
-                self.startup.learn()
-            )  # now: later the agents that know may be gone, and this the only client
+            # Now: later the agents that know may be gone, and this the only client.
+            await self.startup.learn()
         except OSError as error:
             self._mention(self.links[0], f"{error}; asked again when it is needed")
 
@@ -687,9 +686,8 @@ class Pool:
             OSError: it is not there, or cannot be written here.
             ConnectionError: the link is down; what has come is kept for the next attempt.
         """
-        if self.alone or not await self._direct.get(
-            link, name, target, size
-        ):  # standalone nodes listen nowhere
+        # Standalone nodes listen nowhere.
+        if self.alone or not await self._direct.get(link, name, target, size):
             await link.fetch(name, target, size)
 
     def pay(self, run: Run, link: Link, header: Header) -> None:

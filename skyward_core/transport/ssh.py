@@ -78,9 +78,8 @@ class SSHTransport:
             )
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
-            _snapshot(
-                config["cwd"], config.get("image") or {}, gate
-            )  # begun now, ready when we are connected
+            # Begun now, ready when we are connected.
+            _snapshot(config["cwd"], config.get("image") or {}, gate)
         self.untouched = True
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience

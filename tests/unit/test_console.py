@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +15,10 @@ import pytest
 
 from skyward_core import whole_lines
 from skyward_core.console import Console
+from skyward_core.errors import NotPicklableError
+from skyward_core.function import PendingFunction
 from skyward_core.loop import submit
+from skyward_core.payload import make_task
 
 
 class Pool:
@@ -232,3 +237,20 @@ def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens)
     assert os.waitpid(child, 0)[1] == 0
     out.go.set()
     shown.close()
+
+
+def test_functions_that_hold_stdout_travel_while_ranks_print() -> None:
+    own = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", own)
+        shown = Console(Pool())  # type: ignore[arg-type]
+        try:
+            stand_in = sys.stdout
+            assert stand_in is not own
+            held = (lambda: own, lambda: stand_in)
+            blobs = [make_task(PendingFunction(each)).fn.read() for each in held]
+        finally:
+            shown.close()
+        assert [pickle.loads(blob)() for blob in blobs] == [own, own]  # as a node has its own
+    with tempfile.TemporaryFile("w") as other, pytest.raises(NotPicklableError, match="TextIOWrapper"):
+        make_task(PendingFunction(lambda: other))
