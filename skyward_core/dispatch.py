@@ -96,7 +96,7 @@ class Dispatching:
         pool = self.pool
         opened: Future[Run] = Future()
         try:
-            self._on_loop(lambda: opened.set_result(pool.open_run(kind, tasks, consumed=consumed)), opened)
+            self._on_loop(lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed)), opened)
             return opened.result()
         except BaseException:
             self._cancel_soon(lambda: [opened.result()] if opened.done() and not opened.exception() else [])
@@ -111,7 +111,7 @@ class Dispatching:
         opened: list[Run] = []
         try:
             # A ctrl-c may come at any line, also after the calls have left and before we wait.
-            self._on_loop(lambda: opened.append(pool.open_run(kind, tasks, future=ended)), ended)
+            self._on_loop(lambda: opened.append(pool.launch.open(kind, tasks, future=ended)), ended)
             run = ended.wait()
         except BaseException:
             self._cancel_soon(lambda: opened)

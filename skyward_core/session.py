@@ -158,7 +158,7 @@ class Session:
 
         async def work() -> RunView:
             found = await self._ours(pool)
-            run = found.open_run("single" if one else "broadcast", [task])
+            run = found.launch.open("single" if one else "broadcast", [task])
             return found.view.runs[run.id]
 
         return submit(work())

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,13 @@ from .direct import Direct
 from .foreign import ForeignRuns
 from .gang import GangKeeper
 from .keeper import Keeper
+from .launch import Launch
 from .link import Link
 from .reconcile import close_if_gone, in_words
 from .records import Records
 from .replace import Replacements
 from .run import Run, Value, load
-from .spread import Parcel, Spread
+from .spread import Spread
 from .startup import Startup, whole_image
 from .teardown import GOODBYE, tear_down
 
@@ -80,6 +80,7 @@ class Pool:
         self._direct = Direct(self.name, self._mention)
         spread = Spread(self.spec_options.cluster, self._direct, self._mention)
         self._blobs = Blobs(spread, lambda: [link for link in self.links if not link.gone])
+        self.launch = Launch(self, self._blobs)
         self._listeners: list[Callable[[ev.Event], None]] = []
         self._sinks: list[LogSink] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -368,7 +369,7 @@ class Pool:
             return  # still connected: it is shown, nothing is done about it
         if self.gang is not None:
             self.gang.on_down(link)
-        if self._teardown is not None or self._detached or link.gone:
+        if self.leaving or link.gone:
             return
         if not link.finished:
             self.spawn(self._examine(link))
@@ -469,57 +470,6 @@ class Pool:
 
     # -- runs --------------------------------------------------------------------------------------------
 
-    def open_run(
-        self, kind: str, tasks: Sequence[Task], *, consumed: bool = False, future: Future[Run] | None = None
-    ) -> Run:
-        """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
-
-        Args:
-            consumed: a reader takes a generator's values one by one.
-            future: set when the run has ended.
-        """
-        total = len(self.links) * self.ranks_per_node if kind == "broadcast" else len(tasks)
-        run = Run(self, secrets.token_hex(5), kind, tasks, total, future)
-        run.consumed = consumed
-        self.runs[run.id] = run
-        whole = not self.replacements.under_way and not any(link.gone for link in self.links)
-        large = any(blob.path for task in tasks for blob in (task.fn, task.args))
-        if whole and not large:
-            # The calls leave first, the records are written while the nodes work: should we die between the two,
-            # the agents still know the run, and whoever comes next enters it.
-            self._start_run(run)
-        self._record_opened(run)
-        if not whole and self._must_wait(run):
-            run.hold()
-            self.spawn(self._start_when_whole(run))
-        elif not whole or large:
-            self._start_on_what_is_there(run)
-        return run
-
-    def _must_wait(self, run: Run) -> bool:
-        """Whether a run needs nodes that are gone and that may come back."""
-        gone = [link.node for link in self.links if link.gone]
-        if not all(self.replacements.hope_for(node) for node in gone):
-            return False
-        return run.kind == "broadcast" or len(gone) == len(self.links)
-
-    async def _start_when_whole(self, run: Run) -> None:
-        await self.replacements.settled()
-        if run.release():
-            self._start_on_what_is_there(run)
-
-    def _start_on_what_is_there(self, run: Run) -> None:
-        """Start a run, or refuse it, in a pool that may lack nodes."""
-        gone = [link.node for link in self.links if link.gone]
-        if run.kind == "broadcast" and gone and (self.spec_options.fail_fast or not self.alone):
-            why = self.replacements.why_not(gone[0])
-            for rank in range(run.total):
-                self._refuse(run, rank, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
-        elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
-            self.spawn(self._upload_and_start(run))
-        else:
-            self._start_run(run)
-
     async def claim(self, run: str) -> Run:
         """Take over a run whose client is gone: its results come here.
 
@@ -541,106 +491,6 @@ class Pool:
                 f"the results of run {run} have been fetched before; skyward-tui results {run} shows what they were"
             )
         return taken
-
-    def _record_opened(self, run: Run) -> None:
-        now = time.time()
-        self.records.opened(run.id, run.name, run.kind, run.total, now)
-        self.emit(
-            ev.RunOpened(
-                pool=self.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now
-            )
-        )
-
-    def _refuse(self, run: Run, rank: int, why: str) -> None:
-        link = self.link_of(rank)
-        header = {"i": rank, "rank": rank, "node": link.node, "begun": False}
-        kind = {"kind": "lost" if link.gone else "collateral", "error": {"type": "NodeLost", "message": why}}
-        run._where[rank] = link
-        run.on_outcome(link, header | kind, b"")
-
-    async def _upload_and_start(self, run: Run) -> None:
-        blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
-        parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
-        try:
-            await self._blobs.bring(run.id, parcels)
-        except OSError as error:
-            self._fail_start(run, f"its arguments could not be sent to the nodes: {error}")
-            return
-        finally:
-            for parcel in parcels:
-                parcel.path.unlink(missing_ok=True)
-        self._start_run(run)
-
-    def _start_run(self, run: Run) -> None:
-        if run.kind == "broadcast":
-            if self.gang is None or not self.gang.start_now(run.send_gang):
-                self.spawn(self.start_gang(run))
-        elif self.gang is not None and not self.gang.whole:
-            self.spawn(self._feed_whole(run))
-        else:
-            run.feed()
-
-    async def start_gang(self, run: Run) -> None:
-        gang = self.gang
-        if gang is None:
-            raise PoolError(f"pool {self.name} is not up")
-        try:
-            await self._when_reached(run, lambda: gang.start(run.send_gang))
-        except OSError as error:
-            self._fail_start(run, f"the gang could not be formed: {error}")
-
-    async def _when_reached(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what needs the nodes, once more after each time that a link was down for it and has come up again.
-
-        Raises:
-            ConnectionError: it cannot be done, and no link is on its way up.
-        """
-        while run.state == "running":
-            connections = [link.welcome for link in self.links]
-            try:
-                return await work()
-            except ConnectionError:
-                same = all(link.welcome is had for link, had in zip(self.links, connections, strict=True))
-                if same and not self._links_return:
-                    raise
-            while run.state == "running" and self._links_return:
-                await asyncio.sleep(0.02)
-
-    @property
-    def _links_return(self) -> bool:
-        """Whether a link is down, and may come up again."""
-        here = self._teardown is None and not self._detached
-        return here and any(not link.up and not link.gone for link in self.links)
-
-    async def _feed_whole(self, run: Run) -> None:
-        try:
-            if not self.alone:
-                if any(link.gone for link in self.links) and not await self.startup.has_plugins():
-                    run.feed()  # no contexts are to be entered, so there is no need of a gang
-                    return
-                await self.replacements.settled()
-            if self.gang is not None:
-                await self._when_reached(run, self.gang.ensure)
-        except OSError as error:
-            self._fail_start(run, f"the gang could not be formed: {error}")
-            return
-        run.feed()
-
-    def _fail_start(self, run: Run, why: str) -> None:
-        for index in range(run.total):
-            rank = index if run.kind == "broadcast" else 0
-            link = self.link_of(rank)
-            error = {"type": "PoolError", "message": why}
-            header = {
-                "i": index,
-                "rank": rank,
-                "node": link.node,
-                "kind": "lost",
-                "begun": False,
-                "error": error,
-            }
-            run._where[index] = link
-            run.on_outcome(link, header, b"")
 
     def link_of(self, rank: int) -> Link:
         return self.links[rank // self.ranks_per_node]
@@ -735,6 +585,11 @@ class Pool:
     def _torn_down(self) -> bool:
         task = self._teardown
         return task is not None and task.done() and task.exception() is None and task.result().ok
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it is torn down, or this client has left it."""
+        return self._teardown is not None or self._detached
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs."""

@@ -318,7 +318,7 @@ class Run:
             self._stopping = self._sent = False
             for link in self.pool.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
-            self.pool.spawn(self.pool.start_gang(self))
+            self.pool.spawn(self.pool.launch.start_gang(self))
             return
         for index in self._stale - self.outcomes.keys():
             info = ErrorInfo("Stopped", "its gang broke before it began")

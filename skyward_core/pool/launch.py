@@ -1,0 +1,188 @@
+"""How a client's runs get to a pool's nodes: at once, or when the nodes and the ranks that they need are there."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from .. import events as ev
+from ..errors import PoolError
+from ..payload import Task
+from .blobs import Blobs
+from .run import Run
+from .spread import Parcel
+
+if TYPE_CHECKING:
+    from .lifecycle import Pool
+
+
+class Launch:
+    """Sends the runs of one pool, as one client dispatches them, on their way."""
+
+    def __init__(self, pool: Pool, blobs: Blobs) -> None:
+        self._pool = pool
+        self._blobs = blobs
+
+    def open(
+        self, kind: str, tasks: Sequence[Task], *, consumed: bool = False, future: Future[Run] | None = None
+    ) -> Run:
+        """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
+
+        Args:
+            consumed: a reader takes a generator's values one by one.
+            future: set when the run has ended.
+        """
+        pool = self._pool
+        total = len(pool.links) * pool.ranks_per_node if kind == "broadcast" else len(tasks)
+        run = Run(pool, secrets.token_hex(5), kind, tasks, total, future)
+        run.consumed = consumed
+        pool.runs[run.id] = run
+        whole = not pool.replacements.under_way and not any(link.gone for link in pool.links)
+        large = any(blob.path for task in tasks for blob in (task.fn, task.args))
+        if whole and not large:
+            # The calls leave first, the records are written while the nodes work: should we die between the two,
+            # the agents still know the run, and whoever comes next enters it.
+            self._start(run)
+        self._record(run)
+        if not whole and self._must_wait(run):
+            run.hold()
+            pool.spawn(self._start_when_whole(run))
+        elif not whole or large:
+            self._start_on_what_is_there(run)
+        return run
+
+    async def start_gang(self, run: Run) -> None:
+        """Hand a broadcast to the nodes, with a gang formed anew where it is not whole."""
+        gang = self._pool.gang
+        if gang is None:
+            raise PoolError(f"pool {self._pool.name} is not up")
+        try:
+            await self._when_reached(run, lambda: gang.start(run.send_gang))
+        except OSError as error:
+            self._fail(run, f"the gang could not be formed: {error}")
+
+    def _record(self, run: Run) -> None:
+        pool, now = self._pool, time.time()
+        pool.records.opened(run.id, run.name, run.kind, run.total, now)
+        pool.emit(
+            ev.RunOpened(
+                pool=pool.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now
+            )
+        )
+
+    # -- in a pool that lacks nodes ----------------------------------------------------------------------
+
+    def _must_wait(self, run: Run) -> bool:
+        """Whether a run needs nodes that are gone and that may come back."""
+        pool = self._pool
+        gone = [link.node for link in pool.links if link.gone]
+        if not all(pool.replacements.hope_for(node) for node in gone):
+            return False
+        return run.kind == "broadcast" or len(gone) == len(pool.links)
+
+    async def _start_when_whole(self, run: Run) -> None:
+        await self._pool.replacements.settled()
+        if run.release():
+            self._start_on_what_is_there(run)
+
+    def _start_on_what_is_there(self, run: Run) -> None:
+        """Start a run, or refuse it, in a pool that may lack nodes."""
+        pool = self._pool
+        gone = [link.node for link in pool.links if link.gone]
+        if run.kind == "broadcast" and gone and (pool.spec_options.fail_fast or not pool.alone):
+            why = pool.replacements.why_not(gone[0])
+            self._refuse(run, f"node {gone[0]} of the pool is gone" + (f": {why}" if why else ""))
+        elif any(blob.path for task in run.tasks for blob in (task.fn, task.args)):
+            pool.spawn(self._upload_and_start(run))
+        else:
+            self._start(run)
+
+    # -- to the nodes ------------------------------------------------------------------------------------
+
+    async def _upload_and_start(self, run: Run) -> None:
+        blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
+        parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
+        try:
+            await self._blobs.bring(run.id, parcels)
+        except OSError as error:
+            self._fail(run, f"its arguments could not be sent to the nodes: {error}")
+            return
+        finally:
+            for parcel in parcels:
+                parcel.path.unlink(missing_ok=True)
+        self._start(run)
+
+    def _start(self, run: Run) -> None:
+        gang = self._pool.gang
+        if run.kind == "broadcast":
+            if gang is None or not gang.start_now(run.send_gang):
+                self._pool.spawn(self.start_gang(run))
+        elif gang is not None and not gang.whole:
+            self._pool.spawn(self._feed_whole(run))
+        else:
+            run.feed()
+
+    async def _feed_whole(self, run: Run) -> None:
+        pool = self._pool
+        try:
+            if not pool.alone:
+                if any(link.gone for link in pool.links) and not await pool.startup.has_plugins():
+                    run.feed()  # no contexts are to be entered, so there is no need of a gang
+                    return
+                await pool.replacements.settled()
+            if pool.gang is not None:
+                await self._when_reached(run, pool.gang.ensure)
+        except OSError as error:
+            self._fail(run, f"the gang could not be formed: {error}")
+            return
+        run.feed()
+
+    async def _when_reached(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what needs the nodes, once more after each time that a link was down for it and has come up again.
+
+        Raises:
+            ConnectionError: it cannot be done, and no link is on its way up.
+        """
+        links = self._pool.links
+        while run.state == "running":
+            connections = [link.welcome for link in links]
+            try:
+                return await work()
+            except ConnectionError:
+                same = all(link.welcome is had for link, had in zip(links, connections, strict=True))
+                if same and not self._links_return:
+                    raise
+            while run.state == "running" and self._links_return:
+                await asyncio.sleep(0.02)
+
+    @property
+    def _links_return(self) -> bool:
+        """Whether a link is down, and may come up again."""
+        return not self._pool.leaving and any(not link.up and not link.gone for link in self._pool.links)
+
+    # -- not to be started -------------------------------------------------------------------------------
+
+    def _refuse(self, run: Run, why: str) -> None:
+        """A broadcast lacks nodes for good."""
+        for rank in range(run.total):
+            kind = "lost" if self._pool.link_of(rank).gone else "collateral"
+            self._end(run, rank, kind, "NodeLost", why)
+
+    def _fail(self, run: Run, why: str) -> None:
+        for index in range(run.total):
+            self._end(run, index, "lost", "PoolError", why)
+
+    def _end(self, run: Run, index: int, kind: str, error: str, why: str) -> None:
+        """End a call that no node has got."""
+        rank = index if run.kind == "broadcast" else 0
+        link = self._pool.link_of(rank)
+        header = {
+            "i": index, "rank": rank, "node": link.node, "kind": kind, "begun": False,
+            "error": {"type": error, "message": why},
+        }  # fmt: skip
+        run._where[index] = link
+        run.on_outcome(link, header, b"")
