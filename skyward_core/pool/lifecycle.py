@@ -86,7 +86,7 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._later_timer: asyncio.TimerHandle | None = None
-        self._turn = 0
+        self._turn = -1  # the node that had the last
         self._rising: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[Receipt] | None = None
         self._detached = False
@@ -496,10 +496,12 @@ class Pool:
         return self.links[rank // self.ranks_per_node]
 
     def next_link(self) -> Link:
-        """The next node in turn."""
-        left = [link for link in self.links if not link.gone]
-        self._turn += 1
-        return left[self._turn % len(left)]
+        """The next node in turn, of those that have the least to do for us."""
+        after = self._turn + 1
+        left = [link for link in (*self.links[after:], *self.links[:after]) if not link.gone]
+        link = min(left, key=lambda link: (not link.up or link.silent, link.load))
+        self._turn = link.node
+        return link
 
     def cancel(self, run: str, why: str = "asked for") -> None:
         """Stop a run, whoever dispatched it."""

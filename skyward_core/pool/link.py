@@ -147,6 +147,11 @@ class Link:
             self._write({"t": "ping", "id": 0})
 
     @property
+    def load(self) -> int:
+        """Calls of ours that it was given and that have no outcome yet."""
+        return len(self._calls)
+
+    @property
     def returning(self) -> bool:
         """Whether it is down and tries to come up again."""
         return self._retry is not None and not self._retry.done()

@@ -47,6 +47,19 @@ def test_one_call_goes_to_one_node_in_turns(pool: sky.Compute) -> None:
     assert sorted((place() >> pool)[0] for _ in range(4)) == [0, 1, 2, 3]
 
 
+def test_the_turn_passes_over_a_node_that_is_busy(pool: sky.Compute, tmp_path: Path) -> None:
+    def wait(go: str) -> int:
+        while not os.path.exists(go):  # noqa: PTH110  the function travels without this module
+            time.sleep(0.005)
+        return sky.instance_info().rank
+
+    busy = sky.function(wait)(str(tmp_path / "go")) > pool
+    others = [(place() >> pool)[0] for _ in range(6)]
+    (tmp_path / "go").touch()
+    rank = busy.result(60)
+    assert sorted(others) == sorted([other for other in range(4) if other != rank] * 2)
+
+
 def test_user_code_runs_on_the_main_thread_of_a_group_of_its_own(pool: sky.Compute) -> None:
     def look() -> tuple[bool, bool]:
         return threading.current_thread() is threading.main_thread(), os.getpgid(0) == os.getpid()
