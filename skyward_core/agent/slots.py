@@ -128,6 +128,8 @@ class Slot:
                 if gang.apps and not self.agent.apps.settled:
                     return  # what plugins have around the whole node comes first
                 self._set_up(process)
+            if not self.queue and not self.running:
+                self._take_from_others()
             if not self.queue or len(self.running) >= self.agent.config.capacity:
                 return
             call = self.queue[0]
@@ -141,6 +143,13 @@ class Slot:
                 return  # waits for the next epoch, which a client forms when it hears of the break
             self.queue.popleft()
             self._hand_over(call, process.connection, process)
+
+    def _take_from_others(self) -> None:
+        """With nothing to do, take a task that waits for another slot: what that one runs may take for ever."""
+        call = self.agent.waiting_task(self)
+        if call is not None:
+            call.rank = self.rank
+            self.queue.append(call)
 
     def _set_up(self, process: Process) -> None:
         gang = self.agent.gang

@@ -561,6 +561,21 @@ def test_processes_run_tasks_side_by_side_in_workers_of_their_own(home: Path) ->
     assert len(set(pids)) == 3
 
 
+def test_no_task_waits_behind_a_long_one_while_another_slot_is_free(home: Path) -> None:
+    go = home.parent / "go"
+
+    def wait(path: str) -> None:
+        while not Path(path).exists():
+            time.sleep(0.005)
+
+    with sky.Compute(nodes=1, worker=sky.Worker(concurrency=2), options=QUIET) as compute:
+        long = sky.function(wait)(str(go)) > compute
+        ranks = sky.gather(*[rank() for _ in range(6)]) >> compute
+        assert ranks == (0,) * 6 and not long.done()
+        go.touch()
+        long.result(90)
+
+
 def test_several_ranks_per_node(home: Path) -> None:
     def place() -> tuple[int, int, int, int, int, bool]:
         info = sky.instance_info()
