@@ -19,8 +19,9 @@ Header = dict[str, Any]
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_decode = json.JSONDecoder().decode
+# What json does beyond these (a search for circles, for space around) takes as long as a small header.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_decode = json.JSONDecoder().raw_decode
 
 
 class WireError(Exception):
@@ -40,9 +41,12 @@ def decode(head: bytes | bytearray) -> Header:
         WireError: it is none.
     """
     try:
-        header: Any = _decode(head.decode("utf-8", "surrogatepass"))
+        text = head.decode("utf-8", "surrogatepass")
+        header, end = _decode(text)
     except (ValueError, RecursionError) as error:
         raise WireError(f"a header does not parse: {error}") from error
+    if end != len(text):
+        raise WireError("a header does not parse: something follows it")
     if type(header) is not dict or "t" not in header:
         raise WireError("a header does not say what it is")
     return header

@@ -282,7 +282,7 @@ class Agent:
             self.gang.epoch += 1
             self._need_apps()
         call = Call(header["run"], header["i"], header, body, connection)
-        if self._register.add(call):
+        if self._register.add(call) and len(self._clients) > 1:
             record = self._register.records[call.run]
             self._broadcast({"t": "run"} | record.to_json(), skip=connection)
         self._pick(call).give(call)

@@ -23,6 +23,7 @@ from typing import Any
 
 from .. import alias
 from ..runtime import metrics
+from ..runtime.info import InstanceInfo, instance_info, set_current, using
 from ..wire import INLINE, Header
 from .channel import Channel
 from .results import Pickled, describe_error, pickle_result
@@ -135,8 +136,6 @@ class Worker:
     # -- plugins -----------------------------------------------------------------------------------------
 
     def _set_up(self, header: Header, body: bytes) -> None:
-        from ..runtime.info import InstanceInfo, set_current
-
         info = InstanceInfo.from_json(json.dumps(header["info"]))
         set_current(info)
         self._setup_error = None
@@ -198,10 +197,8 @@ class Worker:
             os._exit(exit_code)
 
     def _run(self, header: Header, body: bytes) -> Any:
-        from ..runtime.info import instance_info, using
-
         fn, (args, kwargs) = self._load(header, body)
-        with using(instance_info().with_run(header["run"])):
+        with using(instance_info(), header["run"]):
             value = fn(*args, **kwargs)
             if header.get("stream") and isinstance(value, Generator):
                 return self._stream(header, value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 
@@ -105,7 +103,7 @@ class InstanceInfo:
 
 
 _current = InstanceInfo()
-_of_task: ContextVar[InstanceInfo | None] = ContextVar("skyward_instance_info", default=None)
+_of_task: ContextVar[using | None] = ContextVar("skyward_instance_info", default=None)
 
 
 def instance_info() -> InstanceInfo:
@@ -113,7 +111,8 @@ def instance_info() -> InstanceInfo:
 
     Off a pool it describes a pool of one node with one rank, so that the same code runs anywhere.
     """
-    return _of_task.get() or _current
+    task = _of_task.get()
+    return _current if task is None else task.info
 
 
 def set_current(info: InstanceInfo) -> None:
@@ -122,11 +121,26 @@ def set_current(info: InstanceInfo) -> None:
     _current = info
 
 
-@contextmanager
-def using(info: InstanceInfo) -> Iterator[None]:
-    """Let this thread's task see ``info`` while other threads of the process see their own."""
-    token = _of_task.set(info)
-    try:
-        yield
-    finally:
-        _of_task.reset(token)
+class using:
+    """Let this thread's task see ``info``, in another run if one is given, while other threads see their own.
+
+    What few tasks ask for is made when they do.
+    """
+
+    __slots__ = ("_info", "_run", "_token")
+
+    def __init__(self, info: InstanceInfo, run: str = "") -> None:
+        self._info = info
+        self._run = run
+
+    @property
+    def info(self) -> InstanceInfo:
+        if self._run:
+            self._info, self._run = self._info.with_run(self._run), ""
+        return self._info
+
+    def __enter__(self) -> None:
+        self._token = _of_task.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _of_task.reset(self._token)

@@ -89,6 +89,8 @@ class _Writer:
             self._some.set()
 
     def flush(self) -> None:
+        if self._thread is None:
+            return  # there were never any numbers
         with self._writing:
             with self._lock:
                 latest, self._latest = self._latest, {}
