@@ -94,8 +94,7 @@ class Line:
         except LineError:
             self.close()
             raise
-        shown: Any = self._tls.getpeercert() or {}
-        self.peer = next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
+        self.peer = holder(self._tls)
 
     @classmethod
     def to(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> Line:
@@ -230,6 +229,12 @@ class Line:
                     data = data[self._plain.send(data) :]
             except OSError as error:
                 raise LineError(str(error)) from error
+
+
+def holder(tls: ssl.SSLObject) -> str:
+    """Whose certificate the other side has shown; "" if none."""
+    shown: Any = tls.getpeercert() or {}
+    return next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
 
 
 def context(protocol: int, papers: Header) -> ssl.SSLContext:

@@ -19,6 +19,7 @@ from .exchange import Exchange
 from .gang import Gang, GangLock, Port
 from .journal import Journal
 from .lease import Lease
+from .moves import Moves
 from .processes import become_reaper, descendants, kill_all, orphans, reap
 from .redact import Redactor, secret_values
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
@@ -53,6 +54,7 @@ class Agent:
         self.apps = Apps(self)
         self.journal = Journal(config.spool / "journal")
         self._exchange = Exchange(config)
+        self._moves = Moves(config.address)
         self._redactor = Redactor([*secret_values(config.env), *config.secrets])
         # Of the pool's variables and secrets, as far as anybody here knows them.
         self._informed = asyncio.Event()
@@ -222,6 +224,7 @@ class Agent:
         if client is not None and client.follower is not None:
             client.follower.cancel()
         self._exchange.leave(connection)
+        self._moves.leave(connection)
         self._lock.lost(connection)
         for call in self._register.calls.values():
             if call.owner is connection:
@@ -374,6 +377,12 @@ class Agent:
     def _exchange_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
         self._exchange.take(connection, header)
 
+    def _offer_line(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._moves.offer(connection, header)
+
+    def _move(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._moves.go(connection)
+
     def _drop_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
         """Make room for other blobs; those that somebody may be about to use stay."""
         alone = not any(other.renews for each, other in self._clients.items() if each is not connection)
@@ -477,6 +486,8 @@ class Agent:
         "peers": _exchange_blobs,
         "pull": _exchange_blobs,
         "drop": _drop_blobs,
+        "line": _offer_line,
+        "move": _move,
         "lock": _want_lock,
         "unlock": _unlock,
         "form": _form,

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..wire import Decoder, Header, WireError, frame
+
+if TYPE_CHECKING:
+    from ..sealed import Sealed  # loads ssl, which an agent does only where it is used
 
 BUFFER = 1 << 18
 
@@ -22,7 +26,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = Decoder()
         # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
         self._buffer = memoryview(bytearray(BUFFER))
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | Sealed | None = None
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()
         self.open = False
@@ -42,8 +46,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received(self._buffer[:nbytes])
+
+    def received(self, data: memoryview) -> None:
         try:
-            for header, body in self._decoder.feed(self._buffer[:nbytes]):
+            for header, body in self._decoder.feed(data):
                 self._on_frame(self, header, body)
         except WireError as error:
             self.send({"t": "error", "message": str(error)})
@@ -67,6 +74,17 @@ class Connection(asyncio.BufferedProtocol):
         """Send a frame that is made already."""
         if self.open and self._transport is not None:
             self._transport.write(data)
+
+    def move(self, line: Sealed) -> None:
+        """Go on over another line; the last frame on the old one, either way, says that it is the last."""
+        old, self._transport = self._transport, line
+        if isinstance(old, asyncio.Transport):
+            old.write(frame({"t": "moved"}))
+            old.set_protocol(asyncio.Protocol())  # its end is not ours
+            old.close()
+        self._clear.set()
+        self._decoder = Decoder()
+        line.give(self)
 
     async def drain(self) -> None:
         await self._clear.wait()

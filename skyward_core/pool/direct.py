@@ -1,14 +1,17 @@
-"""The direct lines between the client and the nodes of a pool, for what is large; where there is none, SSH it is.
+"""The direct lines between the client and the nodes of a pool; where there is none, SSH it is.
 
-A node listens, for its peers and for us, once a client has brought certificates. The client goes there only if the
+A node listens once a client has brought certificates: a process of its own, for its peers and for us, where something
+is large; and the agent, for one client alone, which then makes its calls that way. The client goes there only if the
 address is the one that its SSH connection goes to: then it is the same machine, with nothing between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import ssl
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ LARGE = 1 << 20  # bytes below which the existing connection is as good
 # as much time as these do.
 FIRST = 8 << 20
 THREADS = 8
+MOVES = 3  # lines for calls that a node gets; what breaks more often than that is no better than SSH
 
 Place = tuple[str, int]
 OnTrouble = Callable[[Link, str], None]
@@ -40,6 +44,13 @@ class _Node:
     place: asyncio.Task[Place | None] | None = None
     usable: bool = True
     fetched: int = 0
+    moved: bool = False  # its calls take a line of their own, or are about to
+
+
+def _room_for(lines: int) -> bool:
+    """Whether that many more connections leave a script most of the files that it may open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 
 
 class Direct:
@@ -57,6 +68,44 @@ class Direct:
         self._authority: Authority | None = None
         self._papers: ssl.SSLContext | None = None  # our own
         self._threads: ThreadPoolExecutor | None = None
+        self._runs = 0
+        self._moves: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run_ended(self, links: Sequence[Link]) -> None:
+        """Have calls take lines of their own, now that it is likely that there will be more of them.
+
+        Setting one up takes as much time as some hundred calls save, and 4 MB of the agent's memory: a script that
+        trains once, and ends, is better off without.
+        """
+        self._runs += 1
+        if self._runs < 2 or not _room_for(len(links)):
+            return
+        for link in links:
+            node = self._node(link)
+            if not node.moved and node.usable and self._goes_there(link) and self._moves[link.node] < MOVES:
+                node.moved = True
+                task = asyncio.ensure_future(self._move(link))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _move(self, link: Link) -> None:
+        from ..transport import line
+        from ..transport.bulk import Node
+        from ..transport.pki import node_name
+
+        name = node_name(link.node)
+        try:
+            answer, _ = await link.ask({"t": "line"} | self._signer().issue(name).to_json())
+            if error := answer.get("error"):
+                raise LineError(error)
+            place = (link.welcome["address"], int(answer["port"]))
+            made = await line.connect(Node(place, name), self._own())
+        except OSError as error:
+            self._give_up(link, error)
+        else:
+            self._moves[link.node] += 1
+            link.move(made)
 
     async def place(self, link: Link) -> Place | None:
         """Where a node listens; asked once per connection."""
@@ -86,6 +135,8 @@ class Direct:
         return await self._transfer(link, lambda transfer: transfer.get(name, target))
 
     def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -97,7 +148,7 @@ class Direct:
 
     async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
         node = self._node(link)
-        if not (link.up and node.usable and link.transport.direct == link.welcome.get("address")):
+        if not (node.usable and self._goes_there(link)):
             return False
         place = await self.place(link)
         if place is None:
@@ -106,22 +157,26 @@ class Direct:
         from ..transport import bulk
         from ..transport.pki import node_name
 
-        if self._papers is None:
-            self._papers = context(ssl.PROTOCOL_TLS_CLIENT, self._signer().issue(CLIENT).to_json())
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
-        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._papers)
+        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._own())
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, work, transfer)
         except LineError as error:
-            told, node.usable = not node.usable, False
-            if link.up and not told:  # else what is amiss is the link, and is known
-                where = f"{place[0]} port {place[1]}"
-                self._trouble(link, f"large files go through SSH: no direct line to {where} ({error})")
+            self._give_up(link, error)
             return False
         finally:
             transfer.stop()
         return True
+
+    def _give_up(self, link: Link, error: OSError) -> None:
+        node = self._node(link)
+        told, node.usable = not node.usable, False
+        if link.up and not told:  # else what is amiss is the link, and is known
+            address = link.welcome["address"]
+            self._trouble(
+                link, f"calls and large files go through SSH: no direct line to {address} ({error})"
+            )
 
     async def _listen(self, link: Link) -> Place | None:
         from ..transport.pki import node_name
@@ -135,6 +190,16 @@ class Direct:
             self._trouble(link, f"nobody can bring it large files directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])
+
+    @staticmethod
+    def _goes_there(link: Link) -> bool:
+        """Whether the link is up and its connection ends at the node's own address."""
+        return link.up and link.transport.direct == link.welcome.get("address")
+
+    def _own(self) -> ssl.SSLContext:
+        if self._papers is None:
+            self._papers = context(ssl.PROTOCOL_TLS_CLIENT, self._signer().issue(CLIENT).to_json())
+        return self._papers
 
     def _signer(self) -> Authority:
         if self._authority is None:

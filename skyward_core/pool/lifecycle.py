@@ -516,6 +516,8 @@ class Pool:
         """A run of ours is over."""
         self.runs.pop(run.id, None)
         self._blobs.release(run.id)
+        if not self.alone:  # standalone nodes listen nowhere
+            self._direct.run_ended(self.links)
         self.records.ended(run.id, run.state, time.time(), run.root_cause)
         self.emit(ev.RunEnded(pool=self.name, run=run.id, state=run.state, root_cause=run.root_cause))
 

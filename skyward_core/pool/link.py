@@ -10,11 +10,15 @@ import asyncio
 import random
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import PoolError
 from ..transport.base import Pipe, Transport
 from ..wire import VERSION, Decoder, Header, WireError, frame
+
+if TYPE_CHECKING:
+    from ..sealed import Sealed
+    from ..transport.line import LinePipe
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
@@ -56,6 +60,7 @@ class Link:
         self.silent = False  # connected, but no answer
         self.gone = False  # the node was found to be gone; nobody tries again
         self.finished = False  # the agent said goodbye
+        self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
         self.broken = ""
         self.welcome: Header = {}
@@ -65,6 +70,7 @@ class Link:
         self._observer = observer
         self._logs_from = logs_from or {}
         self._pipe: Pipe | None = None
+        self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
         self._decoder = Decoder()
         self._calls: dict[Key, bytes] = {}
         self._claims: set[str] = set()
@@ -90,9 +96,11 @@ class Link:
         """
         self._decoder = Decoder()
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
+        self.direct = False
         # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
         self._pipe = await self.transport.open(
-            self._data, lambda error: self._lost(error) if self._welcomed is welcomed else None
+            self._data,
+            lambda error: self._lost(error) if self._welcomed is welcomed and not self.direct else None,
         )
         self._write({"t": "hello", "watch": True, "observer": self._observer})
         try:
@@ -116,6 +124,31 @@ class Link:
             self._write({"t": "claim", "run": run})
         self._send_acks()
         self._listener.on_link(self, True, "")
+
+    def move(self, line: Sealed) -> None:
+        """Go on over a line of our own to the same agent; what is on its way is not overtaken."""
+        from ..transport.line import LinePipe  # who has a line has loaded that
+
+        welcomed = self._welcomed
+        pipe = LinePipe(
+            line, self._data, lambda error: self._lost(error) if self._welcomed is welcomed else None
+        )
+        if not self.up or self._pipe is None:
+            pipe.close()
+            return
+        self._write({"t": "move"})
+        self._moving = (self._pipe, pipe)
+        self._pipe = pipe
+
+    def _moved(self) -> None:
+        """The old pipe has brought its last."""
+        if self._moving is not None:
+            left, pipe = self._moving
+            self._moving = None
+            self.direct = True
+            left.close()
+            self._decoder = Decoder()
+            pipe.start()
 
     def _data(self, data: bytes | memoryview) -> None:
         self._heard_at = self.loop.time()
@@ -179,6 +212,9 @@ class Link:
                     waiting.set_result((header, body))
                 if waiting is not None or header["t"] != "pong":
                     return
+            case "moved":
+                self._moved()
+                return
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
@@ -214,6 +250,10 @@ class Link:
 
     def _lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
+        if self._moving is not None:
+            for pipe in self._moving:
+                pipe.close()
+            self._moving = None
         failure = ConnectionError(
             f"the connection to node {self.node} was lost" + (f": {error}" if error else "")
         )
@@ -260,8 +300,9 @@ class Link:
         for task in (self._retry, self._watcher):
             if task is not None:
                 task.cancel()
-        if self._pipe is not None:
-            self._pipe.close()
+        for pipe in (self._pipe, *(self._moving or ())):
+            if pipe is not None:
+                pipe.close()
         await self.transport.close()
 
     # -- requests ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import PoolError, UsageError
+from ..watched import watch
 from . import hostkeys
 from .lib import asyncssh
 
@@ -22,11 +23,8 @@ SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
 )
 LOGIN_TIMEOUT = 60.0
-# The kernel watches the connection: what it sends must be acknowledged within this time, idle or not, however
-# much is queued. The loss of a host is to be known within five seconds, with a look from another host; a link
-# that is called dead too soon costs a reconnect and nothing else. SSH's own keepalive, which has to queue behind
-# data, watches the part behind a jump host.
-SILENCE = 2.5
+# SSH's own keepalive, which has to queue behind data, watches the part behind a jump host, where nothing can
+# :func:`~skyward_core.watched.watch` the connection.
 KEEPALIVE_INTERVAL = 4.0
 KEEPALIVE_COUNT = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
@@ -164,10 +162,7 @@ class Link(asyncssh.SSHClient):
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return  # behind a jump host, or a proxy command
-        limits = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
-        for name, value in (limits | {"TCP_USER_TIMEOUT": int(SILENCE * 1000)}).items():
-            if hasattr(socket, name):  # Linux has all of them, other systems some
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        watch(sock)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """asyncssh's question about a key that is not among the trusted ones."""

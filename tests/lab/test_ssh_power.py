@@ -17,7 +17,7 @@ from skyward_core.events import Event, NodePhase
 from skyward_core.session import Session
 
 from . import Lab
-from .pools import DEADLINE, allowed, nothing_runs, pool, ssh, until
+from .pools import DEADLINE, allowed, nothing_runs, on_lines, pool, rank, ssh, until
 
 LOST = 2
 
@@ -46,6 +46,9 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab) -> None:
     with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
         view = compute.pool.view
         compute.pool.subscribe(note, None)
+        for _ in range(2):
+            assert rank() @ compute == [0, 1, 2, 3]
+        on_lines(compute)
         running = beside.submit(lambda: reduce_for_ever() @ compute)
         until(lambda: all(view.logs.rank(rank).end for rank in range(4)), "the first collective of all")
         lab.hosts[LOST].power_off()

@@ -1,0 +1,63 @@
+"""A line of our own to an agent, beside SSH: fewer steps for each call (see :mod:`skyward_core.agent.moves`)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from ..sealed import Sealed
+from ..tls import LineError
+from .base import OnData, OnLost
+from .bulk import CONNECT_TIMEOUT, Node
+
+
+async def connect(node: Node, papers: ssl.SSLContext) -> Sealed:
+    """Connect to an agent that expects us.
+
+    Raises:
+        LineError: there is no way, or it is somebody else.
+    """
+    loop = asyncio.get_running_loop()
+    line: Sealed | None = None
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            _, line = await loop.create_connection(
+                lambda: Sealed(papers, node.name, server=False), *node.place
+            )
+            await line.ready
+    except BaseException as error:
+        if line is not None:
+            line.close()
+        if isinstance(error, OSError) and not isinstance(error, LineError):
+            raise LineError(str(error) or "no answer") from error
+        raise
+    return line
+
+
+class LinePipe:
+    """See :class:`.base.Pipe`; it can be written to before :meth:`start` lets bytes come."""
+
+    def __init__(self, line: Sealed, on_data: OnData, on_lost: OnLost) -> None:
+        self._line = line
+        self._on_lost = on_lost
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.received = on_data
+        self.write = line.write
+        self.close = line.close
+
+    def start(self) -> None:
+        self._line.give(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._writable.set()
+        self._on_lost(exc)
+
+    async def drain(self) -> None:
+        await self._writable.wait()
