@@ -227,6 +227,26 @@ class Session:
 
         return submit(work())
 
+    def outlives_us(self, pool: str, run: str) -> Future[bool]:
+        """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""
+
+        async def work() -> bool:
+            ours = self._find(pool).runs.get(run)
+            return ours is None or ours.sent
+
+        return submit(work())
+
+    def leave(self, name: str) -> Future[None]:
+        """Leave a pool as it is; runs of ours that no node has got are cancelled, and all others go on."""
+
+        async def work() -> None:
+            pool = self._find(name)
+            del self._pools[pool.row.token]
+            if pool.view.is_live:
+                await pool.detach()
+
+        return submit(work())
+
     def detach(self) -> None:
         """Leave all pools as they are, and close the ledger."""
 

@@ -81,7 +81,7 @@ class Run:
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
-        self._sent = False  # a node may know of it
+        self.sent = False  # a node may know of it
         self._stale: set[int] = set()
         self._begun = False
         self._stopping = False
@@ -137,7 +137,7 @@ class Run:
 
     def claim_from(self, links: Sequence[Link]) -> None:
         """Expect the calls of a run that another client dispatched."""
-        self._sent = True
+        self.sent = True
         if self.kind == "broadcast":
             self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
         elif len(links) == 1:
@@ -162,7 +162,7 @@ class Run:
             header["alone"] = True
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
-        self._sent = True
+        self.sent = True
         if link.gone:
             self.pool.lost_call(self, index)
         else:
@@ -254,7 +254,7 @@ class Run:
         if self.state != "running" or self.cancelled:
             return
         self.cancelled = why
-        if self._sent:
+        if self.sent:
             self._stop("cancel")
         else:  # no node has got any of it
             self._stopping = True
@@ -263,7 +263,7 @@ class Run:
 
     def leave(self) -> None:
         """The client leaves the pool. What no node has got is cancelled; the rest goes on, for whoever claims it."""
-        if not self._sent:
+        if not self.sent:
             self.cancel("its client left the pool before it was started; it was sent to no node")
         elif self.state == "running":
             self.state = "left"
@@ -315,7 +315,7 @@ class Run:
             self.outcomes.clear()
             self._arrived.clear()
             self._stale.clear()
-            self._stopping = self._sent = False
+            self._stopping = self.sent = False
             for link in self.pool.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
             self.pool.spawn(self.pool.launch.start_gang(self))

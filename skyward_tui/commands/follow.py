@@ -118,11 +118,18 @@ class Follower:
             self._show(self._inbox.get())
         self._say(self._printer.finish)
 
-    def ask(self, run: str) -> Choice:
-        """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down"."""
+    def ask(self, run: str, *, outlives_us: bool) -> Choice:
+        """Ask the person at the terminal what becomes of a run; a second ctrl-c answers "down".
+
+        Args:
+            outlives_us: whether it goes on when we leave.
+        """
         self._say(self._printer.flush)
+        state, detaching = "goes on meanwhile", "and leave it running"
+        if not outlives_us:
+            state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
         sys.stderr.write(
-            f"\n{run} goes on meanwhile. [d]etach and leave it running (default), "
+            f"\n{run} {state}. [d]etach {detaching} (default), "
             "[c]ancel it and keep the pool, [t]ear the pool down? "
         )
         sys.stderr.flush()

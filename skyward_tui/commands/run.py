@@ -193,7 +193,7 @@ class _Job:
         if detach:
             # Until its ranks have begun, the run needs us.
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
-            self._tell_way_back(run)
+            self._part(run)
             return exits.OK
         ended = self.session.wait(self.pool, run.id)
         try:
@@ -201,10 +201,11 @@ class _Job:
         except Interrupted as interruption:
             choice = self.off_terminal
             if interruption.number == SIGINT and self.console.is_terminal:
-                choice = self.follower.ask(f"run {run.id}")
+                outlives_us = self.follower.wait(self.session.outlives_us(self.pool, run.id), heed=False)
+                choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
                 self.leave = choice != "down"  # whoever answers has said what becomes of the pool
             if choice == "detach":
-                self._tell_way_back(run)
+                self._part(run)
             else:
                 self._cancel(run, ended)
             return exits.INTERRUPTED
@@ -245,11 +246,18 @@ class _Job:
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))
             self.console.note(f"last numbers of rank {ranks[0]}{more}: {last}")
 
-    def _tell_way_back(self, run: RunView) -> None:
-        self.console.note(
-            f"run {run.id} goes on; watch it with: skyward-tui attach {self.pool}\n"
-            f"its results: skyward-tui results {run.id}; the pool's end: skyward-tui down {self.pool}"
-        )
+    def _part(self, run: RunView) -> None:
+        """Leave the pool as it is, and tell what became of the run."""
+        was_over = run.state != "running"
+        self.follower.wait(self.session.leave(self.pool), heed=False)
+        results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
+        if run.state == "running":
+            said = f"goes on; watch it with: skyward-tui attach {self.pool}\nits results: {results}; {end}"
+        elif was_over:
+            said = f"has ended ({run.state}); its results: {results}\n{end}"
+        else:
+            said = f"is cancelled: no node had got any of it\n{end}"
+        self.console.note(f"run {run.id} {said}")
 
 
 def exit_status(run: RunView) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,11 @@ REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
+
+
+@sky.function
+def forever() -> None:
+    threading.Event().wait()
 
 
 @sky.function
@@ -206,6 +212,27 @@ def test_a_run_that_waits_can_be_cancelled(home: Path, monkeypatch: pytest.Monke
             session.cancel(compute.name, run.id).result(30)
             session.wait(compute.name, run.id).result(30)
             assert run.state == "cancelled"
+        finally:
+            session.detach()
+
+
+def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Provider(monkeypatch)
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        session = Session()
+        try:
+            session.attach(compute.name).result(30)
+            there = session.launch(compute.name, make_task(forever()), one=True).result(30)
+            wait_until(lambda: there.tasks.get(0) is not None)
+            assert session.outlives_us(compute.name, there.id).result(30)
+            lose(compute, 1 - there.tasks[0].node)
+            wait_until(lambda: session.view(compute.name).nodes[1 - there.tasks[0].node].retry_at is not None)
+            waits = session.launch(compute.name, make_task(rank())).result(30)
+            assert not session.outlives_us(compute.name, waits.id).result(30)
+            session.leave(compute.name).result(30)
+            assert (there.state, waits.state) == ("running", "cancelled")
+            states = {run: Ledger().run(run).state for run in (there.id, waits.id)}
+            assert states == {there.id: "running", waits.id: "cancelled"}
         finally:
             session.detach()
 

@@ -155,7 +155,7 @@ def done(value: Any) -> Future[Any]:
 class Session:
     """Pool "p" with a run that ends as given; a running one ends when cancelled, a pool created as None never.
 
-    ``signals``: those that reach this process at a call.
+    ``signals``: those that reach this process at a call; ``waits``: no node has got the run.
     """
 
     def __init__(
@@ -164,7 +164,9 @@ class Session:
         receipt: Any = None,
         created: Any = "up",
         signals: dict[str, signal.Signals] | None = None,
+        waits: bool = False,
     ) -> None:
+        self.waits = waits
         self.run, self.receipt, self.created, self.signals = run, receipt, created, signals or {}
         self.calls: list[str] = []
         self.view = PoolView("p", state="up")
@@ -208,6 +210,15 @@ class Session:
         self._called("down")
         return done(self.receipt)
 
+    def outlives_us(self, pool: str, run: str) -> Future[bool]:
+        return done(not self.waits)
+
+    def leave(self, pool: str) -> Future[None]:
+        self._called("leave")
+        if self.waits and self.run is not None:
+            self.run.state = "cancelled"
+        return done(None)
+
     def detach(self) -> None:
         self._called("detach")
 
@@ -218,10 +229,17 @@ TASK = Task("train", Blob("", 0, b""), Blob("", 0, b""))
 SPEC = PoolSpec(name="p", provider=Local())
 
 
-def execute(session: Any, *, keep: bool = False, ours: bool = True) -> int:
-    job = _Job(session, Console(as_json=True), "p", ours=ours, keep=keep)
+def execute(
+    session: Any,
+    *,
+    keep: bool = False,
+    ours: bool = True,
+    detach: bool = False,
+    console: Console | None = None,
+) -> int:
+    job = _Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
-        return job.execute(SPEC if ours else None, TASK, one=False, detach=False)
+        return job.execute(SPEC if ours else None, TASK, one=False, detach=detach)
 
 
 def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,6 +287,42 @@ def test_two_signals_take_the_pool_down_though_it_was_to_be_kept(capfd: pytest.C
     session = Session(a_run(state="running"), GONE, signals={"wait": signal.SIGINT, "cancel": signal.SIGINT})
     assert execute(session, keep=True) == 130
     assert session.calls == ["create", "launch", "wait", "cancel", "down"]
+
+
+class Terminal(Console):
+    """Somebody sits there."""
+
+    is_terminal = True
+
+
+@pytest.mark.parametrize(
+    "waits, asked, told",
+    [
+        (False, "goes on meanwhile. [d]etach and leave it running", "run r1 goes on; watch it with"),
+        (
+            True,
+            "is on no node yet, and waits meanwhile. [d]etach though that cancels it",
+            "run r1 is cancelled: no",
+        ),
+    ],
+)
+def test_who_detaches_is_told_what_becomes_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], waits: bool, asked: str, told: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("d\n"))
+    session = Session(a_run(state="running"), signals={"wait": signal.SIGINT}, waits=waits)
+    assert execute(session, console=Terminal()) == 130
+    assert session.calls == ["create", "launch", "wait", "leave"], "the pool stays"
+    said = capfd.readouterr().err
+    assert asked in said and told in said
+    assert "the pool's end: skyward-tui down p" in said
+
+
+def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(returned(0, 1)))
+    assert execute(session, detach=True) == 0
+    assert session.calls == ["create", "launch", "leave"]
+    assert "run r1 has ended (done); its results: skyward-tui results r1" in capfd.readouterr().err
 
 
 def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str]) -> None:
