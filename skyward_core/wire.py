@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-VERSION = 1
+VERSION = 2  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
 

@@ -95,7 +95,7 @@ class Startup:
             results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
         failures = [error for error in results if isinstance(error, BaseException)]
         if failures and len(failures) == len(results):
-            raise PoolError(f"no node of pool {pool.name} answers: {failures[0]}") from failures[0]
+            raise PoolError(_no_answer(pool.name, failures[0])) from failures[0]
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
@@ -295,6 +295,15 @@ class Startup:
                 address=address,
             )
         )  # fmt: skip
+
+
+def _no_answer(pool: str, failure: BaseException) -> str:
+    if isinstance(failure, WireError):
+        return (
+            f"pool {pool} is of another release of this software: {failure}. "
+            f"Use it with the one that made it, or end it: skyward-tui down {pool}"
+        )
+    return f"no node of pool {pool} answers: {failure}"
 
 
 def whole_image(spec: PoolSpec) -> Image:
