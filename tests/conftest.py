@@ -7,7 +7,13 @@ from itertools import chain, zip_longest
 
 import pytest
 
+# A file is collected by every process of a run, so it imports heavy frameworks in its tests, not at its top.
 TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep our order: else pytest-xdist begins with the files that hold the most tests, which are the quick ones."""
+    config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

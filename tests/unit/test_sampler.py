@@ -1,7 +1,6 @@
 """sky.DistributedSampler draws what PyTorch's own draws, index by index."""
 
 import pytest
-from torch.utils.data import DataLoader, DistributedSampler, Sampler
 
 import skyward_core as sky
 from skyward_core.runtime.info import InstanceInfo, using
@@ -11,6 +10,8 @@ from skyward_core.runtime.info import InstanceInfo, using
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize(("length", "world_size"), [(10, 1), (10, 3), (12, 4), (2, 4), (101, 8)])
 def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
+    from torch.utils.data import DistributedSampler
+
     data = list(range(length))
     drawn = []
     for rank in range(world_size):
@@ -30,6 +31,8 @@ def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
 
 
 def test_off_a_pool_it_draws_everything():
+    from torch.utils.data import DataLoader, Sampler
+
     sampler = sky.DistributedSampler(range(5), shuffle=False)
     assert isinstance(sampler, Sampler)
     assert list(sampler) == [0, 1, 2, 3, 4]
