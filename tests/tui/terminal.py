@@ -38,6 +38,13 @@ class Terminal:
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self.screen.display)
 
+    def look(self, text: str) -> pyte.screens.Char:
+        """How the first letter of what the screen shows is painted."""
+        for row, line in enumerate(self.screen.display):
+            if text in line:
+                return self.screen.buffer[row][line.index(text)]
+        raise AssertionError(f"{text!r} is not there; the screen is\n{self.text}")
+
     def read(self, seconds: float = 0.1) -> bool:
         """Take what the app has painted; False when it has ended."""
         try:

@@ -47,7 +47,12 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.until("ctrl+c ends nothing here")
     terminal.press("X")
     terminal.until("to confirm")
-    terminal.press("shift+tab", "d", "d", "p", "enter")
+    focused = terminal.look("Cancel")
+    terminal.press("shift+tab")
+    terminal.until(
+        lambda _: terminal.look("Cancel") != focused
+    )  # a key that comes sooner is still the button's
+    terminal.press("d", "d", "p", "enter")
     terminal.until("created 4, verified gone 4, unaccounted 0")
     terminal.press("enter", "q")
     terminal.until("○ gone")
