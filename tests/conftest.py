@@ -3,6 +3,7 @@ that compute. So several processes end at about the same time."""
 
 from __future__ import annotations
 
+import compileall
 from itertools import chain, zip_longest
 
 import pytest
@@ -12,8 +13,12 @@ TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take tu
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep our order: else pytest-xdist begins with the files that hold the most tests, which are the quick ones."""
+    # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
     config.option.loadscopereorder = False
+    if not hasattr(config, "workerinput"):
+        # Once, as pip does where it installs: the processes that tests start would each compile what they import.
+        for package in ("skyward_core", "skyward_tui"):
+            compileall.compile_dir(config.rootpath / package, quiet=1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
