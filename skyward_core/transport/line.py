@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 
 from ..sealed import Sealed
@@ -29,7 +30,8 @@ async def connect(node: Node, papers: ssl.SSLContext) -> Sealed:
         if line is not None:
             line.close()
         if isinstance(error, OSError) and not isinstance(error, LineError):
-            raise LineError(str(error) or "no answer") from error
+            why = "no answer" if isinstance(error, TimeoutError) else os.strerror(error.errno or 0)
+            raise LineError(f"port {node.place[1]}: {why}") from error
         raise
     return line
 
