@@ -18,6 +18,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("HF_HOME", str(tmp_path_factory.mktemp("hf")))
     patch.setenv("HF_HUB_OFFLINE", "1")
     patch.delenv("HF_TOKEN", raising=False)
+    patch.setenv("OMP_NUM_THREADS", "1")  # many ranks share few cores: more threads only wait for each other
     yield
     patch.undo()
 
