@@ -48,6 +48,7 @@ class Launch:
             # the agents still know the run, and whoever comes next enters it.
             self._start(run)
         self._record(run)
+        pool.catch_up()
         if not whole and self._must_wait(run):
             run.hold()
             pool.spawn(self._start_when_whole(run))

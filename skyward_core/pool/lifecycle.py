@@ -41,7 +41,7 @@ from .spread import Spread
 from .startup import Startup, whole_image
 from .teardown import GOODBYE, tear_down
 
-A_MOMENT = 0.001  # seconds
+A_MOMENT = 0.003  # seconds; longer than a small call takes
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
 REVIVE_WINDOW = 60.0
@@ -552,7 +552,7 @@ class Pool:
     def later(self, work: Callable[..., None], *args: Any) -> None:
         """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.
 
-        A run's calls are on their way then, and its bookkeeping costs no time that anybody sees.
+        Then it is done while that one's calls are on their way, and costs no time that anybody sees.
         """
         self._later.append((work, args))
         if self._later_timer is None:
@@ -560,7 +560,9 @@ class Pool:
 
     def catch_up(self) -> None:
         """Do now what was left for later."""
-        self._later_timer = None
+        if self._later_timer is not None:
+            self._later_timer.cancel()
+            self._later_timer = None
         while self._later:
             work, args = self._later.popleft()
             work(*args)

@@ -336,15 +336,16 @@ class Run:
             self.state = "cancelled"
         else:
             self.state = "failed"
-        self._tell()
         self.pool.later(self._wind_up)
+        self._tell()
 
     def _tell(self) -> None:
         """Whoever waits here need not wait any longer."""
+        self.arrivals.put(("end",))
+        # Last: a thread that wakes up while this one has more to do has to wait once more, for the interpreter.
         # A caller may have cancelled the future; the run is over all the same.
         if not self.future.done():
             self.future.set_result(self)
-        self.arrivals.put(("end",))
 
     def _book(self, outcome: Outcome) -> None:
         self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
