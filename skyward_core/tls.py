@@ -157,9 +157,21 @@ class Line:
         buffer = memoryview(bytearray(min(PIECE, count)))
         while count:
             piece = buffer[: min(PIECE, count)]
-            self._fill(piece)
+            self.fill(piece)
             count -= len(piece)
             yield piece
+
+    def fill(self, piece: memoryview) -> None:
+        """Put the next bytes where there is room for them."""
+        read = self._tls.read
+        while piece:  # once per record, so without the detour of _do
+            try:
+                count = read(len(piece), piece)
+            except ssl.SSLError:
+                count = self._do(partial(read, len(piece), piece))
+            if not count:
+                raise LineError("it hung up")
+            piece = piece[int(count) :]
 
     def send(self, file: int, at: int, there: Growing) -> None:
         """Send an open file from an offset to its end, as it grows; it has its full length already.
@@ -185,19 +197,8 @@ class Line:
 
     def _exactly(self, count: int) -> bytes:
         data = bytearray(count)
-        self._fill(memoryview(data))
+        self.fill(memoryview(data))
         return bytes(data)
-
-    def _fill(self, piece: memoryview) -> None:
-        read = self._tls.read
-        while piece:  # once per record, so without the detour of _do
-            try:
-                count = read(len(piece), piece)
-            except ssl.SSLError:
-                count = self._do(partial(read, len(piece), piece))
-            if not count:
-                raise LineError("it hung up")
-            piece = piece[int(count) :]
 
     def _do(self, step: Callable[[], T]) -> T:
         """Take a step of TLS, with as much from the socket as that needs."""

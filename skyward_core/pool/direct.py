@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..landing import Landing
 from ..tls import CLIENT, LineError, context
 from ..wire import Header
 from .link import Link
@@ -122,17 +123,17 @@ class Direct:
         """
         return await self._transfer(link, lambda transfer: transfer.put(path, name))
 
-    async def get(self, link: Link, name: str, target: Path, size: int) -> bool:
-        """Bring a result here, or what ``target`` has not got of it; says whether it is all here now.
+    async def get(self, link: Link, name: str, landing: Landing) -> bool:
+        """Bring a result here, or what has not landed of it; says whether it is all here now.
 
         Raises:
             OSError: it cannot be written.
         """
         node = self._node(link)
-        node.fetched += size
-        if size < LARGE or (node.place is None and node.fetched < FIRST):
+        node.fetched += landing.size
+        if landing.size < LARGE or (node.place is None and node.fetched < FIRST):
             return False
-        return await self._transfer(link, lambda transfer: transfer.get(name, target))
+        return await self._transfer(link, lambda transfer: transfer.get(name, landing))
 
     def close(self) -> None:
         for task in tuple(self._tasks):

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -17,6 +16,7 @@ from .. import events as ev
 from ..agent.redact import Redactor
 from ..archive import Archive, rank_of
 from ..errors import Cancelled, PoolError, PoolExistsError
+from ..landing import Landing
 from ..ledger import Ledger, PoolRow, Receipt
 from ..payload import NOTHING, Task
 from ..plugins.base import has_app
@@ -526,14 +526,12 @@ class Pool:
         name = header.get("file")
         value: Value = body
         if name is not None:
-            target = self.archive.results / f"{run.id}.{header['i']}.{header['seq']}.item"
-            asyncio.run_coroutine_threadsafe(
-                self.fetch(link, name, target, header["size"]), link.loop
-            ).result()
-            value = target
+            path = self.archive.results / f"{run.id}.{header['i']}.{header['seq']}.item"
+            value = Landing(path, header["size"], in_place=True)
+            asyncio.run_coroutine_threadsafe(self.fetch(link, name, value), link.loop).result()
         return load(value)
 
-    async def fetch(self, link: Link, name: str, target: Path, size: int) -> None:
+    async def fetch(self, link: Link, name: str, landing: Landing) -> None:
         """Bring a file of a node's spool here, by the best way there is.
 
         Raises:
@@ -541,8 +539,8 @@ class Pool:
             ConnectionError: the link is down; what has come is kept for the next attempt.
         """
         # Standalone nodes listen nowhere.
-        if self.alone or not await self._direct.get(link, name, target, size):
-            await link.fetch(name, target, size)
+        if self.alone or not await self._direct.get(link, name, landing):
+            await link.fetch(name, landing)
 
     def pay(self, run: Run, link: Link, header: Header) -> None:
         """A reader took a value: the generator may make another. Called in the reader's thread."""

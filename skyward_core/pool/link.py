@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ..errors import PoolError
+from ..landing import Landing
 from ..transport.base import Pipe, Transport
 from ..wire import VERSION, Decoder, Header, WireError, frame
 
@@ -360,19 +360,18 @@ class Link:
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
 
-    async def fetch(self, name: str, target: Path, size: int) -> None:
+    async def fetch(self, name: str, landing: Landing) -> None:
         """Bring a file of the agent's spool here.
 
         Raises:
             OSError: it is not there, or cannot be written here.
             ConnectionError: the link went down; what has come is kept for the next attempt.
         """
-        if await self.transport.fetch(name, target, 0, size):
+        if await self.transport.fetch(name, landing.path, 0, landing.size):
             return
-        at = target.stat().st_size if target.exists() else 0
         self._next_id += 1
-        download = self._files[self._next_id] = _Download(target, at)
-        if not self.send({"t": "fetch", "id": self._next_id, "f": name, "at": at}):
+        download = self._files[self._next_id] = _Download(landing)
+        if not self.send({"t": "fetch", "id": self._next_id, "f": name, "at": landing.at}):
             del self._files[self._next_id]
             raise ConnectionError(f"the link to node {self.node} is down")
         await download.done
@@ -402,20 +401,19 @@ def is_news(header: Header, body: bytes) -> bool:
 class _Download:
     """A file on its way here."""
 
-    def __init__(self, target: Path, at: int) -> None:
+    def __init__(self, landing: Landing) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._file: Any = open(target, "r+b" if at else "wb")  # noqa: SIM115  closed when done
-        self._file.seek(at)
+        self._landing = landing
 
     def take(self, header: Header, body: bytes) -> bool:
         if header.get("error"):
             self.fail(OSError(header["error"]))
             return True
         try:
-            self._file.write(body)
+            self._landing.write(body)
             if not header["last"]:
                 return False
-            self._file.close()
+            self._landing.close()
         except OSError as error:
             self.fail(error)
             return True
@@ -424,6 +422,6 @@ class _Download:
         return True
 
     def fail(self, error: Exception) -> None:
-        self._file.close()
+        self._landing.close()
         if not self.done.done():
             self.done.set_exception(error)

@@ -8,11 +8,11 @@ import queue
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
 from ..errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
+from ..landing import Landing
 from ..outcome import ErrorInfo, Outcome, RootCause, Summary
 from ..payload import Task
 from ..wire import INLINE, Header
@@ -26,7 +26,7 @@ SETTLE = 0.25  # seconds in which the real failure may still follow what looks l
 AHEAD = 64  # tasks in flight per node while they are quick
 QUICK = 0.02  # seconds of a task below which it is quick
 
-Value = bytes | Path
+Value = bytes | Landing
 
 
 class Ending(Future["Run"]):
@@ -208,22 +208,24 @@ class Run:
             self.pool.spawn(self._fetch(link, outcome, name, header["size"]))
 
     async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
-        target = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
+        awaited = isinstance(self.future, Ending) and outcome.kind == "returned"
+        path = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
+        landing = Landing(path, size, in_place=awaited)
         try:
             while True:
                 try:
-                    await self.pool.fetch(link, name, target, size)
+                    await self.pool.fetch(link, name, landing)
                     break
                 except ConnectionError as error:
                     if link.gone:
                         raise OSError(str(error)) from error
                     await asyncio.sleep(0.1)  # the link is on its way up again
-            self.values[outcome.index] = target
-            if isinstance(self.future, Ending) and outcome.kind == "returned":
+            self.values[outcome.index] = landing
+            if isinstance(self.future, Ending) and awaited:
                 self.future.land(self, outcome.index)
         except OSError as error:
             info = ErrorInfo(
-                "OSError", f"its result of {size:,} bytes could not be fetched to {target}: {error}"
+                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {error}"
             )
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
@@ -483,10 +485,5 @@ def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
 
 
 def load(value: Value) -> Any:
-    """Unpickle what a rank sent; a file is read once and removed."""
-    if isinstance(value, bytes):
-        return pickle.loads(value)
-    with open(value, "rb") as source:
-        loaded = pickle.load(source)
-    value.unlink(missing_ok=True)
-    return loaded
+    """Unpickle what a rank sent; what has landed is read once and removed."""
+    return pickle.loads(value) if isinstance(value, bytes) else value.load()

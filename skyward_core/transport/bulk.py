@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..landing import Landing
 from ..tls import Line, LineError, Whole
 
 CONNECT_TIMEOUT = 2.0  # seconds; there is another way
@@ -51,20 +52,20 @@ class Transfer:
             line.send(file.fileno(), 0, whole)
             line.hear()
 
-    def get(self, name: str, target: Path) -> None:
+    def get(self, name: str, landing: Landing) -> None:
         """Bring a result here; goes on where an earlier attempt, of whatever kind, stopped.
 
         Raises:
             LineError: the way there is no good; what has come is kept.
             OSError: the node has not got it, or it cannot be written here.
         """
-        with self._connected() as line, open(target, "ab", buffering=0) as file:
-            at = file.tell()
-            size = line.ask({"t": "result", "name": name, "at": at})["size"]
-            for piece in line.pieces(max(0, size - at)):
-                rest = piece
-                while rest:
-                    rest = rest[file.write(rest) :]
+        with self._connected() as line, closing(landing):
+            size = line.ask({"t": "result", "name": name, "at": landing.at})["size"]
+            if size != landing.size:
+                raise LineError(f"it has {size:,} bytes of {landing.size:,}")
+            while room := landing.room():
+                line.fill(room)
+                landing.filled(len(room))
 
     @contextmanager
     def _connected(self) -> Iterator[Line]:

@@ -13,6 +13,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.events import Event, NodeLink
+from skyward_core.landing import Landing
 from skyward_core.pool.link import Link
 from skyward_core.transport.ssh import SSHTransport
 from skyward_tui.widgets.rank_state import link_note
@@ -67,6 +68,11 @@ def listeners(lab: Lab) -> list[set[str]]:
     return [listens(host) - {"127.0.0.1"} for host in lab.hosts]
 
 
+def received(lab: Lab) -> int:
+    """Bytes that came over the client's cable."""
+    return int(Path(f"/sys/class/net/{lab.client.cable.end}/statistics/rx_bytes").read_text())
+
+
 class Ways:
     """Which large files went through SSH after all: ``up`` arguments, ``down`` results."""
 
@@ -79,9 +85,9 @@ class Ways:
             self.up.append(name)
             await put(transport, source, name)
 
-        async def noted_fetch(link: Link, name: str, target: Path, size: int) -> None:
+        async def noted_fetch(link: Link, name: str, landing: Landing) -> None:
             self.down.append(name)
-            await fetch(link, name, target, size)
+            await fetch(link, name, landing)
 
         monkeypatch.setattr(SSHTransport, "put", noted_put)
         monkeypatch.setattr(Link, "fetch", noted_fetch)
@@ -153,18 +159,18 @@ def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(lab: Lab, 
 def test_results_go_on_where_a_pulled_cable_stopped_them(lab: Lab) -> None:
     with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
         noise(SIZE) @ compute  # so that the hosts listen
-        nodes, results = compute.pool.view.nodes, compute.pool.archive.results
+        nodes, before = compute.pool.view.nodes, received(lab)
         try:
             lab.client.limit_rate(100)
             running = beside.submit(lambda: noise(SIZE) @ compute)
-            until(lambda: sum(path.stat().st_size for path in results.iterdir()) > SIZE, "a part of it")
+            until(lambda: received(lab) - before > 2 * SIZE, "a part of it")
             lab.client.unplug()
             until(lambda: all("link down since" in link_note(node) for node in nodes), "the loss to be shown")
-            part = sum(path.stat().st_size for path in results.iterdir())
-            assert SIZE < part < 4 * SIZE
+            assert received(lab) - before < 4 * SIZE
         finally:
             lab.client.plug()
         assert running.result(DEADLINE) == expected(SIZE)
+        assert received(lab) - before < 5 * SIZE  # nothing from its beginning again
 
 
 def test_an_argument_comes_whole_after_a_pulled_cable(lab: Lab) -> None:

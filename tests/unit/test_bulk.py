@@ -15,6 +15,7 @@ import pytest
 
 from skyward_core.agent.peers import Peers
 from skyward_core.content import name_of
+from skyward_core.landing import Landing
 from skyward_core.tls import CLIENT, Line, LineError, Refused, context
 from skyward_core.transport.bulk import Node, Transfer
 from skyward_core.transport.pki import Authority, node_name
@@ -98,8 +99,16 @@ def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
     target = tmp_path / "target"
     if there:
         target.write_bytes(b"-" * there)
-    Transfer(hosts[0].node, ours).get(RESULT, target)
+    Transfer(hosts[0].node, ours).get(RESULT, Landing(target, len(DATA)))
     assert target.read_bytes() == b"-" * there + DATA[there:]
+
+
+def test_a_result_of_another_size_is_not_taken(
+    hosts: list[Host], ours: ssl.SSLContext, tmp_path: Path
+) -> None:
+    with pytest.raises(LineError, match="it has 3,000,001 bytes of 3,000,000"):
+        Transfer(hosts[0].node, ours).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
+    assert not (tmp_path / "target").exists()
 
 
 def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: Authority) -> None:
@@ -160,7 +169,7 @@ def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
     with pytest.raises(LineError, match="refused"):
-        Transfer(Node(place, node_name(0)), ours).get(RESULT, tmp_path / "target")
+        Transfer(Node(place, node_name(0)), ours).get(RESULT, Landing(tmp_path / "target", len(DATA)))
     assert not (tmp_path / "target").exists()
 
 
@@ -227,7 +236,7 @@ def test_a_transfer_ends_when_it_is_told_to(
     theirs = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as beside:
         transfer = Transfer(Node(listener.getsockname(), node_name(0)), ours)
-        getting = beside.submit(transfer.get, RESULT, tmp_path / "target")
+        getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(DATA)))
         with Line(listener.accept()[0], theirs, server=True) as line:
             assert line.hear() == {"t": "result", "name": RESULT, "at": 0}
             transfer.stop()

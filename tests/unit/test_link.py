@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.errors import HostKeyError
+from skyward_core.landing import Landing
 from skyward_core.pool import link as module
 from skyward_core.pool.link import Link
 from skyward_core.wire import VERSION, Decoder, Header, WireError, frame
@@ -308,10 +309,10 @@ async def test_a_node_that_is_gone_is_not_tried_again(link: Link) -> None:
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-async def fetching(link: Link, target: Path, name: str = "x.result") -> tuple[asyncio.Task[None], Header]:
+async def fetching(link: Link, landing: Landing) -> tuple[asyncio.Task[None], Header]:
     transport, _ = parts(link)
     transport.pipe.sent.clear()
-    task = asyncio.create_task(link.fetch(name, target, 10))
+    task = asyncio.create_task(link.fetch("x.result", landing))
     await until(lambda: bool(transport.pipe.sent))
     return task, transport.pipe.sent[0][0]
 
@@ -322,25 +323,25 @@ def data(request: Header, at: int, last: bool = False, **more: Any) -> Header:
 
 async def test_a_file_comes_in_pieces_and_goes_on_after_a_drop(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
-    target = tmp_path / "x"
-    task, request = await fetching(link, target)
+    landing = Landing(tmp_path / "x", 10)
+    task, request = await fetching(link, landing)
     assert (request["t"], request["f"], request["at"]) == ("fetch", "x.result", 0)
     transport.pipe.say(data(request, 0), b"01234")
     transport.pipe.on_lost(None)
     with pytest.raises(ConnectionError):
         await task
     await until(lambda: link.up)
-    task, request = await fetching(link, target)
+    task, request = await fetching(link, landing)
     assert request["at"] == 5, "what has come is kept"
     transport.pipe.say(data(request, 5), b"56789")
     transport.pipe.say(data(request, 10, last=True))
     await task
-    assert target.read_bytes() == b"0123456789"
+    assert landing.path.read_bytes() == b"0123456789"
 
 
 async def test_a_file_that_is_not_there_is_an_error(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
-    task, request = await fetching(link, tmp_path / "x")
+    task, request = await fetching(link, Landing(tmp_path / "x", 10))
     transport.pipe.say(data(request, 0, last=True, error="No such file"))
     with pytest.raises(OSError, match="No such file"):
         await task
@@ -351,7 +352,7 @@ async def test_a_shorter_way_is_taken(link: Link, tmp_path: Path) -> None:
     transport, _ = parts(link)
     transport.files = {"x.result"}
     transport.pipe.sent.clear()
-    await link.fetch("x.result", tmp_path / "x", 10)
+    await link.fetch("x.result", Landing(tmp_path / "x", 10))
     assert (tmp_path / "x").read_bytes() == b"the short way"
     assert transport.pipe.sent == []
 
