@@ -14,7 +14,8 @@ from .tls import LineError, holder
 from .watched import watch
 
 BUFFER = 1 << 20  # bytes unsent above which the taker is told to pause
-RAW = 1 << 17  # bytes taken from the socket at once
+RAW = 1 << 16  # bytes taken from the socket at once
+PIECE = 1 << 16  # bytes sealed at once: what OpenSSL has needed for them it keeps
 RECORD = 1 << 14
 
 
@@ -65,9 +66,11 @@ class Sealed(asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._tls.write(data)
+        rest = memoryview(data)
+        while rest and not self._transport.is_closing():
+            self._tls.write(rest[:PIECE])
             self._transport.write(self._out.read())
+            rest = rest[PIECE:]
 
     def close(self) -> None:
         """End it when all is sent."""

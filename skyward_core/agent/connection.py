@@ -84,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
             old.close()
         self._clear.set()
         self._decoder = Decoder()
+        self._buffer = memoryview(b"")  # the line has one
         line.give(self)
 
     async def drain(self) -> None:

@@ -223,9 +223,10 @@ class Run:
             self.values[outcome.index] = landing
             if isinstance(self.future, Ending) and awaited:
                 self.future.land(self, outcome.index)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
+            why = str(error) if isinstance(error, OSError) else repr(error)
             info = ErrorInfo(
-                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {error}"
+                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}"
             )
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
