@@ -7,6 +7,7 @@ A folder has at most one agent: whoever holds the lock on its ``agent.lock`` is 
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import sys
@@ -80,6 +81,8 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.dup2(errors, 2)
     os.chdir(config.cwd or folder)
     preload()
+    gc.freeze()  # what is here is here to stay
+    gc.enable()
     import asyncio
 
     from .agent import Agent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -202,6 +201,8 @@ class Agent:
         await asyncio.sleep(0)
         for path in (self.config.socket, self.config.worker_socket):
             Path(path).unlink(missing_ok=True)
+        import shutil  # it loads compressors, which no agent needs when it starts
+
         await asyncio.to_thread(shutil.rmtree, self.config.folder, True)
 
     def _reap(self) -> None:
@@ -571,7 +572,8 @@ class Agent:
 
     def _note_full_disk(self, header: Header) -> None:
         error = header.get("error") or {}
-        free = shutil.disk_usage(self.config.folder).free
+        space = os.statvfs(self.config.folder)
+        free = space.f_bavail * space.f_frsize
         if error.get("type", "").endswith("OSError") and free < FREE_SPACE:
             error["message"] += (
                 f" [the disk under node {self.config.node}'s spool is full: {self.config.folder}]"

@@ -15,7 +15,7 @@ RECORDS = 64  # runs remembered after they ended, for clients that come later
 Key = tuple[str, int]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """One rank's part of a run, or one task. ``owner``: the connection that gets the result."""
 
@@ -69,7 +69,7 @@ class Call:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class RunRecord:
     """What a client that comes later is told of a run: headers only, no values."""
 

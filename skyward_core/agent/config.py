@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+# What a dataclass is given is compiled when a node starts: no more of it than is used.
+@dataclass(frozen=True, eq=False, repr=False)
 class AgentConfig:
     """One node's part of a pool.
 

@@ -20,7 +20,7 @@ from .connection import Connection
 PORT_TRIES = 64
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Gang:
     """The current epoch.
 

@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from .config import AgentConfig
 from .processes import give_way
 
+# What is imported first is here to stay: nobody looks for garbage among it, neither now nor later.
 BOOT = (
-    "import sys; bundle, path, *rest = sys.argv[1:];"
+    "import gc, sys; collects = gc.isenabled(); gc.disable();"
+    "bundle, path, *rest = sys.argv[1:];"
     "sys.path[:0] = [bundle] if bundle else [];"
     "sys.path += [e for e in path.split(':') if e and e not in sys.path];"
-    "from skyward_core.agent.{module} import main; main(*rest)"
+    "from skyward_core.agent.{module} import main; gc.freeze(); collects and gc.enable(); main(*rest)"
 )
 
 

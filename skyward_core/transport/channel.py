@@ -34,8 +34,10 @@ Said = Callable[[str], None]
 # $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's own, $5 the word, $6 the pool's
 # folder, for people who look at the host's processes.
 # An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
+# Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
 _PYTHON = (
-    "import marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);n=int(os.read(0,8),16);s=bytearray();"
+    "import gc,marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);gc.disable();"
+    "n=int(os.read(0,8),16);s=bytearray();"
     "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
     "exec(marshal.loads(s))"
 )

@@ -12,6 +12,7 @@ it may be a secret's place, as it is text that everybody has.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -195,11 +196,19 @@ def unpack(archive: bytes, folder: str) -> None:
     import marshal
     import zlib
 
+    made = set()
     for path, data in marshal.loads(zlib.decompress(archive)).items():
-        target = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as file:
-            file.write(data)
+        target = f"{folder}/{path}"
+        parent = os.path.dirname(target)
+        if parent not in made:
+            os.makedirs(parent, exist_ok=True)
+            made.add(parent)
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        try:
+            if os.write(file, data) < len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        finally:
+            os.close(file)
 
 
 def sweep(root: str) -> None:
@@ -262,7 +271,7 @@ class Starter:
             if not told_of:
                 os._exit(0)  # the client has gone
             sweep(root)
-            sys.path.insert(0, path)
+            use_bundle(path)
             from skyward_core.agent.__main__ import main
 
             main()
@@ -282,7 +291,7 @@ class Starter:
 def get_ready(path: str) -> None:
     """Import what an agent needs, but for the bundle where it is not here yet."""
     if os.path.isdir(path):
-        sys.path.insert(0, path)
+        use_bundle(path)
         from skyward_core.agent.__main__ import preload
 
         preload()
@@ -294,7 +303,8 @@ def get_ready(path: str) -> None:
 
 
 def use_bundle(path: str) -> None:
-    """Make the bundle's modules importable, past the package's own start: errands need none of what it loads."""
+    """Make the bundle's modules importable, past the package's own start: neither errands nor an agent need what that
+    loads."""
     if path not in sys.path:
         sys.path.insert(0, path)
         package = type(sys)("skyward_core")
