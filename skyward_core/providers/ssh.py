@@ -8,17 +8,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import config
 from ..errors import PoolError, UsageError
 from ..loop import prompt, submit
 from ..spec import PoolSpec
-from ..transport import hostkeys, sshconfig
 from ..transport.bundle import bundle
-from ..transport.connect import Target, close_early, open_early
-from ..transport.ssh import CLOCK_SLACK, SSHTransport, send_bundle
+from ..transport.dial import Dials
+from ..transport.target import Policy, Target
 from .base import Check, Machine
+
+if TYPE_CHECKING:
+    from ..transport.ssh import SSHTransport
+
+# What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
 CHECK_PATIENCE = 5.0  # seconds of attempts for each host of a check-up
 GLANCE = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
@@ -56,7 +60,7 @@ class SSH:
     python: str | None = None
     config: bool = True
     jump: str | None = None
-    host_keys: hostkeys.Policy = "known"
+    host_keys: Policy = "known"
 
     name: ClassVar[str] = "ssh"
 
@@ -128,7 +132,7 @@ class SSH:
 
     async def _answers(self, host: str) -> str:
         """Why a host cannot be had now; "" if it can."""
-        transport = SSHTransport(self.target(host), "", python=self.python, patience=CHECK_PATIENCE)
+        transport = self._way(host, patience=CHECK_PATIENCE)
         try:
             (await transport.channel()).close()
         except (PoolError, UsageError, OSError) as error:
@@ -201,6 +205,7 @@ class SSH:
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """End the pool's agents and workers on the hosts, and remove their folders; the hosts go on."""
+        from ..transport.ssh import send_bundle
 
         async def finish(machine: Machine) -> None:
             transport = self.transport(pool, machine, patience=CHECK_PATIENCE)
@@ -219,6 +224,8 @@ class SSH:
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
+        from ..transport import sshconfig
+
         sshconfig.remove(pool)
 
     async def check(self) -> list[Check]:
@@ -227,7 +234,9 @@ class SSH:
         return [line for host in lines for line in host]
 
     async def _check(self, host: str) -> list[Check]:
-        transport = SSHTransport(self.target(host), "", python=self.python, patience=CHECK_PATIENCE)
+        from ..transport.ssh import CLOCK_SLACK, send_bundle
+
+        transport = self._way(host, patience=CHECK_PATIENCE)
         try:
             began = time.time()
             channel = await transport.channel()
@@ -268,23 +277,32 @@ class SSH:
             yield  # a question comes when its pool is there to be seen
             return
         targets = [self.target(host) for host in self.hosts[:nodes]]
-        try:
-            submit(open_early(targets)).result()
-            threading.Thread(target=_pack, daemon=True).start()
-            with prompt():
-                yield
-        finally:
-            submit(close_early(targets)).result()
+        dials = Dials(targets)
+        with prompt():
+            try:
+                submit(dials.open()).result()
+                threading.Thread(target=_pack, daemon=True).start()
+                from ..transport.connect import close_early, open_early
+
+                try:
+                    submit(open_early(targets, dials)).result()
+                    yield
+                finally:
+                    submit(close_early(targets)).result()
+            finally:
+                submit(dials.close()).result()
 
     # -- values ------------------------------------------------------------------------------------------
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
         """The way to one of the pool's machines."""
-        target = self.target(machine.extra["host"])
-        folder = machine.extra["folder"]
-        if patience is None:
-            return SSHTransport(target, folder, python=self.python)
-        return SSHTransport(target, folder, python=self.python, patience=patience)
+        return self._way(machine.extra["host"], machine.extra["folder"], patience)
+
+    def _way(self, host: str, folder: str = "", patience: float | None = None) -> SSHTransport:
+        from ..transport.ssh import PATIENCE, SSHTransport
+
+        patience = PATIENCE if patience is None else patience
+        return SSHTransport(self.target(host), folder, python=self.python, patience=patience)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)
@@ -302,6 +320,8 @@ def _pack() -> None:
 
 def _live_ones() -> list[SSHTransport]:
     """The transports of this loop."""
+    from ..transport.ssh import SSHTransport
+
     loop = asyncio.get_running_loop()
     return [transport for transport in SSHTransport.live if transport.loop is loop]
 

@@ -16,9 +16,10 @@ from typing import Any
 from ..errors import PoolError, UsageError
 from ..watched import watch
 from . import hostkeys
+from .dial import CONNECT_TIMEOUT, Dials
 from .lib import asyncssh
+from .target import Target
 
-CONNECT_TIMEOUT = 15.0
 SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
 )
@@ -34,46 +35,6 @@ CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
 
 Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A host as a person names it, and how to reach it; see :class:`~skyward_core.providers.ssh.SSH`."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    keys: tuple[str, ...] = ()
-    known_hosts: str | None = None
-    config: bool = True
-    jump: str | None = None
-    host_keys: hostkeys.Policy = "known"
-
-    @property
-    def label(self) -> str:
-        """The host as a command line takes it."""
-        return self.host if self.port is None else f"{self.host}:{self.port}"
-
-    def named(self, text: str) -> Target:
-        """The same wishes for another host, given as ``[user@]host[:port]`` or an alias.
-
-        Raises:
-            UsageError: the text names no host.
-        """
-        user, _, rest = text.strip().rpartition("@")
-        host, port = rest, ""
-        if rest.startswith("["):  # [address]:port, as IPv6 needs it
-            host, _, port = rest[1:].partition("]")
-            port = port.removeprefix(":")
-        elif rest.count(":") == 1:
-            host, _, port = rest.partition(":")
-        if not host or host.startswith("-") or any(c.isspace() for c in host):
-            raise UsageError(
-                f"{text!r} names no host; write a name, an address, user@host or user@host:port."
-            )
-        if port and not (port.isdigit() and 0 < int(port) < 65536):
-            raise UsageError(f"{text!r} has no such port {port!r}; ports are numbers from 1 to 65535.")
-        return replace(self, host=host, user=user or self.user, port=int(port) if port else self.port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +105,7 @@ class Link(asyncssh.SSHClient):
     Attributes:
         ssh: the connection.
         route: what was reached.
+        made: whether there has been a connection, which then is whose socket it is to close.
         lost: set once the connection is gone.
     """
 
@@ -154,10 +116,12 @@ class Link(asyncssh.SSHClient):
         self.route = route
         self.known = known
         self.shown: asyncssh.SSHKey | None = None
+        self.made = False
         self.lost = asyncio.Event()
         self.jump: _Jump | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self.made = True
         _send_no_fillers(conn)
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -234,17 +198,17 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
 _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[Link | None]] = {}
 
 
-async def open_early(targets: Sequence[Target]) -> None:
-    """Begin to connect to hosts; the next :func:`connect` to each of them takes that connection."""
+async def open_early(targets: Sequence[Target], dials: Dials) -> None:
+    """Begin to log in to hosts; the next :func:`connect` to each of them takes that connection."""
     loop = asyncio.get_running_loop()
     for target in targets:
         if (loop, target) not in _early:
-            _early[loop, target] = loop.create_task(_try_early(target))
+            _early[loop, target] = loop.create_task(_try_early(target, dials))
 
 
-async def _try_early(target: Target) -> Link | None:
+async def _try_early(target: Target, dials: Dials) -> Link | None:
     try:
-        return await _attempt(target, await resolve(target), CONNECT_TIMEOUT)
+        return await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
     except (OSError, asyncssh.Error, PoolError, UsageError):
         return None  # whoever needs the connection tries again, and tells
 
@@ -261,16 +225,18 @@ async def close_early(targets: Sequence[Target]) -> None:
             await link.close()
 
 
-async def _attempt(target: Target, route: Route, seconds: float) -> Link:
+async def _attempt(target: Target, route: Route, seconds: float, dials: Dials | None = None) -> Link:
     known = hostkeys.look_up(route.known_hosts, route.name, route.port)
     link = Link(target, route, known)
     if route.jump:
         link.jump = await _Jump.borrow(_jump_target(target, route.jump))
+    dialled = await dials.take(target) if dials else None
     try:
         link.ssh = await asyncssh.connect(
             target.host,
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
+            sock=dialled,
             known_hosts=((*known.trusted, *known.elsewhere), known.authorities, known.revoked),
             client_keys=_keys(target, route),
             ignore_encrypted=True,  # those are the ssh-agent's to use
@@ -288,6 +254,8 @@ async def _attempt(target: Target, route: Route, seconds: float) -> Link:
             **_asked(target),
         )
     except BaseException as error:
+        if dialled is not None and not link.made:
+            dialled.close()
         link.connection_lost(None)
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             await _judge(target, route, link, error)

@@ -16,9 +16,7 @@ from typing import Literal
 from .. import config
 from ..errors import HostKeyError
 from .lib import asyncssh
-
-SSH_PORT = 22
-Policy = Literal["known", "ask", "accept-new"]
+from .target import SSH_PORT
 
 
 def own_file() -> Path:

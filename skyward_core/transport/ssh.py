@@ -19,8 +19,9 @@ from . import pipes, workdir
 from .base import Gate, OnData, OnLost, Pipe, Report
 from .bundle import bundle
 from .channel import CHUNK, MINOR, WINDOW, Channel, Lines, Said, open_session
-from .connect import Link, Target, connect
+from .connect import Link, connect
 from .lib import asyncssh
+from .target import Target
 
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned

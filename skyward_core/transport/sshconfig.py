@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import config
-from .connect import Target, resolve
+from .connect import resolve
+from .target import Target
 
 
 def main_file() -> Path:

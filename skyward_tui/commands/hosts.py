@@ -12,6 +12,7 @@ import click
 from skyward_core import exits, providers
 from skyward_core.errors import UsageError
 from skyward_core.transport import connect, hostkeys, sshconfig
+from skyward_core.transport.target import Target
 
 from ..widgets.text import count
 from .console import Console
@@ -52,7 +53,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
 
 
 async def _look(host: str, known_hosts: str | None) -> tuple[hostkeys.ServerKey, hostkeys.Known]:
-    target = connect.Target("", known_hosts=known_hosts).named(host)
+    target = Target("", known_hosts=known_hosts).named(host)
     key = await connect.fetch_host_key(target)
     route = await connect.resolve(target)
     return key, hostkeys.look_up(route.known_hosts, key.name, key.port)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
-from skyward_core.errors import HostKeyError, PoolError
+from skyward_core.errors import HostKeyError, PoolError, UsageError
+from skyward_core.providers.ssh import SSH
 from skyward_core.transport import connect
+from skyward_core.transport.dial import Dials
+from skyward_core.transport.target import Target
 from tests.local.sshd import Host
 
 
@@ -31,12 +37,64 @@ async def host(tmp_path: Path) -> AsyncIterator[Host]:
 
 
 @pytest.fixture
-def target(host: Host, tmp_path: Path) -> connect.Target:
+def target(host: Host, tmp_path: Path) -> Target:
     known = tmp_path / "known"
     known.write_text(host.known_line())
-    return connect.Target(
+    return Target(
         "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False
     )
+
+
+class Front:
+    """A port in front of a host's; drops the first connections, and knows how many came and how many are open."""
+
+    def __init__(self, host: Host, drops: int = 0) -> None:
+        self.host = host
+        self.drops = drops
+        self.came = 0
+        self.open: set[asyncio.StreamWriter] = set()
+        self.news = asyncio.Condition()
+
+    async def __aenter__(self) -> Front:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._server.close()
+        for writer in list(self.open):
+            writer.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.came += 1
+        self.open.add(writer)
+        await self._tell()
+        try:
+            if self.came > self.drops:
+                there, to_it = await asyncio.open_connection("127.0.0.1", self.host.port)
+                back = asyncio.create_task(self._pass(there, writer))
+                await self._pass(reader, to_it)
+                await back
+        finally:
+            writer.close()
+            self.open.discard(writer)
+            await self._tell()
+
+    @staticmethod
+    async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+        target.close()
+
+    async def _tell(self) -> None:
+        async with self.news:
+            self.news.notify_all()
+
+    async def until(self, came: int, still: int) -> None:
+        async with asyncio.timeout(20), self.news:
+            await self.news.wait_for(lambda: (self.came, len(self.open)) == (came, still))
 
 
 async def until_none(connections: set[Any]) -> None:
@@ -46,9 +104,9 @@ async def until_none(connections: set[Any]) -> None:
 
 
 async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
-    host: Host, target: connect.Target
+    host: Host, target: Target
 ) -> None:
-    await connect.open_early([target])
+    await connect.open_early([target], Dials([]))
     first = await connect.connect(target, patience=0)
     second = await connect.connect(target, patience=0)
     await connect.close_early([target])
@@ -58,10 +116,10 @@ async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
     await second.close()
 
 
-async def test_one_that_nobody_took_is_closed(host: Host, target: connect.Target) -> None:
-    await connect.open_early([target])
+async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
+    await connect.open_early([target], Dials([]))
     await connect.close_early([target])  # in the middle of its login
-    await connect.open_early([target])
+    await connect.open_early([target], Dials([]))
     async with asyncio.timeout(20):
         while not host.logins:
             await asyncio.sleep(0.005)
@@ -71,23 +129,23 @@ async def test_one_that_nobody_took_is_closed(host: Host, target: connect.Target
 
 
 async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(
-    host: Host, target: connect.Target
+    host: Host, target: Target
 ) -> None:
     await host.stop()
-    await connect.open_early([target])
+    await connect.open_early([target], Dials([]))
     with pytest.raises(PoolError, match="refuses"):
         await connect.connect(target, patience=0)
-    await connect.open_early([target])
+    await connect.open_early([target], Dials([]))
     waiting = asyncio.create_task(connect.connect(target, patience=20))
     await host.start()
     await (await waiting).close()
 
 
-async def test_a_changed_key_is_refused_as_ever(host: Host, target: connect.Target) -> None:
+async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> None:
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
     )
-    await connect.open_early([target])
+    await connect.open_early([target], Dials([]))
     with pytest.raises(HostKeyError, match="changed"):
         await connect.connect(target, patience=0)
     assert host.logins == 0
@@ -97,7 +155,7 @@ async def test_a_changed_key_is_refused_as_ever(host: Host, target: connect.Targ
 @pytest.mark.parametrize(("ciphers", "fillers"), [(connect.AEAD, False), (("aes128-ctr",), True)])
 async def test_fillers_go_only_to_ciphers_that_they_guard(
     host: Host,
-    target: connect.Target,
+    target: Target,
     monkeypatch: pytest.MonkeyPatch,
     ciphers: tuple[str, ...],
     fillers: bool,
@@ -119,3 +177,106 @@ async def test_fillers_go_only_to_ciphers_that_they_guard(
     assert await echo.stdout.read() == data
     await link.close()
     assert (connect.MSG_IGNORE in sent) is fillers
+
+
+# ---- before there is SSH -----------------------------------------------------------------------------------
+
+
+def through(front: Front, target: Target) -> Target:
+    known = Path(target.known_hosts or "")
+    known.write_text(known.read_text().replace(f":{front.host.port} ", f":{front.port} "))
+    return replace(target, port=front.port)
+
+
+async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        target = through(front, target)
+        dials = Dials([target])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await connect.open_early([target], dials)
+        link = await connect.connect(target, patience=0)
+        assert (front.came, host.logins) == (1, 1)
+        await dials.close()
+        assert not link.lost.is_set()
+        await link.close()
+        await front.until(came=1, still=0)
+
+
+async def test_what_was_dialled_and_not_taken_is_closed(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        dials = Dials([through(front, target)])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await dials.close()
+        await front.until(came=1, still=0)
+        assert host.logins == 0
+
+
+async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Host, target: Target) -> None:
+    async with Front(host, drops=1) as front:
+        target = through(front, target)
+        dials = Dials([target])
+        await dials.open()
+        await front.until(came=1, still=0)
+        await connect.open_early([target], dials)
+        link = await connect.connect(target, patience=0)
+        assert (front.came, host.logins) == (2, 1)
+        await link.close()
+        await dials.close()
+
+
+async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: Target) -> None:
+    async with Front(host) as front:
+        target = replace(through(front, target), keys=("/not/there",))
+        dials = Dials([target])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await connect.open_early([target], dials)
+        with pytest.raises(UsageError, match="cannot be used"):
+            await connect.connect(target, patience=0)
+        await dials.close()
+        await front.until(came=1, still=0)
+
+
+async def test_nothing_is_dialled_where_something_else_may_say_how(
+    host: Host, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    async with Front(host) as front:
+        target = replace(through(front, target), config=True)
+        (tmp_path / ".ssh").mkdir()
+        (tmp_path / ".ssh" / "config").write_text("Host 127.0.0.1\n  HostName elsewhere.invalid\n")
+        behind = replace(target, jump="bastion", config=False)
+        dials = Dials([target, behind])
+        await dials.open()
+        assert (await dials.take(target), await dials.take(behind)) == (None, None)
+        await dials.close()
+        assert front.came == 0
+        (tmp_path / ".ssh" / "config").unlink()
+        dials = Dials([target])
+        await dials.open()
+        await front.until(came=1, still=1)
+        await dials.close()
+
+
+async def test_a_warm_up_that_nothing_comes_of_leaves_nothing(host: Host, target: Target) -> None:
+    provider = SSH([f"127.0.0.1:{host.port}"], keys=target.keys, known_hosts=target.known_hosts, config=False)
+    entered, leave = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def warm_up() -> None:
+        with provider.warm(1):
+            loop.call_soon_threadsafe(entered.set)
+            leave.wait(20)
+            raise RuntimeError("the start failed")
+
+    work = asyncio.create_task(asyncio.to_thread(warm_up))
+    await entered.wait()
+    async with asyncio.timeout(20):
+        while not host.logins:
+            await asyncio.sleep(0.005)
+    leave.set()
+    with pytest.raises(RuntimeError, match="the start failed"):
+        await work
+    await until_none(host.connections)

@@ -18,8 +18,8 @@ import pytest
 from skyward_core.providers.ssh import SSH
 from skyward_core.spec import PoolSpec
 from skyward_core.transport import onnode
-from skyward_core.transport.connect import Target
 from skyward_core.transport.ssh import SSHTransport
+from skyward_core.transport.target import Target
 from tests.local.sshd import Host
 
 

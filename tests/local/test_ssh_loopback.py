@@ -23,6 +23,7 @@ from skyward_core.spec import PoolSpec
 from skyward_core.transport import connect, hostkeys, onnode
 from skyward_core.transport.channel import Failed
 from skyward_core.transport.ssh import SSHTransport
+from skyward_core.transport.target import Target
 from skyward_core.wire import Decoder, frame
 from tests.local.sshd import Host
 
@@ -51,8 +52,8 @@ def known(host: Host, tmp_path: Path) -> Path:
     return file
 
 
-def target(host: Host, known: Path, **wishes: Any) -> connect.Target:
-    return connect.Target(
+def target(host: Host, known: Path, **wishes: Any) -> Target:
+    return Target(
         "127.0.0.1",
         port=host.port,
         keys=(str(host.client_key),),
@@ -404,7 +405,7 @@ async def test_setup_runs_once_per_content_with_its_variables(host: Host, known:
 
 async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_path: Path) -> None:
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
-    wish = connect.Target(
+    wish = Target(
         "127.0.0.1",
         port=host.port,
         user="me",
@@ -429,7 +430,7 @@ async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: P
 
 async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
     with pytest.raises(PoolError, match="cannot be resolved"):
-        await connect.connect(connect.Target("no-such-host.invalid", config=False), patience=0)
+        await connect.connect(Target("no-such-host.invalid", config=False), patience=0)
 
 
 # ---- jump hosts and the provider ---------------------------------------------------------------------------
@@ -512,8 +513,8 @@ async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed
         f"Host box\n  HostName 127.0.0.1\n  Port {host.port}\n  IdentityFile ~/.ssh/not-there\n"
         f"  IdentityFile ~/.ssh/locked\n  IdentityFile {host.client_key}\n  UserKnownHostsFile {known}\n"
     )
-    link = await connect.connect(connect.Target("box"), patience=0)
+    link = await connect.connect(Target("box"), patience=0)
     await link.close()
-    missing = connect.Target("box", keys=(str(folder / "not-there"),))
+    missing = Target("box", keys=(str(folder / "not-there"),))
     with pytest.raises(UsageError, match=r"cannot be used: .*not-there"):
         await connect.connect(missing, patience=0)

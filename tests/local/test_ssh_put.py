@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport.connect import Target
 from skyward_core.transport.ssh import SSHTransport
+from skyward_core.transport.target import Target
 from tests.local.sshd import Host
 
 SIZE = 20_000_000

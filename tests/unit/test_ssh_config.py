@@ -12,7 +12,8 @@ import pytest
 from skyward_core.errors import UsageError
 from skyward_core.providers.ssh import SSH
 from skyward_core.transport import sshconfig
-from skyward_core.transport.connect import Target, resolve
+from skyward_core.transport.connect import resolve
+from skyward_core.transport.target import Target
 
 
 @pytest.fixture(autouse=True)
