@@ -102,7 +102,7 @@ class Compute(Dispatching):
             raise loader.PoolInScript
         coming: Future[None] | None = None
         try:
-            with self.spec.provider.warm(self.spec.nodes):
+            with self.spec.provider.warm(self.spec):
                 # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
                 # on the other one.
                 from .console import Console

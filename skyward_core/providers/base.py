@@ -88,7 +88,7 @@ class Provider(Protocol):
     def transport(self, pool: str, machine: Machine) -> Transport:
         """The way to one machine."""
 
-    def warm(self, nodes: int) -> AbstractContextManager[object]:
+    def warm(self, spec: PoolSpec) -> AbstractContextManager[object]:
         """Begin what takes time but makes no machine; nothing of it outlives the block, or this process.
 
         Called by a thread that is not the loop's.

@@ -113,7 +113,7 @@ class Local:
     def transport(self, pool: str, machine: Machine) -> LocalTransport:
         return LocalTransport(Path(machine.extra["folder"]), Path(machine.extra["socket"]), self._starter)
 
-    def warm(self, nodes: int) -> Starter:
+    def warm(self, spec: PoolSpec) -> Starter:
         return self._starter
 
     def to_json(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .. import config
@@ -271,21 +272,23 @@ class SSH:
             await transport.close()
 
     @contextmanager
-    def warm(self, nodes: int) -> Iterator[None]:
-        """Connect to the hosts that :meth:`create` will give."""
+    def warm(self, spec: PoolSpec) -> Iterator[None]:
+        """Connect to the hosts that :meth:`create` will give, and have Python started there."""
         if self.host_keys == "ask":
             yield  # a question comes when its pool is there to be seen
             return
-        targets = [self.target(host) for host in self.hosts[:nodes]]
+        targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = Dials(targets)
         with prompt():
             try:
                 submit(dials.open()).result()
                 threading.Thread(target=_pack, daemon=True).start()
+                from ..transport.channel import Channel
                 from ..transport.connect import close_early, open_early
 
+                begin = partial(Channel.begin, python=self.python, name=spec.name)
                 try:
-                    submit(open_early(targets, dials)).result()
+                    submit(open_early(targets, dials, begin)).result()
                     yield
                 finally:
                     submit(close_early(targets)).result()

@@ -32,7 +32,7 @@ Said = Callable[[str], None]
 
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
 # $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's own, $5 the word, $6 the pool's
-# folder, for people who look at the host's processes.
+# name or its folder's, for people who look at the host's processes.
 # An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
 # Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
 _PYTHON = (
@@ -99,11 +99,12 @@ class Lines(asyncssh.SSHClientSession[bytes]):
 class Channel:
     """A running :mod:`.onnode`; ``facts`` is what it said first."""
 
-    def __init__(self, link: Link, word: str, said: Said) -> None:
+    def __init__(self, link: Link, python: str | None) -> None:
         self.link = link
         self.facts: dict[str, Any] = {}
-        self._word = word.encode()
-        self._said = said
+        self._python = python
+        self._word = f"skyward-{secrets.token_hex(8)}".encode()
+        self._said: Said = lambda line: None
         self._noise = b""
         self._session = Lines()
         self._channel: asyncssh.SSHClientChannel[bytes]
@@ -132,22 +133,44 @@ class Channel:
             PoolError: the host has no fitting Python, or runs no command.
             ConnectionError: the link is gone.
         """
-        word = f"skyward-{secrets.token_hex(8)}"
-        words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, word, folder]
-        self = cls(link, word, said)
-        self._channel = await open_session(
-            link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
-        )
-        code = _onnode()
-        self._channel.write(b"%08x" % len(code) + code)
-        self._send(
-            {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
-        )
+        begun, link.begun = link.begun, None
+        if begun is not None and begun._python != python:
+            begun.close()
+            begun = None
+        self = begun or await cls._begin(link, python, folder)
+        self._said = said
+        word = self._word.decode()
         try:
+            self._send(
+                {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
+            )
             self.facts = await self._answer()
         except BaseException:
             self.close()
             raise
+        return self
+
+    @classmethod
+    async def begin(cls, link: Link, python: str | None, name: str) -> None:
+        """Have :mod:`.onnode` started by the time that :meth:`open` asks it for the first time.
+
+        Args:
+            name: of the pool, for people who look at the host's processes.
+
+        Raises:
+            PoolError, ConnectionError: as of :meth:`open`.
+        """
+        link.begun = await cls._begin(link, python, name)
+
+    @classmethod
+    async def _begin(cls, link: Link, python: str | None, name: str) -> Channel:
+        code = _onnode()
+        self = cls(link, python)
+        words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, self._word.decode(), name]
+        self._channel = await open_session(
+            link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
+        )
+        self._channel.write(b"%08x" % len(code) + code)
         return self
 
     async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> dict[str, Any]:

@@ -8,10 +8,10 @@ import random
 import shlex
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PoolError, UsageError
 from ..watched import watch
@@ -19,6 +19,9 @@ from . import hostkeys
 from .dial import CONNECT_TIMEOUT, Dials
 from .lib import asyncssh
 from .target import Target
+
+if TYPE_CHECKING:
+    from .channel import Channel
 
 SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
@@ -35,6 +38,7 @@ CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
 
 Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
+Begin = Callable[["Link"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class Link(asyncssh.SSHClient):
         route: what was reached.
         made: whether there has been a connection, which then is whose socket it is to close.
         lost: set once the connection is gone.
+        begun: a command channel that was opened ahead, for the first who needs one.
     """
 
     ssh: asyncssh.SSHClientConnection
@@ -118,6 +123,7 @@ class Link(asyncssh.SSHClient):
         self.shown: asyncssh.SSHKey | None = None
         self.made = False
         self.lost = asyncio.Event()
+        self.begun: Channel | None = None
         self.jump: _Jump | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
@@ -198,19 +204,26 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
 _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[Link | None]] = {}
 
 
-async def open_early(targets: Sequence[Target], dials: Dials) -> None:
-    """Begin to log in to hosts; the next :func:`connect` to each of them takes that connection."""
+async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> None:
+    """Log in to hosts and begin what is done there first; the next :func:`connect` to each takes that connection."""
     loop = asyncio.get_running_loop()
     for target in targets:
         if (loop, target) not in _early:
-            _early[loop, target] = loop.create_task(_try_early(target, dials))
+            _early[loop, target] = loop.create_task(_try_early(target, dials, begin))
 
 
-async def _try_early(target: Target, dials: Dials) -> Link | None:
+async def _try_early(target: Target, dials: Dials, begin: Begin) -> Link | None:
+    link: Link | None = None
     try:
-        return await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
+        link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
+        await begin(link)
     except (OSError, asyncssh.Error, PoolError, UsageError):
-        return None  # whoever needs the connection tries again, and tells
+        pass  # whoever needs it tries again, and tells
+    except BaseException:
+        if link is not None:
+            link.ssh.abort()
+        raise
+    return None if link is None or link.lost.is_set() else link
 
 
 async def close_early(targets: Sequence[Target]) -> None:

@@ -20,8 +20,8 @@ class Interrupted(sky.Local):
         self.at = at
 
     @contextmanager
-    def warm(self, nodes: int) -> Iterator[None]:  # type: ignore[override]
-        with super().warm(nodes):
+    def warm(self, spec: sky.PoolSpec) -> Iterator[None]:  # type: ignore[override]
+        with super().warm(spec):
             if self.at == "begin":
                 raise KeyboardInterrupt
             yield

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 
 from skyward_core.errors import HostKeyError, PoolError, UsageError
 from skyward_core.providers.ssh import SSH
+from skyward_core.spec import PoolSpec
 from skyward_core.transport import connect
+from skyward_core.transport.channel import Channel
 from skyward_core.transport.dial import Dials
 from skyward_core.transport.target import Target
 from tests.local.sshd import Host
@@ -43,6 +47,10 @@ def target(host: Host, tmp_path: Path) -> Target:
     return Target(
         "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False
     )
+
+
+async def nothing(link: connect.Link) -> None:
+    """What is done on a host right after the login."""
 
 
 class Front:
@@ -106,7 +114,7 @@ async def until_none(connections: set[Any]) -> None:
 async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
     host: Host, target: Target
 ) -> None:
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     first = await connect.connect(target, patience=0)
     second = await connect.connect(target, patience=0)
     await connect.close_early([target])
@@ -117,9 +125,9 @@ async def test_the_first_to_connect_takes_it_and_the_next_gets_one_of_its_own(
 
 
 async def test_one_that_nobody_took_is_closed(host: Host, target: Target) -> None:
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     await connect.close_early([target])  # in the middle of its login
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     async with asyncio.timeout(20):
         while not host.logins:
             await asyncio.sleep(0.005)
@@ -132,10 +140,10 @@ async def test_a_host_that_is_not_there_yet_is_tried_again_by_who_needs_it(
     host: Host, target: Target
 ) -> None:
     await host.stop()
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     with pytest.raises(PoolError, match="refuses"):
         await connect.connect(target, patience=0)
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     waiting = asyncio.create_task(connect.connect(target, patience=20))
     await host.start()
     await (await waiting).close()
@@ -145,7 +153,7 @@ async def test_a_changed_key_is_refused_as_ever(host: Host, target: Target) -> N
     Path(target.known_hosts or "").write_text(
         f"[127.0.0.1]:{host.port} {asyncssh.generate_private_key('ssh-ed25519').export_public_key().decode()}"
     )
-    await connect.open_early([target], Dials([]))
+    await connect.open_early([target], Dials([]), nothing)
     with pytest.raises(HostKeyError, match="changed"):
         await connect.connect(target, patience=0)
     assert host.logins == 0
@@ -194,7 +202,7 @@ async def test_a_login_takes_the_connection_that_was_dialled(host: Host, target:
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=1)
-        await connect.open_early([target], dials)
+        await connect.open_early([target], dials, nothing)
         link = await connect.connect(target, patience=0)
         assert (front.came, host.logins) == (1, 1)
         await dials.close()
@@ -219,7 +227,7 @@ async def test_a_host_that_drops_what_was_dialled_is_connected_to_anew(host: Hos
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=0)
-        await connect.open_early([target], dials)
+        await connect.open_early([target], dials, nothing)
         link = await connect.connect(target, patience=0)
         assert (front.came, host.logins) == (2, 1)
         await link.close()
@@ -232,7 +240,7 @@ async def test_keys_that_cannot_be_used_leave_nothing_open(host: Host, target: T
         dials = Dials([target])
         await dials.open()
         await front.until(came=1, still=1)
-        await connect.open_early([target], dials)
+        await connect.open_early([target], dials, nothing)
         with pytest.raises(UsageError, match="cannot be used"):
             await connect.connect(target, patience=0)
         await dials.close()
@@ -260,13 +268,34 @@ async def test_nothing_is_dialled_where_something_else_may_say_how(
         await dials.close()
 
 
+# ---- what is done right after the login ---------------------------------------------------------------------
+
+
+async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
+    begin = partial(Channel.begin, python=sys.executable, name="pool")
+    await connect.open_early([target], Dials([]), begin)
+    link = await connect.connect(target, patience=0)
+    assert len(host.commands) == 1
+    wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
+    first = await Channel.open(link, python=sys.executable, **wish)
+    assert len(host.commands) == 1 and first.facts["python"]
+    second = await Channel.open(link, python=sys.executable, **wish)
+    assert len(host.commands) == 2
+    await begin(link)
+    other = await Channel.open(link, python=None, **wish)  # another interpreter may be asked for meanwhile
+    assert len(host.commands) == 4 and other.facts["python"]
+    for channel in (first, second, other):
+        channel.close()
+    await link.close()
+
+
 async def test_a_warm_up_that_nothing_comes_of_leaves_nothing(host: Host, target: Target) -> None:
     provider = SSH([f"127.0.0.1:{host.port}"], keys=target.keys, known_hosts=target.known_hosts, config=False)
     entered, leave = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def warm_up() -> None:
-        with provider.warm(1):
+        with provider.warm(PoolSpec(name="never", provider=provider, nodes=1)):
             loop.call_soon_threadsafe(entered.set)
             leave.wait(20)
             raise RuntimeError("the start failed")
@@ -274,7 +303,7 @@ async def test_a_warm_up_that_nothing_comes_of_leaves_nothing(host: Host, target
     work = asyncio.create_task(asyncio.to_thread(warm_up))
     await entered.wait()
     async with asyncio.timeout(20):
-        while not host.logins:
+        while not host.commands:
             await asyncio.sleep(0.005)
     leave.set()
     with pytest.raises(RuntimeError, match="the start failed"):
