@@ -76,7 +76,7 @@ class Direct:
     def run_ended(self, links: Sequence[Link]) -> None:
         """Have calls take lines of their own, now that it is likely that there will be more of them.
 
-        Setting one up takes as much time as some hundred calls save, and 4 MB of the agent's memory: a script that
+        Setting one up takes as much time as some hundred calls save, and 7 MB of the agent's memory: a script that
         trains once, and ends, is better off without.
         """
         self._runs += 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
-ACK_DELAY = 0.05  # seconds
+ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .lifecycle import Pool
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
-AHEAD = 64  # tasks in flight per node while they are quick
+AHEAD = 32  # tasks in flight per node while they are quick
 QUICK = 0.02  # seconds of a task below which it is quick
 
 Value = bytes | Landing
