@@ -601,13 +601,12 @@ class Agent:
     # -- what slots ask of the agent ---------------------------------------------------------------------
 
     def waiting_task(self, idle: Slot) -> Call | None:
-        """Take a task that any slot can run out of the queue of one that is busy."""
+        """Take a task that any slot can run out of the queue of one that is busy, or still starting."""
         for slot in self._slots:
-            if slot is not idle and slot.running:
-                for call in slot.queue:
-                    if not call.gang and call.header.get("rank") is None:
-                        slot.queue.remove(call)
-                        return call
+            for call in slot.queue if slot is not idle else ():
+                if not call.gang and call.header.get("rank") is None:
+                    slot.queue.remove(call)
+                    return call
         return None
 
     def call_given(self, slot: Slot, call: Call, *, armed: bool) -> None:
