@@ -53,14 +53,14 @@ class Chatter:
         archive = self.compute.pool.archive
         self.before = {r: archive.cursors.get(f"r{r:03d}.out", 0) for r in range(4)}
         self.running = self.beside.submit(lambda: chatter(self.name) @ self.compute)
-        until(self.more, "lines of all ranks")
+        self.await_more("lines of all ranks")
         return self
 
-    def more(self) -> bool:
-        """Whether more has come of every rank since this was asked last."""
-        now = {r: self.compute.pool.view.logs.rank(r).end for r in range(4)}
-        before, self.seen = getattr(self, "seen", dict.fromkeys(range(4), 0)), now
-        return all(now[r] > before[r] for r in range(4))
+    def await_more(self, what: str) -> None:
+        """Wait until more has come of every rank."""
+        logs = self.compute.pool.view.logs
+        before = [logs.rank(r).end for r in range(4)]
+        until(lambda: all(logs.rank(r).end > before[r] for r in range(4)), what)
 
     def __exit__(self, *_: object) -> None:
         for host in self.lab.hosts:
@@ -88,7 +88,7 @@ def test_calls_move_to_lines_while_ranks_print_and_no_line_is_lost(lab: Lab) -> 
             for _ in range(2):  # in the slots beside the printing ranks
                 sky.gather(*tasks) >> compute
             on_lines(compute)
-            until(chatting.more, "lines of text over those")
+            chatting.await_more("lines of text over those")
             sky.gather(*tasks) >> compute
         chatting.check()
         assert [link.welcome["pid"] for link in compute.pool.links] == pids
@@ -120,7 +120,7 @@ def test_a_pulled_cable_on_lines_loses_nothing(lab: Lab) -> None:
                 lab.client.plug()
             until(lambda: not any(map(link_note, nodes)), "the links to be up again")
             assert off_lines(compute)
-            until(chatting.more, "what was printed meanwhile")
+            chatting.await_more("what was printed meanwhile")
         chatting.check()
         # While one host was silent another was asked whether it reaches that; its server is told late that we left.
         until(lambda: [agents(host) for host in lab.hosts] == living, "the agents alone, the same as before")
@@ -153,7 +153,7 @@ def test_a_firewall_that_closes_over_a_line_sends_calls_back_to_ssh(lab: Lab) ->
                     block(host, lab.client.address, PORTS)
                 until(lambda: off_lines(compute), "the lines to be given up")
                 until(lambda: all(link.up for link in compute.pool.links), "the links to be up again")
-                until(chatting.more, "lines of text through SSH")
+                chatting.await_more("lines of text through SSH")
                 for host in lab.hosts:
                     (host.home / "walled").touch()
                 chatting.running.result(DEADLINE)
@@ -178,7 +178,7 @@ def test_a_killed_agent_is_replaced_and_its_successor_gets_a_line(lab: Lab) -> N
             os.kill(agent, signal.SIGKILL)
             link = compute.pool.links[1]
             until(lambda: link.up and not link.direct, "a new agent")
-            until(chatting.more, "lines of text from all, the adopted worker's too")
+            chatting.await_more("lines of text from all, the adopted worker's too")
         chatting.check()
         call_twice(compute)
 
