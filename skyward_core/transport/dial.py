@@ -60,7 +60,9 @@ async def _dial(target: Target) -> socket.socket:
     trouble: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
         port = SSH_PORT if target.port is None else target.port
-        places = await loop.getaddrinfo(target.host, port, type=socket.SOCK_STREAM)
+        # Names of plain letters need no encoding, whose tables take as long to load as a key exchange.
+        host = target.host.encode() if target.host.isascii() else target.host
+        places = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family, kind, protocol, _, address in places:
             found = socket.socket(family, kind, protocol)
             try:
