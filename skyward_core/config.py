@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from hashlib import blake2s
 from pathlib import Path
 from typing import Any
@@ -60,6 +59,8 @@ def socket_dir(owner: Path) -> Path:
     Raises:
         UsageError: the folder is there and belongs to somebody else, or others may enter it.
     """
+    import tempfile  # late, as all that a script can connect without
+
     bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
     usable = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))
     root = Path(next(usable, bases[-1])) / f"skyward-{os.getuid()}"
@@ -82,12 +83,13 @@ def settings() -> dict[str, Any]:
     Raises:
         UsageError: a file cannot be read or does not parse.
     """
-    import tomllib
-
     merged: dict[str, Any] = {}
     for path in (home() / "skyward.toml", Path("skyward.toml")):
         try:
-            merged |= tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            import tomllib
+
+            merged |= tomllib.loads(text)
         except FileNotFoundError:
             continue
         except ValueError as error:  # not TOML, or not even text

@@ -282,13 +282,13 @@ class SSH:
         with prompt():
             try:
                 submit(dials.open()).result()
-                threading.Thread(target=_pack, daemon=True).start()
                 from ..transport.channel import Channel
                 from ..transport.connect import close_early, open_early
 
                 begin = partial(Channel.begin, python=self.python, name=spec.name)
                 try:
                     submit(open_early(targets, dials, begin)).result()
+                    threading.Thread(target=_pack, daemon=True).start()
                     yield
                 finally:
                     submit(close_early(targets)).result()
