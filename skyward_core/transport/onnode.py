@@ -258,7 +258,11 @@ class Starter:
     def __init__(self, root: str, bundle: str, early: bool) -> None:
         path = os.path.join(root, "bundle-" + bundle)
         if early:
-            import pathlib  # noqa: F401  what both of us need is imported once
+            # What both of us need is imported once.
+            import contextlib  # noqa: F401
+            import pathlib  # noqa: F401
+            import signal  # noqa: F401
+            import typing  # noqa: F401
         told, self._tell = os.pipe()
         self._child = os.fork()
         if not self._child:
