@@ -40,11 +40,9 @@ def attempt(request: dict[str, Any]) -> dict[str, Any]:
 
 def preload() -> None:
     """Import what an agent needs."""
-    # It speaks through Unix sockets: asyncio does well without ssl, which takes 4 MB of memory.
-    sys.modules["ssl"] = None  # type: ignore[assignment]
-    import asyncio  # noqa: F401
+    from ..transport.onnode import import_asyncio
 
-    del sys.modules["ssl"]
+    import_asyncio()
     from . import agent  # noqa: F401
 
 

@@ -102,3 +102,22 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
     loaded = done.stdout.split()
     assert loaded
     assert [path for path in loaded if not Path(path).exists()] == []
+
+
+def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.transport import onnode\n"
+        "onnode.get_ready(sys.argv[1])\n"
+        "print('skyward_core.agent.agent' in sys.modules, 'ast' in sys.modules, 'ssl' in sys.modules)\n"
+        "import asyncio, inspect\n"
+        "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"
+        "print(*asyncio.run(main()))\n"
+        "import ast, inspect, ssl\n"
+        "print(inspect.__file__ == asyncio.coroutines.inspect.__file__, callable(ssl.SSLContext))"
+    )
+    package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
+    package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
+    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True False False", "True True", "True True"]
