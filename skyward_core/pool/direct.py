@@ -86,11 +86,11 @@ class Direct:
             node = self._node(link)
             if not node.moved and node.usable and self._goes_there(link) and self._moves[link.node] < MOVES:
                 node.moved = True
-                task = asyncio.ensure_future(self._move(link))
+                task = asyncio.ensure_future(self._move(link, node))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _move(self, link: Link) -> None:
+    async def _move(self, link: Link, node: _Node) -> None:
         from ..transport import line
         from ..transport.bulk import Node
         from ..transport.pki import node_name
@@ -103,10 +103,13 @@ class Direct:
             place = (link.welcome["address"], int(answer["port"]))
             made = await line.connect(Node(place, name), self._own())
         except OSError as error:
-            self._give_up(link, error)
-        else:
-            self._moves[link.node] += 1
-            link.move(made)
+            self._give_up(link, node, error)
+            return
+        if link.welcome is not node.welcome:
+            made.close()  # it belongs to a connection that is gone
+            return
+        self._moves[link.node] += 1
+        link.move(made)
 
     async def place(self, link: Link) -> Place | None:
         """Where a node listens; asked once per connection."""
@@ -164,16 +167,16 @@ class Direct:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, work, transfer)
         except LineError as error:
-            self._give_up(link, error)
+            self._give_up(link, node, error)
             return False
         finally:
             transfer.stop()
         return True
 
-    def _give_up(self, link: Link, error: OSError) -> None:
-        node = self._node(link)
+    def _give_up(self, link: Link, node: _Node, error: OSError) -> None:
         told, node.usable = not node.usable, False
-        if link.up and not told:  # else what is amiss is the link, and is known
+        # Else what is amiss is the link, or was, and is known.
+        if link.up and link.welcome is node.welcome and not told:
             address = link.welcome["address"]
             self._trouble(
                 link, f"calls and large files go through SSH: no direct line to {address} ({error})"
