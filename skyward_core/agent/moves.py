@@ -99,7 +99,7 @@ async def _client(listener: socket.socket, papers: SSLContext) -> Sealed | None:
 
 
 def _go(connection: Connection, coming: asyncio.Task[Sealed | None]) -> None:
-    line = None if coming.cancelled() else coming.result()
+    line = _line(coming)
     if line is None:
         connection.close()  # it finds us again, through SSH
     elif connection.open:
@@ -109,5 +109,10 @@ def _go(connection: Connection, coming: asyncio.Task[Sealed | None]) -> None:
 
 
 def _give_up(coming: asyncio.Task[Sealed | None]) -> None:
-    if not coming.cancelled() and (line := coming.result()) is not None:
+    if (line := _line(coming)) is not None:
         line.close()
+
+
+def _line(coming: asyncio.Task[Sealed | None]) -> Sealed | None:
+    # Whatever became of it: a client that has moved must not wait for a line that there is not.
+    return None if coming.cancelled() or coming.exception() is not None else coming.result()

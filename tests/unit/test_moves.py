@@ -285,3 +285,21 @@ def test_an_address_that_is_not_the_nodes_is_an_answer() -> None:
         assert answer["error"]
 
     play(steps)
+
+
+def test_a_client_whose_line_failed_for_whatever_reason_is_not_left_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(listener: socket.socket, papers: ssl.SSLContext) -> None:
+        listener.close()
+        raise MemoryError
+
+    async def steps(s: Scene) -> None:
+        monkeypatch.setattr("skyward_core.agent.moves._client", fail)
+        await s.offer()
+        s.link.send({"t": "move"})
+        await s.heard.until(lambda: s.heard.links == [True, False, True])
+        s.link.send({"t": "count", "n": 1})
+        await s.heard.until(lambda: s.heard.counted == [1])
+
+    play(steps)
