@@ -46,7 +46,7 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.press("ctrl+c")
     terminal.until("ctrl+c ends nothing here")
     terminal.press("X")
-    terminal.until("to confirm")
+    terminal.until(lambda text: "to confirm" in text and "Cancel" in text)  # painted to its end
     focused = terminal.look("Cancel")
     terminal.press("shift+tab")
     terminal.until(
