@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,7 +66,7 @@ def ComputePool(
     image = image or Image()
     if pip or env:
         _old("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")
-        image = image.model_copy(update={"pip": (*image.pip, *pip), "env": image.env | (env or {})})
+        image = replace(image, pip=(*image.pip, *pip), env=image.env | (env or {}))
     accelerator = resolve(accelerator)
     if accelerator is not None and accelerator.mig is not None:
         plugins = (*plugins, mig(profile=accelerator.mig))

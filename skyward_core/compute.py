@@ -11,12 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
 from . import config, loader
 from .compat import CallableModule
 from .dispatch import Dispatching
-from .errors import TeardownError, UsageError
+from .errors import TeardownError
 from .loop import submit
 from .spec import Image, Options, PoolSpec, Worker
 
@@ -73,19 +71,16 @@ class Compute(Dispatching):
             accelerator = accelerators.resolve(accelerator)
         if nodes is None:
             nodes = getattr(provider, "default_nodes", 1)
-        try:
-            self.spec = PoolSpec(
-                name=name or made_up_name(),
-                provider=provider,
-                nodes=nodes,
-                accelerator=accelerator,
-                image=image or Image(),
-                plugins=tuple(plugins),
-                worker=worker or Worker(),
-                options=options or Options(),
-            )
-        except ValidationError as error:
-            raise UsageError(in_words(error)) from error
+        self.spec = PoolSpec(
+            name=name or made_up_name(),
+            provider=provider,
+            nodes=nodes,
+            accelerator=accelerator,
+            image=image or Image(),
+            plugins=tuple(plugins),
+            worker=worker or Worker(),
+            options=options or Options(),
+        )
         super().__init__()
         self.plugins = self.spec.plugins
         self.receipt: Receipt | None = None
@@ -170,15 +165,6 @@ def made_up_name(script: Path | None = None) -> str:
     stem = (script or Path(sys.argv[0] if sys.argv else "")).stem.lower()
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
     return f"{letters or 'pool'}-{secrets.token_hex(2)}"
-
-
-def in_words(error: ValidationError) -> str:
-    """What pydantic found, one line."""
-    found = []
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"])
-        found.append(f"{where}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r:.60})")
-    return "; ".join(found)
 
 
 # A package's submodule and its attribute share one name: ``@sky.compute``, an older decorator, finds this module.

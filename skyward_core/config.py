@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from hashlib import blake2s
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .settings import Settings
 
 BASE_LIMIT = (
     55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
@@ -77,23 +81,28 @@ def socket_dir(owner: Path) -> Path:
     return path
 
 
-def settings() -> dict[str, Any]:
-    """``skyward.toml`` of the working folder over the one in :func:`home`.
+def host_groups() -> dict[str, list[str]]:
+    """Groups of hosts by name, of ``skyward.toml`` in the working folder and in :func:`home`; the former's come first.
 
     Raises:
-        UsageError: a file cannot be read or does not parse.
+        UsageError: a file cannot be read or used.
     """
-    merged: dict[str, Any] = {}
-    for path in (home() / "skyward.toml", Path("skyward.toml")):
-        try:
-            text = path.read_text(encoding="utf-8")
-            import tomllib
+    return {name: hosts for each in _settings() for name, hosts in each.hosts.items()}
 
-            merged |= tomllib.loads(text)
-        except FileNotFoundError:
-            continue
-        except ValueError as error:  # not TOML, or not even text
-            raise UsageError(f"{path} does not parse: {error}") from error
-        except OSError as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
-    return merged
+
+def keys() -> dict[str, str]:
+    """Keys of the app by the name of what they do, from the same files.
+
+    Raises:
+        UsageError: a file cannot be read or used.
+    """
+    return {name: key for each in _settings() for name, key in each.keys.items()}
+
+
+def _settings() -> Iterator[Settings]:
+    """What is there, the weaker file first."""
+    for path in (home() / "skyward.toml", Path("skyward.toml")):
+        if path.exists():
+            from .settings import read  # and pydantic, which takes as long to import as a node takes to start
+
+            yield read(path)

@@ -29,6 +29,23 @@ class UsageError(SkywardError, ValueError):
     """Something asked for makes no sense (zero nodes, an unknown plugin, a wrong argument)."""
 
 
+class SpecError(UsageError):
+    """A value that a pool was asked for with makes no sense.
+
+    Attributes:
+        reason: what is wrong with it, and what it should be.
+        field: what it was given for.
+    """
+
+    def __init__(self, reason: str, field: str = "") -> None:
+        super().__init__(reason, field)
+        self.reason = reason
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}" if self.field else self.reason
+
+
 class ScriptError(UsageError):
     """A script cannot be used: missing, does not parse, holds no decorated function."""
 

@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 import re
-import sys
-from types import ModuleType
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
+from . import checks
 from .agent.redact import each_text, without_credentials
+from .checks import Checks
+from .errors import SpecError
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True)
+class _Spec:
+    """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
+
+    _checks: ClassVar[Checks]
+
+    def __post_init__(self) -> None:
+        for name, check in self._checks.items():
+            try:
+                object.__setattr__(self, name, check(getattr(self, name)))
+            except ValueError as error:
+                raise SpecError(str(error), name) from None
 
 
+def _pool_name(value: Any) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r:.60} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
+            "with a letter or digit at both ends"
+        )
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
 class PipIndex(_Spec):
-    """An extra package index; with ``packages`` it serves only those."""
+    """An extra package index; with ``packages`` it serves only those.
+
+    Raises:
+        SpecError: a value makes no sense; as of all that is made here.
+    """
 
     url: str
-    packages: tuple[str, ...] = ()
+    packages: Sequence[str] = ()
+
+    _checks: ClassVar[Checks] = {"url": checks.text, "packages": checks.several(checks.text)}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Image(_Spec):
     """What a node's environment holds.
 
@@ -42,16 +69,33 @@ class Image(_Spec):
     """
 
     python: str | None = None
-    pip: tuple[str, ...] = ()
-    pip_indexes: tuple[PipIndex, ...] = ()
-    apt: tuple[str, ...] = ()
-    env: dict[str, str] = Field(default_factory=dict)
-    setup: tuple[str, ...] = ()
+    pip: Sequence[str] = ()
+    pip_indexes: Sequence[PipIndex] = ()
+    apt: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    setup: Sequence[str] = ()
     workdir: str | None = None
-    includes: tuple[str, ...] = ()
-    excludes: tuple[str, ...] = ()
+    includes: Sequence[str] = ()
+    excludes: Sequence[str] = ()
+
+    _checks: ClassVar[Checks] = {
+        "python": checks.optional(checks.text),
+        "pip": checks.several(checks.text),
+        "pip_indexes": checks.several(checks.instance(PipIndex)),
+        "apt": checks.several(checks.text),
+        "env": checks.variables,
+        "setup": checks.several(checks.text),
+        "workdir": checks.optional(checks.text),
+        "includes": checks.several(checks.text),
+        "excludes": checks.several(checks.text),
+    }
+
+    def describe(self) -> dict[str, Any]:
+        """The image as JSON, without its variables; URLs may hold credentials."""
+        return {name: value for name, value in asdict(self).items() if name != "env"}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Worker(_Spec):
     """How a node runs what it is given.
 
@@ -62,11 +106,18 @@ class Worker(_Spec):
         ranks_per_node: ranks of the gang on each node; "gpu" for one per GPU.
     """
 
-    concurrency: Annotated[int, Field(ge=1, le=256)] = 1
+    concurrency: int = 1
     executor: Literal["process", "thread"] = "process"
-    ranks_per_node: Annotated[int, Field(ge=1, le=64)] | Literal["gpu"] = 1
+    ranks_per_node: int | Literal["gpu"] = 1
+
+    _checks: ClassVar[Checks] = {
+        "concurrency": checks.whole(1, 256),
+        "executor": checks.one_of("process", "thread"),
+        "ranks_per_node": checks.word_or("gpu", checks.whole(1, 64)),
+    }
 
 
+@dataclass(frozen=True, kw_only=True)
 class Options(_Spec):
     """How a pool behaves.
 
@@ -85,15 +136,27 @@ class Options(_Spec):
     """
 
     fail_fast: bool = True
-    grace: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    grace: float = 5.0
     console: bool = True
-    idle_timeout: Annotated[float, Field(gt=0)] = 600.0
-    ttl: Annotated[float, Field(gt=0)] | None = None
-    start_timeout: Annotated[float, Field(gt=0)] = 300.0
+    idle_timeout: float = 600.0
+    ttl: float | None = None
+    start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
     cluster: bool = True
 
+    _checks: ClassVar[Checks] = {
+        "fail_fast": checks.flag,
+        "grace": checks.seconds(least=0, most=3600),
+        "console": checks.flag,
+        "idle_timeout": checks.seconds(),
+        "ttl": checks.optional(checks.seconds()),
+        "start_timeout": checks.seconds(),
+        "on_loss": checks.one_of("fail", "replace"),
+        "cluster": checks.flag,
+    }
 
+
+@dataclass(frozen=True, kw_only=True)
 class PoolSpec(_Spec):
     """One pool, whole: what :class:`skyward_core.Compute` was asked for.
 
@@ -102,22 +165,21 @@ class PoolSpec(_Spec):
 
     name: str
     provider: Any
-    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    nodes: int = 1
     accelerator: Any = None
-    image: Image = Field(default_factory=Image)
-    plugins: tuple[Any, ...] = ()
-    worker: Worker = Field(default_factory=Worker)
-    options: Options = Field(default_factory=Options)
+    image: Image = field(default_factory=Image)
+    plugins: Sequence[Any] = ()
+    worker: Worker = field(default_factory=Worker)
+    options: Options = field(default_factory=Options)
 
-    @field_validator("name")
-    @classmethod
-    def _name(cls, value: str) -> str:
-        if not NAME.fullmatch(value):
-            raise ValueError(
-                f"{value!r} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
-                "with a letter or digit at both ends"
-            )
-        return value
+    _checks: ClassVar[Checks] = {
+        "name": _pool_name,
+        "nodes": checks.whole(1, 1024),
+        "image": checks.instance(Image),
+        "plugins": checks.several(checks.anything),
+        "worker": checks.instance(Worker),
+        "options": checks.instance(Options),
+    }
 
     @property
     def ranks_per_node(self) -> int:
@@ -135,35 +197,14 @@ class PoolSpec(_Spec):
 
     def describe(self) -> dict[str, Any]:
         """The spec as JSON, without secrets: no variables, and no credentials in URLs."""
-        image = self.image.model_dump(exclude={"env"})
         return {
             "name": self.name,
             "provider": self.provider.name,
             "nodes": self.nodes,
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],
-            "worker": self.worker.model_dump(),
-            "options": self.options.model_dump(),
-            "image": each_text(image, without_credentials),
+            "worker": asdict(self.worker),
+            "options": asdict(self.options),
+            "image": each_text(self.image.describe(), without_credentials),
             "variables": sorted(self.image.env),
         }
-
-
-def _build(*models: type[BaseModel]) -> None:
-    """Make the models' validators without pydantic's search for plugins, which reads the metadata of everything that
-    is installed. Other people's models find theirs as ever."""
-    name = "pydantic.plugin._loader"
-    if known := name in sys.modules:
-        stand_in = sys.modules[name]
-    else:
-        stand_in = sys.modules[name] = ModuleType(name)
-        stand_in.__dict__["get_plugins"] = tuple
-    try:
-        for model in models:
-            model.model_rebuild()
-    finally:
-        if not known:
-            del sys.modules[name]
-
-
-_build(PipIndex, Image, Worker, Options, PoolSpec)

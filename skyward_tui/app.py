@@ -115,8 +115,7 @@ class SkywardApp(App[None]):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            keys = config.settings().get("keys", {})
-            self.set_keymap({str(key): str(value) for key, value in keys.items()})
+            self.set_keymap(config.keys())
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
@@ -51,12 +52,12 @@ def with_pip(image: Image, requirements: Iterable[str], index: PipIndex | None =
     indexes = image.pip_indexes
     if index is not None and new and index not in indexes:
         indexes = (*indexes, index)
-    return image.model_copy(update={"pip": (*image.pip, *new), "pip_indexes": indexes})
+    return replace(image, pip=(*image.pip, *new), pip_indexes=indexes)
 
 
 def with_env(image: Image, **values: str) -> Image:
     """The image with environment variables added; those that it sets already stay."""
-    return image.model_copy(update={"env": values | image.env})
+    return replace(image, env=values | image.env)
 
 
 def _package(text: str) -> str:

@@ -110,7 +110,7 @@ class Pool:
         token = secrets.token_hex(8)
         provider: Provider = spec.provider
         image = whole_image(spec)
-        written = spec.model_copy(update={"image": image}).describe() | {"cwd": image.workdir or cwd}
+        written = replace(spec, image=image).describe() | {"cwd": image.workdir or cwd}
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)
         except PoolExistsError:

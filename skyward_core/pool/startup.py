@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
@@ -41,7 +42,7 @@ class Startup:
     def know(self, image: Image) -> None:
         """The image as it was asked for: the ledger's one lacks variables, and credentials in URLs."""
         self._know_env(image.env)
-        self._image = image.model_dump(exclude={"env"})
+        self._image = image.describe()
         self.credentials = url_secrets(self._image)
         self._know_secrets(self.credentials)
 
@@ -315,7 +316,7 @@ def whole_image(spec: PoolSpec) -> Image:
     if not spec.options.cluster and spec.may_have_peers:
         check_standalone(spec.plugins)
     image = transform_image(spec.plugins, spec.image, spec)
-    return image.model_copy(update={"setup": (*image.setup, *bootstrap_steps(spec.plugins, spec))})
+    return replace(image, setup=(*image.setup, *bootstrap_steps(spec.plugins, spec)))
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:

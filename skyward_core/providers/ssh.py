@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .. import config
 from ..errors import PoolError, UsageError
 from ..loop import prompt, submit
+from ..runtime.info import instance_info
 from ..spec import PoolSpec
 from ..transport.bundle import bundle
 from ..transport.dial import Dials
@@ -350,14 +351,17 @@ async def _all(work: Any) -> list[Any]:
 
 def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
-    groups: dict[str, Any] = config.settings().get("hosts", {})
     named = [hosts] if isinstance(hosts, str) else list(hosts)
+    if instance_info().pool:
+        return tuple(
+            named
+        )  # in a rank, which imports the script's modules and has none of the person's settings
+    groups = config.host_groups()
     found: list[str] = []
     for name in named:
         group = name.removeprefix("@")
         if group in groups and (name.startswith("@") or isinstance(hosts, str)):
-            members = groups[group]
-            found += [members] if isinstance(members, str) else members
+            found += groups[group]
         elif name.startswith("@"):
             known = ", ".join(sorted(groups)) or "none"
             raise UsageError(f"There is no group {group!r} under [hosts] in skyward.toml (there: {known}).")

@@ -93,7 +93,7 @@ def _folders() -> Iterator[Check]:
 def _providers() -> Iterator[Check]:
     yield from _checked("local", "local")
     try:
-        groups = list(config.settings().get("hosts", {}))
+        groups = config.host_groups()
     except SkywardError as error:
         yield Check("settings", "fail", str(error))
         return

@@ -9,10 +9,8 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Literal, cast
 
-from pydantic import ValidationError
-
 from skyward_core import accelerators, exits, providers
-from skyward_core.compute import in_words, made_up_name
+from skyward_core.compute import made_up_name
 from skyward_core.errors import PoolExistsError, SkywardError, UsageError
 from skyward_core.folders import workdir
 from skyward_core.ledger import Receipt
@@ -101,18 +99,15 @@ def attach(pool: str, console: Console) -> int:
 
 def _spec(wish: Wish, script: Path) -> PoolSpec:
     provider = _provider(wish)
-    try:
-        return PoolSpec(
-            name=wish.pool or made_up_name(script),
-            provider=provider,
-            nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
-            accelerator=accelerators.resolve(wish.accelerator),
-            image=Image(workdir=workdir(script)),
-            plugins=tuple(plugin(name) for name in wish.plugins),
-            worker=Worker(ranks_per_node=wish.ranks_per_node or 1),
-        )
-    except ValidationError as error:
-        raise UsageError(in_words(error)) from error
+    return PoolSpec(
+        name=wish.pool or made_up_name(script),
+        provider=provider,
+        nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
+        accelerator=accelerators.resolve(wish.accelerator),
+        image=Image(workdir=workdir(script)),
+        plugins=tuple(plugin(name) for name in wish.plugins),
+        worker=Worker(ranks_per_node=wish.ranks_per_node or 1),
+    )
 
 
 def _provider(wish: Wish) -> Provider:

@@ -50,10 +50,9 @@ def host_groups() -> list[str]:
     from skyward_core import config
 
     try:
-        groups = config.settings().get("hosts", {})
+        return sorted(config.host_groups())
     except SkywardError:
         return []
-    return sorted(groups) if isinstance(groups, dict) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +172,7 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
 
 
 def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[str]) -> PoolSpec:
-    from pydantic import ValidationError
-
+    from skyward_core.errors import SpecError
     from skyward_core.folders import workdir
     from skyward_core.spec import Image, PoolSpec, Worker
 
@@ -197,9 +195,8 @@ def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[s
             plugins=plugins,
             worker=worker,
         )
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise FieldError(str(first["loc"][0]), first["msg"].removeprefix("Value error, ")) from error
+    except SpecError as error:
+        raise FieldError(error.field, error.reason) from error
 
 
 def _accelerator(text: str) -> Accelerator | None:

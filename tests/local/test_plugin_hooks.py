@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Diary(Plugin):
 
     def transform(self, image: sky.Image, pool_spec: sky.PoolSpec) -> sky.Image:
         self.note("transform")
-        return image.model_copy(update={"env": image.env | {f"BY_{self.name.upper()}": str(pool_spec.nodes)}})
+        return replace(image, env=image.env | {f"BY_{self.name.upper()}": str(pool_spec.nodes)})
 
     def bootstrap(self, pool_spec: sky.PoolSpec) -> Sequence[str]:
         self.note("bootstrap")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import skyward_core as sky
 from skyward_core import config
 from skyward_core.errors import UsageError
 
@@ -131,22 +132,43 @@ def test_a_socket_folder_of_somebody_else_is_refused(tmp_path: Path, runtime: Pa
 
 
 def test_settings_of_the_working_folder_come_before_those_at_home(world: Path, tmp_path: Path) -> None:
-    assert config.settings() == {}
+    assert (config.host_groups(), config.keys()) == ({}, {})
     config.home()
-    (world / "skyward.toml").write_text('provider = "ssh"\nnodes = 4\n')
-    assert config.settings() == {"provider": "ssh", "nodes": 4}
-    (tmp_path / "skyward.toml").write_text("nodes = 2\n")
-    assert config.settings() == {"provider": "ssh", "nodes": 2}
+    (world / "skyward.toml").write_text(
+        '[hosts]\nlab = ["a", "b"]\none = "c"\n[keys]\nquit = "x"\n[theirs]\nx = 1\n'
+    )
+    assert config.host_groups() == {"lab": ["a", "b"], "one": ["c"]}
+    assert config.keys() == {"quit": "x"}
+    (tmp_path / "skyward.toml").write_text('[hosts]\none = ["d"]\n')
+    assert config.host_groups() == {"lab": ["a", "b"], "one": ["d"]}
+    assert config.keys() == {"quit": "x"}
 
 
 @pytest.mark.parametrize("content", [b"nodes = ", b"\xff\xfe", b"a = 1\na = 2\n"])
 def test_settings_that_do_not_parse_are_a_clear_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").write_bytes(content)
     with pytest.raises(UsageError, match=r"skyward\.toml does not parse: "):
-        config.settings()
+        config.host_groups()
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        ("hosts = 5", "hosts"),
+        ("[hosts]\nlab = 5", r"hosts\.lab"),
+        ('[hosts]\nlab = ["a", 7]', r"hosts\.lab\.1"),
+        ("[keys]\nquit = 1", r"keys\.quit"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_path: Path) -> None:
+    (tmp_path / "skyward.toml").write_text(content)
+    with pytest.raises(UsageError, match=rf"skyward\.toml cannot be used: {where}: Input should be"):
+        config.host_groups()
+    with pytest.raises(UsageError, match="cannot be used"):
+        sky.SSH(hosts="lab")
 
 
 def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"skyward\.toml cannot be read: "):
-        config.settings()
+        config.keys()

@@ -145,11 +145,25 @@ def test_an_agent_stays_small(tmp_path: Path) -> None:
     assert "libssl" not in libraries
 
 
-def test_our_models_search_no_plugins_of_pydantic_and_those_of_others_do() -> None:
-    search = "pydantic.plugin._loader"
-    assert search not in loaded_by(
-        "import skyward_core as sky\nsky.Image(pip=['numpy'])\nsky.Options(grace=1)"
+ASKED_FOR_AT_THE_TOP = """
+import skyward_core as sky
+image = sky.Image(pip=["torch"], pip_indexes=[sky.PipIndex(url="https://example.org")], env={"A": "1"})
+options, worker = sky.Options(console=False, ttl=60), sky.Worker(concurrency=2)
+pool = sky.Compute(provider=sky.Local(), nodes=2, image=image, options=options, worker=worker, accelerator="A100:8")
+"""
+
+
+def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library() -> None:
+    """Nodes import such modules, too."""
+    loaded_by(ASKED_FOR_AT_THE_TOP, "-I", "-S")
+    in_a_rank = (
+        "from skyward_core.runtime import info\ninfo.set_current(info.InstanceInfo(pool='p'))\n"
+        "import skyward_core as sky\n"
+        "assert sky.Compute(provider=sky.SSH(hosts='@lab')).spec.provider.hosts == ('@lab',)"
     )
-    assert search in loaded_by(
-        "import skyward_core as sky\nsky.Options\nimport pydantic\nclass Mine(pydantic.BaseModel):\n    x: int"
-    )
+    loaded_by(in_a_rank, "-I", "-S")
+
+
+def test_a_client_does_not_wait_for_pydantic() -> None:
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.lifecycle, skyward_core.transport.ssh"
+    assert loaded_by(code).isdisjoint({"pydantic", "pydantic_core"})

@@ -7,7 +7,7 @@ import pickle
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from gang import places, run_gang
@@ -185,7 +185,7 @@ def test_a_token_shows_nowhere_but_in_the_rank(monkeypatch):
     plugin = plugins.huggingface(token=SECRET, models=["org/model"])
     assert SECRET not in repr(plugin)
     image = image_for(plugin)
-    assert SECRET not in str(image.model_dump())
+    assert SECRET not in str(asdict(image))
     assert plugin.bootstrap(PoolSpec(name="p", provider=None)) == ()
     assert pickle.loads(pickle.dumps(plugin)).token == SECRET  # it does travel
     monkeypatch.setenv("HF_TOKEN", SECRET)

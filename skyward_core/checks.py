@@ -1,0 +1,131 @@
+"""What the fields of a spec may hold: each check gives the value to keep, or says in words what it should be.
+
+Plain functions, as a script cannot begin to connect before its spec is made, and a node's Python, which imports a
+script's modules and whatever they make of specs, has the standard library and no more.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Check = Callable[[Any], Any]
+Checks = Mapping[str, Check]  # by field
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"should be text (got {_kind(value)})")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"should be True or False (got {value!r:.60})")
+    return value
+
+
+def whole(least: int, most: int) -> Check:
+    def check(value: Any) -> int:
+        try:
+            number = operator.index(value)  # of numpy, too
+        except TypeError:
+            number = least - 1
+        if isinstance(value, bool) or not least <= number <= most:
+            raise ValueError(f"should be a whole number from {least} to {most} (got {value!r:.60})")
+        return number
+
+    return check
+
+
+def seconds(*, least: float | None = None, most: float | None = None) -> Check:
+    """A time of at least ``least``; of more than nothing where that is None."""
+    words = (
+        "more than 0" if least is None else f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
+    )
+
+    def check(value: Any) -> float:
+        number = _number(value)
+        enough = number > 0 if least is None else number >= least  # neither is true of NaN
+        if not enough or (most is not None and number > most):
+            raise ValueError(f"should be a number of seconds, {words} (got {value!r:.60})")
+        return number
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"should be {' or '.join(map(repr, choices))} (got {value!r:.60})")
+        return str(value)
+
+    return check
+
+
+def word_or(word: str, other: Check) -> Check:
+    def check(value: Any) -> Any:
+        if value == word:
+            return word
+        try:
+            return other(value)
+        except ValueError as error:
+            raise ValueError(f"should be {word!r}, or it {error}") from None
+
+    return check
+
+
+def optional(other: Check) -> Check:
+    return lambda value: None if value is None else other(value)
+
+
+def several(other: Check) -> Check:
+    """A list, tuple or other collection of what passes another check; kept as a tuple."""
+
+    def check(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, str | bytes | Mapping):
+            raise ValueError(f"should be a list (got {_kind(value)})")
+        try:
+            items = tuple(value)
+        except TypeError:
+            raise ValueError(f"should be a list (got {_kind(value)})") from None
+        return tuple(map(other, items))
+
+    return check
+
+
+def instance(kind: type) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise ValueError(f"should be {kind.__name__}(...) (got {_kind(value)})")
+        return value
+
+    return check
+
+
+def variables(value: Any) -> dict[str, str]:
+    """Environment variables; what they hold may be secret, so no word of it is said."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"should map names to texts (got {_kind(value)})")
+    for name, held in value.items():
+        if not isinstance(name, str) or not isinstance(held, str):
+            raise ValueError(f"should map names to texts ({name!r:.60} is of {_kind(held)})")
+    return dict(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str | bytes | bool):
+        return float("nan")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__
