@@ -41,6 +41,24 @@ class Gate:
         await self._open.wait()
 
 
+class Flow:
+    """Whether the other side takes more: what asyncio and asyncssh tell of it."""
+
+    def __init__(self) -> None:
+        self._clear = asyncio.Event()
+        self._clear.set()
+
+    def pause_writing(self) -> None:
+        self._clear.clear()
+
+    def resume_writing(self) -> None:
+        self._clear.set()
+
+    async def drain(self) -> None:
+        """Wait while it is behind."""
+        await self._clear.wait()
+
+
 class Pipe(Protocol):
     """One open connection to an agent. Writes never block; ``drain`` waits while the other side is slow."""
 

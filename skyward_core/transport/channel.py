@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from ..errors import PoolError
+from .base import Flow
 from .bundle import bundle
 from .connect import Link
 from .lib import asyncssh
@@ -59,14 +60,13 @@ class Failed(PoolError):
     """The host answered that it could not do what was asked."""
 
 
-class Lines(asyncssh.SSHClientSession[bytes]):
+class Lines(Flow, asyncssh.SSHClientSession[bytes]):
     """The lines that a command prints, and whether its input can take more."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.errors = bytearray()
-        self.writable = asyncio.Event()
-        self.writable.set()
         self._partial = bytearray()
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -81,19 +81,13 @@ class Lines(asyncssh.SSHClientSession[bytes]):
             for line in whole:
                 self.lines.put_nowait(bytes(line))
 
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-
     def eof_received(self) -> bool:
         self.lines.put_nowait(None)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lines.put_nowait(None)
-        self.writable.set()
+        self.resume_writing()
 
 
 class Channel:
@@ -187,7 +181,7 @@ class Channel:
             self._send(values | {"do": do, "size": size})
             while data := source.read(CHUNK):
                 self._channel.write(data)
-                await self._session.writable.wait()
+                await self._session.drain()
         except OSError as error:
             raise self._gone() from error
         return await self._answer()

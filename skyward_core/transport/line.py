@@ -8,7 +8,7 @@ import ssl
 
 from ..sealed import Sealed
 from ..tls import LineError
-from .base import OnData, OnLost
+from .base import Flow, OnData, OnLost
 from .bulk import CONNECT_TIMEOUT, Node
 
 
@@ -36,14 +36,13 @@ async def connect(node: Node, papers: ssl.SSLContext) -> Sealed:
     return line
 
 
-class LinePipe:
+class LinePipe(Flow):
     """See :class:`.base.Pipe`; it can be written to before :meth:`start` lets bytes come."""
 
     def __init__(self, line: Sealed, on_data: OnData, on_lost: OnLost) -> None:
+        super().__init__()
         self._line = line
         self._on_lost = on_lost
-        self._writable = asyncio.Event()
-        self._writable.set()
         self.received = on_data
         self.write = line.write
         self.close = line.close
@@ -51,15 +50,6 @@ class LinePipe:
     def start(self) -> None:
         self._line.give(self)
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._writable.set()
+        self.resume_writing()
         self._on_lost(exc)
-
-    async def drain(self) -> None:
-        await self._writable.wait()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .base import Gate, OnData, OnLost, Report
+from .base import Flow, Gate, OnData, OnLost, Report
 from .starter import ROOT, Starter
 
 BUFFER = 1 << 18
@@ -16,16 +16,15 @@ BUFFER = 1 << 18
 NICE = 5
 
 
-class SocketPipe(asyncio.BufferedProtocol):
+class SocketPipe(Flow, asyncio.BufferedProtocol):
     """A Unix socket as a :class:`.base.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
+        super().__init__()
         self._on_data = on_data
         self._buffer = memoryview(bytearray(BUFFER))
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
-        self._clear = asyncio.Event()
-        self._clear.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -38,21 +37,12 @@ class SocketPipe(asyncio.BufferedProtocol):
         self._on_data(self._buffer[:nbytes])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clear.set()
+        self.resume_writing()
         self._on_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._clear.clear()
-
-    def resume_writing(self) -> None:
-        self._clear.set()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None:
             self._transport.write(data)
-
-    async def drain(self) -> None:
-        await self._clear.wait()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 
-from .base import OnData, OnLost
+from .base import Flow, OnData, OnLost
 from .lib import asyncssh
 
 
-class _Pipe:
+class _Pipe(Flow):
     """What both have in common; see :class:`~skyward_core.transport.base.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
+        super().__init__()
         self._on_data = on_data
         self._on_lost: OnLost | None = on_lost
-        self._writable = asyncio.Event()
-        self._writable.set()
         self._chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if datatype is None:
             self._on_data(data)
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
     def connection_lost(self, exc: Exception | None) -> None:
-        self._writable.set()
+        self.resume_writing()
         on_lost, self._on_lost = self._on_lost, None
         if on_lost is not None:
             on_lost(exc)
@@ -37,9 +30,6 @@ class _Pipe:
     def write(self, data: bytes) -> None:
         if not self._chan.is_closing():
             self._chan.write(data)
-
-    async def drain(self) -> None:
-        await self._writable.wait()
 
     def close(self) -> None:
         self._chan.close()

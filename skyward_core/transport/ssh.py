@@ -258,7 +258,7 @@ class SSHTransport:
             with source.open("rb") as file:
                 while data := file.read(CHUNK):
                     channel.write(data)
-                    await lines.writable.wait()
+                    await lines.drain()
             channel.write_eof()
             while (line := await lines.lines.get()) is not None:
                 if line == word.encode():
