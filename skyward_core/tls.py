@@ -145,6 +145,18 @@ class Line:
             raise Refused(str(header["error"]))
         return header
 
+    def await_more(self, seconds: float) -> None:
+        """Wait for the other side to say more, which has had an answer to all that it asked.
+
+        Raises:
+            LineError: it did not, in that time.
+        """
+        self._plain.settimeout(seconds)
+        try:
+            self._receive()
+        finally:
+            self._plain.settimeout(TIMEOUT)
+
     def ask(self, header: Header) -> Header:
         """Say something and hear the answer."""
         self.say(header)

@@ -22,6 +22,7 @@ from ..content import NAME, Hash
 from ..tls import CLIENT, TIMEOUT, Line, LineError, Refused, Unreachable, Whole, context
 from ..wire import Decoder, Header, frame
 
+IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 AWAITED = 2.0  # seconds for a blob to begin to come where a peer is told to fetch it in the same moment
 
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")
@@ -70,7 +71,9 @@ class Peers:
         try:
             with Line(plain, self._server, server=True) as line:
                 try:
-                    self._answer(line, line.hear())
+                    while True:
+                        self._answer(line, line.hear())
+                        line.await_more(IDLE)
                 except LineError:
                     raise
                 except OSError as error:

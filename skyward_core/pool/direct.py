@@ -24,6 +24,7 @@ from .link import Link
 
 if TYPE_CHECKING:
     from ..transport.bulk import Transfer
+    from ..transport.kept import Kept
     from ..transport.pki import Authority
 
 LARGE = 1 << 20  # bytes below which the existing connection is as good
@@ -31,6 +32,7 @@ LARGE = 1 << 20  # bytes below which the existing connection is as good
 # as much time as these do.
 FIRST = 8 << 20
 THREADS = 8
+KEPT = 16  # lines for files that wait for more, to all nodes together
 MOVES = 3  # lines for calls that a node gets; what breaks more often than that is no better than SSH
 
 Place = tuple[str, int]
@@ -69,6 +71,8 @@ class Direct:
         self._authority: Authority | None = None
         self._papers: ssl.SSLContext | None = None  # our own
         self._threads: ThreadPoolExecutor | None = None
+        self._kept: Kept | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._runs = 0
         self._moves: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,6 +147,10 @@ class Direct:
             task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._kept is not None:
+            self._kept.close()
 
     def _node(self, link: Link) -> _Node:
         node = self._nodes.get(link.node)
@@ -158,19 +166,26 @@ class Direct:
         if place is None:
             node.usable = False
             return False
-        from ..transport import bulk
+        from ..transport import bulk, kept
         from ..transport.pki import node_name
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
-        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._own())
+        if self._kept is None:
+            # Beside SSH and lines for calls they are to take a small part only of what may be open.
+            self._kept = kept.Kept(KEPT if _room_for(4 * KEPT) else 0)
+        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._own(), self._kept)
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, work, transfer)
+            await loop.run_in_executor(self._threads, work, transfer)
         except LineError as error:
             self._give_up(link, node, error)
             return False
         finally:
             transfer.stop()
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = loop.call_later(kept.IDLE, self._kept.expire, kept.IDLE)
         return True
 
     def _give_up(self, link: Link, node: _Node, error: OSError) -> None:

@@ -7,13 +7,14 @@ calls block, each in a thread of its own; :meth:`Transfer.stop` ends one from an
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..landing import Landing
 from ..tls import Line, LineError, Whole
+from .kept import Kept
 
 CONNECT_TIMEOUT = 2.0  # seconds; there is another way
 
@@ -31,11 +32,13 @@ class Transfer:
 
     Args:
         papers: the client's (see :func:`skyward_core.tls.context`).
+        kept: whose lines it may take, and gets its own.
     """
 
-    def __init__(self, node: Node, papers: ssl.SSLContext) -> None:
+    def __init__(self, node: Node, papers: ssl.SSLContext, kept: Kept) -> None:
         self._node = node
         self._papers = papers
+        self._kept = kept
         self._line: Line | None = None
         self._stopped = False
 
@@ -46,11 +49,15 @@ class Transfer:
             LineError: the way there is no good.
             OSError: the node did not take it, and says why; or it cannot be read here.
         """
-        with self._connected() as line, open(source, "rb", buffering=0) as file:
-            whole = Whole(file.fileno())
-            line.ask({"t": "put", "name": name, "size": whole.size})
-            line.send(file.fileno(), 0, whole)
-            line.hear()
+
+        def bring(line: Line) -> None:
+            with open(source, "rb", buffering=0) as file:
+                whole = Whole(file.fileno())
+                line.ask({"t": "put", "name": name, "size": whole.size})
+                line.send(file.fileno(), 0, whole)
+                line.hear()
+
+        self._do(bring)
 
     def get(self, name: str, landing: Landing) -> None:
         """Bring a result here; goes on where an earlier attempt, of whatever kind, stopped.
@@ -59,7 +66,8 @@ class Transfer:
             LineError: the way there is no good; what has come is kept.
             OSError: the node has not got it, or it cannot be written here.
         """
-        with self._connected() as line, closing(landing):
+
+        def take(line: Line) -> None:
             size = line.ask({"t": "result", "name": name, "at": landing.at})["size"]
             if size != landing.size:
                 raise LineError(f"it has {size:,} bytes of {landing.size:,}")
@@ -67,14 +75,32 @@ class Transfer:
                 line.fill(room)
                 landing.filled(len(room))
 
-    @contextmanager
-    def _connected(self) -> Iterator[Line]:
-        with Line.to(self._node.place, self._papers, CONNECT_TIMEOUT) as self._line:
-            if self._line.peer != self._node.name:
-                raise LineError(f"{self._line.peer or 'somebody'} answers in place of {self._node.name}")
+        with closing(landing):
+            self._do(take)
+
+    def _do(self, work: Callable[[Line], None]) -> None:
+        """Take a line that waits, and a new one if that turns out to be no good any more; or a new one at once."""
+        if (line := self._kept.take(self._node)) is not None:
+            try:
+                return self._over(line, work)
+            except LineError:
+                if self._stopped:
+                    raise
+        self._over(Line.to(self._node.place, self._papers, CONNECT_TIMEOUT), work)
+
+    def _over(self, line: Line, work: Callable[[Line], None]) -> None:
+        try:
+            self._line = line
+            if line.peer != self._node.name:
+                raise LineError(f"{line.peer or 'somebody'} answers in place of {self._node.name}")
             if self._stopped:
                 raise LineError("it was stopped")
-            yield self._line
+            work(line)
+        except BaseException:
+            line.close()  # who knows what is still to come over it
+            raise
+        self._line = None
+        self._kept.keep(self._node, line)
 
     def stop(self) -> None:
         """End it; its thread gets a :class:`LineError` soon."""

@@ -15,6 +15,7 @@ import skyward_core as sky
 from skyward_core.events import Event, NodeLink
 from skyward_core.landing import Landing
 from skyward_core.pool.link import Link
+from skyward_core.transport import kept
 from skyward_core.transport.ssh import SSHTransport
 from skyward_tui.widgets.rank_state import link_note
 
@@ -130,6 +131,27 @@ def test_a_client_that_dies_leaves_no_listener(lab: Lab) -> None:
         assert listeners(lab) == [{host.address} for host in lab.hosts]
         client.kill()
         until(lambda: listeners(lab) == [set()] * 4, "the end of the listeners")
+
+
+def lines(host: Host) -> int:
+    """Connections for files that a host has with the client."""
+    tcp = [line.split() for line in Path(f"/proc/{host.machine}/net/tcp").read_text().splitlines()[1:]]
+    places = {fields[1] for fields in tcp if fields[3] == "0A" and not fields[1].endswith(":0016")}
+    return sum(fields[3] == "01" and fields[1] in places for fields in tcp)
+
+
+def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(SIZE)
+    with pool(lab) as compute:
+        for _ in range(3):
+            assert noise(SIZE) @ compute == expected(SIZE)
+        assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 4
+        assert [lines(host) for host in lab.hosts] == [1] * 4
+        monkeypatch.setattr(kept, "IDLE", 0.01)
+        assert noise(SIZE) @ compute == expected(SIZE)
+        until(lambda: [lines(host) for host in lab.hosts] == [0] * 4, "their end")
 
 
 def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(lab: Lab, ways: Ways) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import socket
 import ssl
@@ -10,18 +11,22 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
+from skyward_core.agent import peers
 from skyward_core.agent.peers import Peers
 from skyward_core.content import name_of
 from skyward_core.landing import Landing
 from skyward_core.tls import CLIENT, Line, LineError, Refused, context
 from skyward_core.transport.bulk import Node, Transfer
+from skyward_core.transport.kept import IDLE, Kept
 from skyward_core.transport.pki import Authority, node_name
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
 NAME = name_of(DATA)
+PICKLE = pickle.dumps(DATA, 5)
 RESULT = "abc.0.77.result"
 
 
@@ -60,6 +65,13 @@ def ours(authority: Authority) -> ssl.SSLContext:
 
 
 @pytest.fixture
+def kept() -> Iterator[Kept]:
+    kept = Kept(2)
+    yield kept
+    kept.close()
+
+
+@pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
     path.write_bytes(DATA)
@@ -77,37 +89,37 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, source: Path) -> None:
-    Transfer(hosts[0].node, ours).put(source, NAME)
+def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path) -> None:
+    Transfer(hosts[0].node, ours, kept).put(source, NAME)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
 
 def test_another_content_than_the_name_says_is_refused_and_not_kept(
-    hosts: list[Host], ours: ssl.SSLContext, source: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path
 ) -> None:
     source.write_bytes(b"X" + DATA[1:])
     with pytest.raises(Refused, match="something else"):
-        Transfer(hosts[0].node, ours).put(source, NAME)
+        Transfer(hosts[0].node, ours, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
 @pytest.mark.parametrize("there", [0, 1, 1_500_000, len(DATA)])
 def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
-    hosts: list[Host], ours: ssl.SSLContext, tmp_path: Path, there: int
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, there: int
 ) -> None:
     target = tmp_path / "target"
     if there:
         target.write_bytes(b"-" * there)
-    Transfer(hosts[0].node, ours).get(RESULT, Landing(target, len(DATA)))
+    Transfer(hosts[0].node, ours, kept).get(RESULT, Landing(target, len(DATA)))
     assert target.read_bytes() == b"-" * there + DATA[there:]
 
 
 def test_a_result_of_another_size_is_not_taken(
-    hosts: list[Host], ours: ssl.SSLContext, tmp_path: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path
 ) -> None:
     with pytest.raises(LineError, match="it has 3,000,001 bytes of 3,000,000"):
-        Transfer(hosts[0].node, ours).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
+        Transfer(hosts[0].node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
     assert not (tmp_path / "target").exists()
 
 
@@ -151,25 +163,25 @@ def test_nothing_else_is_given_or_taken(
 
 
 def test_a_node_that_answers_in_place_of_another_is_told_nothing(
-    hosts: list[Host], ours: ssl.SSLContext, source: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path
 ) -> None:
     with pytest.raises(LineError, match="node 0 answers in place of node 1"):
-        Transfer(Node(hosts[0].place, node_name(1)), ours).put(source, NAME)
+        Transfer(Node(hosts[0].place, node_name(1)), ours, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
-def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path) -> None:
+def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path, kept: Kept) -> None:
     stranger = context(ssl.PROTOCOL_TLS_CLIENT, Authority("p").issue(CLIENT).to_json())
     with pytest.raises(LineError):
-        Transfer(hosts[0].node, stranger).put(source, NAME)
+        Transfer(hosts[0].node, stranger, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
-def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, tmp_path: Path) -> None:
+def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: Kept, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
     with pytest.raises(LineError, match="refused"):
-        Transfer(Node(place, node_name(0)), ours).get(RESULT, Landing(tmp_path / "target", len(DATA)))
+        Transfer(Node(place, node_name(0)), ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA)))
     assert not (tmp_path / "target").exists()
 
 
@@ -230,18 +242,188 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
 
 
 def test_a_transfer_ends_when_it_is_told_to(
-    authority: Authority, ours: ssl.SSLContext, tmp_path: Path
+    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path
 ) -> None:
     """The node is one that says nothing."""
     theirs = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as beside:
-        transfer = Transfer(Node(listener.getsockname(), node_name(0)), ours)
+        transfer = Transfer(Node(listener.getsockname(), node_name(0)), ours, kept)
         getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(DATA)))
         with Line(listener.accept()[0], theirs, server=True) as line:
             assert line.hear() == {"t": "result", "name": RESULT, "at": 0}
             transfer.stop()
             with pytest.raises(LineError):
                 getting.result()
+
+
+# -- lines that wait for the next file ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+    """The lines that were made, in their order."""
+    made: list[Line] = []
+    to = Line.to
+
+    def noted(*args: Any) -> Line:
+        made.append(to(*args))
+        return made[-1]
+
+    monkeypatch.setattr(Line, "to", noted)
+    return made
+
+
+def get(node: Node, ours: ssl.SSLContext, kept: Kept, target: Path) -> bytes:
+    Transfer(node, ours, kept).get(RESULT, Landing(target, len(DATA)))
+    data = target.read_bytes()
+    target.unlink()
+    return data
+
+
+def test_files_go_over_one_line_one_after_another(
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, source: Path, made: list[Line]
+) -> None:
+    node, target = hosts[0].node, tmp_path / "target"
+    assert get(node, ours, kept, target) == DATA
+    Transfer(node, ours, kept).put(source, NAME)
+    assert (hosts[0].blobs / NAME).read_bytes() == DATA
+    assert get(node, ours, kept, target) == DATA
+    assert len(made) == 1
+    assert get(hosts[1].node, ours, kept, target) == DATA
+    assert len(made) == 2
+
+
+def test_a_line_is_kept_neither_after_a_refusal_nor_after_a_failure(
+    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, source: Path, made: list[Line]
+) -> None:
+    node = hosts[0].node
+    with pytest.raises(Refused, match="something else"):
+        Transfer(node, ours, kept).put(source, "0" * 32)
+    with pytest.raises(LineError):
+        Transfer(node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
+    with pytest.raises(OSError, match="No such file"):
+        Transfer(node, ours, kept).get(RESULT, Landing(tmp_path / "no" / "target", len(DATA)))
+    assert kept.take(node) is None
+    assert get(node, ours, kept, tmp_path / "target") == DATA
+    assert len(made) == 4
+
+
+class Fickle:
+    """A node that hangs up where its script says: after so many bytes of each line's last answer."""
+
+    def __init__(self, authority: Authority, *script: list[int]) -> None:
+        self._papers = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.node = Node(self._listener.getsockname(), node_name(0))
+        self.asked: list[int] = []
+        self._beside = ThreadPoolExecutor(1)
+        self._serving = self._beside.submit(self._serve)
+
+    def _serve(self) -> None:
+        for line_script in self._script:
+            with Line(self._listener.accept()[0], self._papers, server=True) as line:
+                for count in line_script:
+                    at = int(line.hear()["at"])
+                    self.asked.append(at)
+                    if count:
+                        line.say({"t": "comes", "size": len(PICKLE)})
+                        line.write(PICKLE[at : at + count])
+                    else:
+                        line.hear()  # which it breaks off
+
+    def end(self) -> None:
+        self._serving.result(20)
+        self._beside.shutdown()
+        self._listener.close()
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["file", "memory"])
+def test_what_a_line_breaks_off_that_had_waited_goes_on_over_a_new_one(
+    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path, in_place: bool
+) -> None:
+    whole = len(PICKLE)
+    fickle = Fickle(authority, [whole], [whole, 2_000_000], [whole])
+    landing = Landing(tmp_path / "first", whole)
+    Transfer(fickle.node, ours, kept).get(RESULT, landing)
+    for name in (
+        "second",
+        "third",
+    ):  # the node has hung up before the one, and does in the midst of the other
+        landing = Landing(tmp_path / name, whole, in_place=in_place)
+        Transfer(fickle.node, ours, kept).get(RESULT, landing)
+        assert landing.load() == DATA
+    fickle.end()
+    first, *asked = fickle.asked
+    assert (first, asked[:2]) == (0, [0, 0])
+    assert 1_000_000 < asked[2] <= 2_000_000 and len(asked) == 3
+
+
+def test_a_new_line_that_breaks_is_no_good_and_not_tried_twice(
+    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path
+) -> None:
+    fickle = Fickle(authority, [2_000_000])
+    landing = Landing(tmp_path / "target", len(PICKLE))
+    with pytest.raises(LineError, match="hung up"):
+        Transfer(fickle.node, ours, kept).get(RESULT, landing)
+    fickle.end()
+    assert 1_000_000 < landing.at <= 2_000_000
+
+
+def test_a_transfer_that_is_told_to_end_makes_no_new_line(
+    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path, made: list[Line]
+) -> None:
+    fickle = Fickle(authority, [len(PICKLE), 0])
+    Transfer(fickle.node, ours, kept).get(RESULT, Landing(tmp_path / "first", len(PICKLE)))
+    transfer = Transfer(fickle.node, ours, kept)
+    with ThreadPoolExecutor(1) as beside:
+        getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(PICKLE)))
+        until(lambda: len(fickle.asked) == 2)
+        transfer.stop()
+        with pytest.raises(LineError):
+            getting.result()
+    with pytest.raises(LineError):
+        fickle.end()
+    assert len(made) == 1
+
+
+def test_a_node_ends_a_line_that_asks_nothing_more(
+    hosts: list[Host],
+    ours: ssl.SSLContext,
+    kept: Kept,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "IDLE", 0.001)
+    assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
+    until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
+    monkeypatch.undo()
+    assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
+
+
+def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ours: ssl.SSLContext) -> None:
+    kept = Kept(2)
+    node, other = hosts[0].node, hosts[1].node
+    lines = [Line.to(node.place, ours) for _ in range(3)]
+    for line in lines:
+        kept.keep(node, line)
+    with pytest.raises(LineError):
+        lines[2].ask({"t": "result", "name": RESULT, "at": 0})
+    assert kept.take(other) is None
+    assert kept.take(node) is lines[1]
+    kept.expire(IDLE)
+    assert kept.take(node) is lines[0]
+    kept.keep(node, lines[0])
+    kept.keep(node, lines[1])
+    kept.expire(0)
+    assert kept.take(node) is None
+    for line in lines[:2]:
+        with pytest.raises(LineError):
+            line.say({"t": "result", "name": RESULT, "at": 0})
+    last = Line.to(node.place, ours)
+    kept.close()
+    kept.keep(node, last)
+    assert kept.take(node) is None
 
 
 @pytest.fixture(autouse=True)
