@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -76,12 +77,14 @@ class Line:
 
     Attributes:
         peer: whose certificate the other side shows.
+        made: when, by the monotonic clock.
 
     Raises:
         LineError: the two have not come to trust each other.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, *, server: bool = False) -> None:
+        self.made = time.monotonic()
         plain.settimeout(TIMEOUT)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
@@ -151,6 +154,8 @@ class Line:
         Raises:
             LineError: it did not, in that time.
         """
+        if self._in.pending:
+            return  # it came along with what was read last
         self._plain.settimeout(seconds)
         try:
             self._receive()

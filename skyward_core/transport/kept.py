@@ -11,6 +11,8 @@ from ..tls import Line
 if TYPE_CHECKING:
     from .bulk import Node
 
+# Seconds that a line is used: RFC 8446 (5.5) wants other keys after some 400 GB, and Python cannot ask for them.
+LIFE = 120.0
 IDLE = 30.0  # seconds that a line may wait; it takes a thread of its node's, and a megabyte at each end
 
 
@@ -35,11 +37,13 @@ class Kept:
         return None
 
     def keep(self, node: Node, line: Line) -> None:
-        """Have a line wait, all of whose requests have been answered in full; or close it, if there are enough."""
+        """Have a line wait, all of whose requests have been answered in full; or close it, if it is old or there are
+        enough."""
         self.expire(IDLE)
+        now = monotonic()
         with self._lock:
-            if len(self._lines) < self._most:
-                self._lines.append((monotonic(), node, line))
+            if len(self._lines) < self._most and now - line.made < LIFE:
+                self._lines.append((now, node, line))
                 return
         line.close()
 

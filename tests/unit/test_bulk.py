@@ -21,7 +21,7 @@ from skyward_core.content import name_of
 from skyward_core.landing import Landing
 from skyward_core.tls import CLIENT, Line, LineError, Refused, context
 from skyward_core.transport.bulk import Node, Transfer
-from skyward_core.transport.kept import IDLE, Kept
+from skyward_core.transport.kept import IDLE, LIFE, Kept
 from skyward_core.transport.pki import Authority, node_name
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
@@ -420,6 +420,10 @@ def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ou
     for line in lines[:2]:
         with pytest.raises(LineError):
             line.say({"t": "result", "name": RESULT, "at": 0})
+    old = Line.to(node.place, ours)
+    old.made -= LIFE
+    kept.keep(node, old)
+    assert kept.take(node) is None
     last = Line.to(node.place, ours)
     kept.close()
     kept.keep(node, last)
