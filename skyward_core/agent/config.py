@@ -16,7 +16,7 @@ class AgentConfig:
     Attributes:
         folder: the agent's own folder: lock, spool, blobs.
         socket: path of the Unix socket it listens on; the workers' one stands beside it.
-        bundle: folder put first on the workers' ``sys.path``, or "".
+        bundle: the zip file put first on the workers' ``sys.path``, or "".
         path: entries added to the end of the workers' ``sys.path``.
         cwd: the ranks' working folder.
         idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.

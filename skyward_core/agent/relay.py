@@ -1,14 +1,13 @@
 """Join a command channel to the agent's Unix socket, for hosts whose SSH server forwards no sockets.
 
-Run as a file: ``python -I -S relay.py SOCKET WORD``. It prints a line with the word (whatever came before is
-a start-up file's noise), then passes bytes both ways until either side ends.
+It prints a line with the word (whatever came before is a start-up file's noise), then passes bytes both ways until
+either side ends.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 
 
@@ -38,7 +37,3 @@ def upwards(agent: socket.socket) -> None:
         pass
     finally:
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])

@@ -212,7 +212,7 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     import traceback
 
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
     kind = type(error)
@@ -230,7 +230,8 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     )
 
 
-_OURS = __file__.rpartition("agent/")[0]  # user code begins after the frames of this package
+# User code begins after the frames of this package. (Not by their files: compiled code names those of elsewhere.)
+_OURS = __name__.partition(".")[0] + "."
 
 
 def _pickle_error(error: BaseException, name: str, message: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The bundle: this library, cloudpickle and pynvml as one small archive named by its content.
+"""The bundle: this library, cloudpickle and pynvml as one zip file named by its content, for nodes to import from.
 
 Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
 names and contents, not of the archive, whose bytes depend on the zlib at hand.
@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import marshal
 import struct
-import zlib
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 from ..errors import PoolError
+from . import zipped
 
 UNCHECKED_HASH = 0b01
 PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
-# What nodes load when they start. Bytecode is larger than source: that of the rest would take longer to send than to
-# make, where it is needed at all.
+# What nodes load when they start: it comes compiled, and lies in the file as it is read.
 LOADED = (
     "cloudpickle/",
     "skyward_core/__init__.py",
@@ -37,6 +35,10 @@ LOADED = (
     "skyward_core/transport/workcopy.py",
     "skyward_core/wire.py",
 )
+# What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
+# would be sent in vain.
+COMPILED = (*LOADED, "skyward_core/plugins/", "pynvml.py")
+SOURCELESS = ("pynvml.py",)  # generated, a quarter of all there is
 
 
 @dataclass(frozen=True)
@@ -44,28 +46,32 @@ class Bundle:
     """What travels to a node.
 
     Attributes:
-        name: 16 hexadecimal digits that stand for the content.
+        name: of the folder and the file on nodes; it stands for the content.
         files: path in the archive and content, sorted.
         origins: where the files lie here.
     """
 
     name: str
     files: tuple[tuple[str, bytes], ...]
-    origins: tuple[Path, ...] = ()
+    origins: tuple[Path, ...]
 
     @cached_property
     def archive(self) -> bytes:
-        """What :func:`.onnode.unpack` takes: the files, and bytecode of those in ``LOADED`` where it lies here
-        already, which every node would have to make by itself otherwise.
+        """What :func:`.onnode.unpack` takes: the files, and bytecode of those in ``COMPILED`` where it lies here
+        already, which every process on a node would have to make by itself otherwise.
 
-        Compressed with marshal's framing, which a bare interpreter (of the same version) reads in less time than
-        it takes to import zipfile or tarfile.
+        One file is written in less time than many, and is there whole or not at all.
         """
-        content = dict(self.files)
-        for (path, _), origin in zip(self.files, self.origins, strict=False):
-            if path.startswith(LOADED):
-                content |= _bytecode(path, origin)
-        return zlib.compress(marshal.dumps(content), 4)
+        loaded: dict[str, bytes] = {}
+        rest: dict[str, bytes] = {}
+        for (path, data), origin in zip(self.files, self.origins, strict=True):
+            code = _bytecode(origin) if path.startswith(COMPILED) else b""
+            part = loaded if path.startswith(LOADED) else rest
+            if not code or path not in SOURCELESS:
+                part[path] = data
+            if code:
+                part[path + "c"] = code
+        return zipped.sent(loaded, rest)
 
 
 @cache
@@ -80,11 +86,11 @@ def bundle() -> Bundle:
     digest = hashlib.sha256()
     for path, data in files:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
-    return Bundle(digest.hexdigest()[:16], files, tuple(source for _, source in sources))
+    return Bundle(f"bundle-{digest.hexdigest()[:16]}/all.zip", files, tuple(source for _, source in sources))
 
 
-def _bytecode(path: str, source: Path) -> dict[str, bytes]:
-    """A source's compiled file by its path, if there is one that fits, marked to be taken without a look at the source.
+def _bytecode(source: Path) -> bytes:
+    """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
 
     The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
     """
@@ -92,12 +98,12 @@ def _bytecode(path: str, source: Path) -> dict[str, bytes]:
     try:
         data, found = compiled.read_bytes(), source.stat()
     except OSError:
-        return {}
+        return b""
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
     if data[:16] != importlib.util.MAGIC_NUMBER + expected:
-        return {}
+        return b""
     head = importlib.util.MAGIC_NUMBER + struct.pack("<IQ", UNCHECKED_HASH, 0)
-    return {(Path(path).parent / "__pycache__" / compiled.name).as_posix(): head + data[16:]}
+    return head + data[16:]
 
 
 def _files_of(package: str) -> list[tuple[str, Path]]:

@@ -12,7 +12,6 @@ it may be a secret's place, as it is text that everybody has.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -120,7 +119,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
     if root:
         space = os.statvfs(root)
         known["free"] = space.f_bavail * space.f_frsize
-        known["bundle"] = os.path.isdir(os.path.join(root, "bundle-" + asked["bundle"]))
+        known["bundle"] = os.path.exists(os.path.join(root, asked["bundle"]))
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
         known["running"] = is_running(os.path.join(root, "pools", asked["folder"]))
         if asked.get("status"):
@@ -177,11 +176,13 @@ def gpus() -> list[str]:
 
 
 def take_bundle(root: str, name: str, size: int) -> None:
-    """Unpack a bundle beside where it shall be, and rename it there: whole or not at all."""
-    target = os.path.join(root, "bundle-" + name)
+    """Write a bundle beside where it shall be, and rename its folder: whole or not at all, and never in the place of
+    one that processes read already."""
+    folder, file = os.path.split(name)
+    target = os.path.join(root, folder)
     partial = f"{target}.{os.getpid()}.part"
     try:
-        unpack(receive(size), partial)
+        unpack(receive(size), os.path.join(partial, file))
         os.rename(partial, target)
     except OSError:
         import shutil
@@ -191,24 +192,15 @@ def take_bundle(root: str, name: str, size: int) -> None:
             raise
 
 
-def unpack(archive: bytes, folder: str) -> None:
-    """Write the files of an archive of :mod:`.bundle`."""
-    import marshal
+def unpack(archive: bytes, path: str) -> None:
+    """Write the zip file of a bundle, in a folder of its own."""
     import zlib
 
-    made = set()
-    for path, data in marshal.loads(zlib.decompress(archive)).items():
-        target = f"{folder}/{path}"
-        parent = os.path.dirname(target)
-        if parent not in made:
-            os.makedirs(parent, exist_ok=True)
-            made.add(parent)
-        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        try:
-            if os.write(file, data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
-        finally:
-            os.close(file)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    start = zlib.decompressobj()
+    with open(path, "wb") as file:
+        file.write(start.decompress(archive))
+        file.write(start.unused_data)
 
 
 def sweep(root: str) -> None:
@@ -256,7 +248,7 @@ class Starter:
     """
 
     def __init__(self, root: str, bundle: str, early: bool) -> None:
-        path = os.path.join(root, "bundle-" + bundle)
+        path = os.path.join(root, bundle)
         if early:
             # What both of us need is imported once.
             import contextlib  # noqa: F401
@@ -295,7 +287,7 @@ class Starter:
 def get_ready(path: str) -> None:
     """Import what an agent needs, but for the bundle where it is not here yet."""
     import_asyncio()
-    if os.path.isdir(path):
+    if os.path.exists(path):
         use_bundle(path)
         from skyward_core.agent.__main__ import preload
 
@@ -352,7 +344,7 @@ def serve(asked: dict[str, Any]) -> None:
                 answer(word)
                 starter.start()
             else:
-                use_bundle(os.path.join(root, "bundle-" + bundle))
+                use_bundle(os.path.join(root, bundle))
                 from skyward_core.transport import errands
 
                 answer(word, **errands.do(what, wanted, root, receive, lambda line: answer(word, line=line)))

@@ -33,6 +33,9 @@ _PUT = (
     'echo && echo "$4";rm -f "$p"'
 )
 
+# Past the package's start, which takes longer than all the rest of it.
+_RELAY = "import sys;sys.path.append(sys.argv[1]);import relay;relay.main(*sys.argv[2:])"
+
 
 class SSHTransport:
     """The way to one node over SSH; see :class:`~skyward_core.transport.base.Transport`.
@@ -167,7 +170,7 @@ class SSHTransport:
             config |= {
                 "folder": f"{facts['root']}/pools/{self.folder}",
                 "socket": facts["socket"],
-                "bundle": f"{facts['root']}/bundle-{bundle().name}",
+                "bundle": f"{facts['root']}/{bundle().name}",
                 "address": config.get("address") or address or "127.0.0.1",
                 "accelerators": config.get("accelerators") or len(facts["gpus"]),
             }
@@ -220,8 +223,10 @@ class SSHTransport:
     async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
         word = f"skyward-{secrets.token_hex(8)}"
         facts = self._facts
-        relay = f"{facts['root']}/bundle-{bundle().name}/skyward_core/agent/relay.py"
-        command = shlex.join(["exec", facts["python"], "-I", "-S", relay, facts["socket"], word])
+        folder = f"{facts['root']}/{bundle().name}/skyward_core/agent"
+        command = shlex.join(
+            ["exec", facts["python"], "-I", "-S", "-c", _RELAY, folder, facts["socket"], word]
+        )
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
         await pipe.joined

@@ -268,7 +268,7 @@ async def test_without_forwarding_a_command_stands_in(host: Host, known: Path) -
     async with running(transport):
         await transport.prepare(config(), Reports())
         assert (await greet(transport))["pool"] == "p"
-        assert "relay.py" in host.commands[-1]
+        assert "relay.main" in host.commands[-1]
 
 
 @pytest.mark.parametrize("forwards", [True, False])

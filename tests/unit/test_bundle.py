@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import compileall
+import importlib.util
 import subprocess
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
 
 from skyward_core.transport import onnode
-from skyward_core.transport.bundle import Bundle, bundle
+from skyward_core.transport.bundle import SOURCELESS, Bundle, bundle
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
@@ -41,8 +44,9 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     compileall.compile_dir(Path(onnode.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
-    onnode.unpack(bundle().archive, str(folder))
-    return folder
+    path = folder / bundle().name
+    onnode.unpack(bundle().archive, str(path))
+    return path
 
 
 def test_the_name_follows_the_content() -> None:
@@ -51,8 +55,8 @@ def test_the_name_follows_the_content() -> None:
     bundle.cache_clear()
     second = bundle()
     assert first is not second and first.name == second.name and first.archive == second.archive
-    changed = Bundle("x", (("a.py", b"1"),))
-    assert changed.archive == Bundle("x", (("a.py", b"1"),)).archive != Bundle("x", (("a.py", b"2"),)).archive
+    one, same, other = (Bundle("x", (("a.py", data),), (Path("a.py"),)) for data in (b"1", b"1", b"2"))
+    assert one.archive == same.archive != other.archive
 
 
 def test_it_is_small() -> None:
@@ -72,15 +76,64 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
 
 
 def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
-    sample = next(unpacked.rglob("wire.*.pyc"))
-    script = "import sys; sys.path.insert(0, sys.argv[1]); import skyward_core.wire as w; print(w.__cached__)"
-    command = [sys.executable, "-I", "-S", "-v", "-c", script, str(unpacked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert str(sample) in done.stdout
-    assert (
-        f"matches {unpacked}/skyward_core/wire.py" in done.stderr
-        or f"code object from '{sample}'" in done.stderr
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import inspect, pynvml, skyward_core.wire as wire, skyward_core.plugins._mig as mig\n"
+        "print(wire.__file__, mig.__file__, pynvml.__file__)\n"
+        "print(inspect.getsource(wire.frame))"
     )
+    command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    files, source = done.stdout.split("\n", 1)
+    names = ("skyward_core/wire.pyc", "skyward_core/plugins/_mig.pyc", "pynvml.pyc")
+    assert files.split() == [f"{unpacked}/{name}" for name in names]
+    assert source.startswith("def frame(")
+
+
+def test_any_program_can_read_it(unpacked: Path) -> None:
+    with zipfile.ZipFile(unpacked) as archive:
+        assert archive.testzip() is None  # the checksums, too
+        names = archive.namelist()
+        for path, data in bundle().files:
+            assert path not in names or archive.read(path) == data
+    assert {path for path, _ in bundle().files} - set(names) <= set(SOURCELESS)
+
+
+def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "bundle-0/all.zip"
+    for content in (b"first", b"second"):
+        archive = zlib.compress(content)
+        monkeypatch.setattr(onnode, "receive", lambda size, archive=archive: archive)
+        onnode.take_bundle(str(tmp_path), name, len(archive))
+    assert (tmp_path / name).read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_frames_of_ours_are_left_out_of_what_users_see(
+    compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiles:
+        monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
+    bundle.cache_clear()
+    path = tmp_path / bundle().name
+    onnode.unpack(bundle().archive, str(path))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.agent.worker import Worker\n"
+        "from skyward_core.agent.results import describe_error\n"
+        "class Mine(Worker):\n"
+        "    def __init__(self): pass\n"
+        "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
+        "try: Mine()._run({'run': 'r'}, b'')\n"
+        "except ZeroDivisionError as error:\n"
+        "    error = error.with_traceback(error.__traceback__.tb_next)\n"
+        "    print(describe_error(error)[0]['traceback'])\n"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "in <lambda>" in done.stdout and "worker.py" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -95,13 +148,17 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
     script = (
         f"import sys; sys.path.insert(0, sys.argv[1])\n{start}\n"
         "ours = [m for n, m in sys.modules.items() if n.startswith(('skyward_core', 'cloudpickle'))]\n"
-        "print(*(m.__cached__ for m in ours))"
+        "print(*(getattr(m, '__file__', '') for m in ours))"
     )
     command = [sys.executable, "-I", "-S", "-B", "-c", script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert loaded
-    assert [path for path in loaded if not Path(path).exists()] == []
+    assert [path for path in loaded if not path.endswith(".pyc")] == []
+    with zipfile.ZipFile(unpacked) as archive:
+        for path in loaded:
+            entry = archive.getinfo(path.removeprefix(f"{unpacked}/"))
+            assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
 ) -> None:
     made = bundle()
     if bundled:
-        onnode.unpack(made.archive, str(tmp_path / f".cache/skyward/bundle-{made.name}"))
+        onnode.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
     major, minor = sys.version_info[:2]
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
