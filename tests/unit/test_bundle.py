@@ -166,15 +166,31 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.transport import onnode\n"
         "onnode.get_ready(sys.argv[1])\n"
-        "print('skyward_core.agent.agent' in sys.modules, 'ast' in sys.modules, 'ssl' in sys.modules)\n"
+        "print(*(name in sys.modules for name in ('skyward_core.agent.agent', 'ast', 'ssl', 'tokenize', '_locale')))\n"
         "import asyncio, inspect\n"
         "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"
         "print(*asyncio.run(main()))\n"
         "import ast, inspect, ssl\n"
-        "print(inspect.__file__ == asyncio.coroutines.inspect.__file__, callable(ssl.SSLContext))"
+        "print(inspect.__file__ == asyncio.coroutines.inspect.__file__, callable(ssl.SSLContext))\n"
+        "import pathlib, subprocess, urllib.parse\n"
+        "print(urllib.parse.urlsplit('http://[::1]/').netloc, pathlib.Path('/a').as_uri())\n"
+        "print(subprocess.run(['echo', 'é'], capture_output=True, text=True).stdout)\n"
+        "async def fails(): 1 / 0\n"
+        "async def end():\n"
+        "    asyncio.get_running_loop().set_debug(True)\n"
+        "    task = asyncio.ensure_future(fails()); await asyncio.wait([task]); task.print_stack(file=sys.stderr)\n"
+        "asyncio.run(end())"
     )
     package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
     package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
     command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["True False False", "True True", "True True"]
+    assert done.stdout.splitlines() == [
+        "True False False False False",
+        "True True",
+        "True True",
+        "[::1] file:///a",
+        "é",
+        "",
+    ]
+    assert "ZeroDivisionError" in done.stderr
