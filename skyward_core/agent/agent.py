@@ -21,6 +21,7 @@ from .lease import Lease
 from .moves import Moves
 from .processes import become_reaper, descendants, kill_all, orphans, reap
 from .redact import Redactor, secret_values
+from .signals import act_on
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
 from .tail import Tail
 
@@ -66,8 +67,10 @@ class Agent:
         """Serve until shut down, by a client or by the lease. ``announce`` is called once it listens."""
         loop = asyncio.get_running_loop()
         become_reaper()
-        loop.add_signal_handler(signal.SIGCHLD, self._reap)
-        loop.add_signal_handler(signal.SIGTERM, self._end.set)
+        act_on({signal.SIGCHLD: self._reap, signal.SIGTERM: self._end.set})
+        # Looking for what others have left takes as long as the machine has processes.
+        traces = (Path(self.config.worker_socket), Path(self.config.folder, "agent.json"))
+        others_before = any(trace.exists() for trace in traces)
         for path in (self.config.socket, self.config.worker_socket):
             Path(path).unlink(missing_ok=True)
         old = os.umask(0o177)
@@ -75,7 +78,8 @@ class Agent:
             workers = await loop.create_unix_server(
                 lambda: Connection(self._worker_frame, self._worker_lost), self.config.worker_socket
             )
-            self._take_over()
+            if others_before:
+                self._take_over()
             if self.config.knows_env or not any(slot.process for slot in self._slots):
                 self._begin()
             else:

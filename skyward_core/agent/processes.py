@@ -6,6 +6,7 @@ its session, is still found among the agent's children and ended with the pool.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -19,8 +20,6 @@ def become_reaper() -> bool:
     """Let orphans below this process become its children; says whether the system can."""
     if not sys.platform.startswith("linux"):
         return False
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 

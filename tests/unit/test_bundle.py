@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import importlib.util
+import json
 import subprocess
 import sys
 import zipfile
@@ -159,6 +160,31 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
         for path in loaded:
             entry = archive.getinfo(path.removeprefix(f"{unpacked}/"))
             assert entry.compress_type == zipfile.ZIP_STORED, path
+
+
+def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_path: Path) -> None:
+    config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from skyward_core.transport import onnode\n"
+        "onnode.get_ready(sys.argv[1])\n"
+        "before = set(sys.modules)\n"
+        "import asyncio, json, os, signal\n"
+        "from skyward_core.agent.agent import Agent\n"
+        "from skyward_core.agent.config import AgentConfig\n"
+        "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
+        "config.spool.mkdir()\n"
+        "def listening():\n"
+        "    print(set(sys.modules) - before, sys.modules['inspect'].__class__.__name__, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "asyncio.run(Agent(config).run(listening))\n"
+    )
+    package = "import sys; p = type(sys)('skyward_core'); p.__path__ = [sys.argv[1] + '/skyward_core']; "
+    package += "sys.modules['skyward_core'] = p\n"  # as the channel's first code does
+    command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked), json.dumps(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "set() PutOff\n"
 
 
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
