@@ -62,8 +62,6 @@ def start(config: AgentConfig) -> dict[str, Any]:
             said = pipe.read()
         return dict(json.loads(said)) if said else {"ok": False, "error": last_words(folder)}
     os.setsid()
-    if os.fork():
-        os._exit(0)
     os.close(readable)
     serve(config, writable, lock)
     return {}
