@@ -37,7 +37,16 @@ LOADED = (
 )
 # What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
 # would be sent in vain.
-COMPILED = (*LOADED, "skyward_core/plugins/", "pynvml.py")
+COMPILED = (
+    *LOADED,
+    "pynvml.py",
+    "skyward_core/content.py",
+    "skyward_core/plugins/",
+    "skyward_core/sealed.py",
+    "skyward_core/tls.py",
+    "skyward_core/transport/environment.py",
+    "skyward_core/watched.py",
+)
 SOURCELESS = ("pynvml.py",)  # generated, a quarter of all there is
 
 

@@ -162,6 +162,18 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
             assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
+@pytest.mark.parametrize("name", ["agent.peers", "sealed", "transport.environment", "plugins._torch"])
+def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
+    script = (
+        f"import sys; sys.path.insert(0, sys.argv[1]); import skyward_core.{name}\n"
+        "ours = [m for n, m in sys.modules.items() if n.startswith('skyward_core')]\n"
+        "print(*(m.__file__ for m in ours))"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [path for path in done.stdout.split() if not path.endswith(".pyc")] == []
+
+
 def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_path: Path) -> None:
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     script = (
