@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from .calls import Call, Register
 from .config import AgentConfig
 from .connection import Connection
 from .exchange import Exchange
-from .gang import Gang, GangLock, Port
+from .gang import Epochs, Gang, GangLock, Port
 from .journal import Journal
 from .lease import Lease
 from .moves import Moves
@@ -27,6 +28,7 @@ from .tail import Tail
 
 MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 SLOW = 0.05  # seconds after which a call that still runs is announced as running
+SOON = 1.0  # seconds in which those of them greet that can; it takes them a twentieth
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
@@ -37,6 +39,7 @@ class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.gang = Gang()
+        self._epochs = Epochs(config.spool / "epoch")
         self.closing = False
         self._register = Register()
         self._lease = Lease(config.idle_timeout, config.ttl)
@@ -58,6 +61,7 @@ class Agent:
         self._redactor = Redactor([*secret_values(config.env), *config.secrets])
         # Of the pool's variables and secrets, as far as anybody here knows them.
         self._informed = asyncio.Event()
+        self._news = asyncio.Event()  # a worker has greeted, or ended
         self._end = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,6 +84,7 @@ class Agent:
             )
             if others_before:
                 self._take_over()
+                await self._hear_workers()
             if self.config.knows_env or not any(slot.process for slot in self._slots):
                 self._begin()
             else:
@@ -111,6 +116,7 @@ class Agent:
 
     def one_less(self) -> None:
         """A worker has ended, perhaps the last one that could have told."""
+        self._news.set()
         if not any(slot.process for slot in self._slots):
             self._begin()
 
@@ -149,10 +155,19 @@ class Agent:
             else:
                 self.died(slot, call, Process(0), None)
 
+    async def _hear_workers(self) -> None:
+        """Let them greet before any client is heard: they know of the gang, and a client would form another."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                while any(slot.process and not slot.process.connection for slot in self._slots):
+                    self._news.clear()
+                    await self._news.wait()
+
     def restore_gang(self, header: Header, plugins: bytes) -> None:
         """Learn of the gang from a worker that belongs to it."""
         if header["epoch"] > self.gang.epoch:
             self.gang = Gang.told(header, plugins)
+            self._epochs.note(self.gang.epoch)
             self._redactor.add(self.gang.secrets)
             if self.gang.apps and self.apps.process is None:
                 self.break_gang("the process of its plugins' around_app ended with the agent before this one")
@@ -288,6 +303,7 @@ class Agent:
         if self.gang.alone and self.gang.apps and self.apps.process is None:
             # What plugins have around the node is gone, or failed: no other node needs to know of another try.
             self.gang.epoch += 1
+            self._epochs.note(self.gang.epoch)
             self._need_apps()
         call = Call(header["run"], header["i"], header, body, connection)
         if self._register.add(call) and len(self._clients) > 1:
@@ -413,7 +429,7 @@ class Agent:
             {
                 "t": "formed",
                 "id": header.get("id"),
-                "epoch": self.gang.epoch + 1,
+                "epoch": max(self.gang.epoch, self._epochs.latest) + 1,
                 "head_addr": self.config.address,
                 "head_port": self._port.number,
             }
@@ -446,7 +462,10 @@ class Agent:
 
     def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
         if header["epoch"] > self.gang.epoch:
+            if header.get("alone"):
+                header["epoch"] = max(header["epoch"], self._epochs.latest + 1)
             self.gang = Gang.told(header, body)
+            self._epochs.note(self.gang.epoch)
             self._redactor.add(self.gang.secrets)
             if self.gang.apps:
                 self._need_apps()
@@ -520,6 +539,7 @@ class Agent:
                     self._workers[connection] = slot
                     slot.connected(connection, header, body)
                     self._learn(header)
+                    self._news.set()
                     return
             if self.apps.process is not None and self.apps.process.pid == header["pid"]:
                 self.apps.connected(connection, header)

@@ -9,9 +9,12 @@ while it holds the head's lock. It keeps the lock until somebody else wants it: 
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..wire import Header
 from .config import AgentConfig
@@ -66,6 +69,27 @@ class Gang:
             "accelerators": config.accelerators,
             "pool": config.pool,
         }
+
+
+class Epochs:
+    """The number of the latest epoch, kept on the node's disk for the agent that comes after this one: workers of that
+    epoch may live on, unheard, and must not be taken for members of a new one.
+
+    Attributes:
+        latest: the number; 0 before the first.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.latest = int(os.pread(self._file, 20, 0) or b"0")
+
+    def note(self, epoch: int) -> None:
+        """A full disk is nobody's failure here, the spool will say it."""
+        if epoch <= self.latest:
+            return
+        self.latest = epoch
+        with suppress(OSError):
+            os.pwrite(self._file, b"%020d" % epoch, 0)
 
 
 class GangLock:

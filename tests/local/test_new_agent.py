@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from skyward_core.agent.processes import descendants
 from skyward_core.archive import Archive
 from skyward_core.attached import Attached
 from skyward_core.ledger import Ledger
-from tests.local.faults import exists, wait_until
+from tests.local.faults import agent_pids, exists, wait_until
 from tests.local.test_lifecycle import read_line, script
 
 PLUGIN = """
@@ -151,3 +152,27 @@ def test_a_client_that_came_later_starts_an_agent_that_knows_it_all(home: Path) 
         replace_workers(compute)
         assert [each[:2] for each in seen() @ compute] == [("1", "by rank 0")]
         assert compute.down().ok
+
+
+def test_workers_that_it_left_stay_in_their_gang(home: Path) -> None:
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute:
+        before = seen() @ compute
+        agent, _ = agent_pids(compute)
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent_pids(compute)[0] != agent, what="a new agent")
+        assert seen() @ compute == before
+
+
+def test_a_worker_that_greets_too_late_is_none_of_the_new_gang(home: Path) -> None:
+    with sky.Compute(options=sky.Options(console=False)) as compute, ThreadPoolExecutor() as thread:
+        ((*_, worker),) = seen() @ compute
+        (agent,) = agent_pids(compute)
+        os.kill(worker, signal.SIGSTOP)
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent_pids(compute) != [agent], what="a new agent")
+        result = thread.submit(lambda: seen() @ compute)
+        wait_until(lambda: compute.pool.links[0].epoch, what="a new gang")
+        os.kill(worker, signal.SIGCONT)
+        ((*_, after),) = result.result(60)
+        assert after != worker
+        assert not exists(worker)

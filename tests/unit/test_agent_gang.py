@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skyward_core.agent.gang import Gang, GangLock, Port
+from skyward_core.agent.gang import Epochs, Gang, GangLock, Port
 
 
 class Client:
@@ -165,3 +166,12 @@ def test_a_port_of_an_address_of_the_newer_kind() -> None:
     except OSError as error:
         pytest.skip(f"this machine has no ::1: {error}")
     assert port.number > 0
+
+
+def test_the_number_of_an_epoch_outlives_the_agent(tmp_path: Path) -> None:
+    epochs = Epochs(tmp_path / "epoch")
+    assert epochs.latest == 0
+    for number in (1, 12, 7):
+        epochs.note(number)
+    assert epochs.latest == 12
+    assert Epochs(tmp_path / "epoch").latest == 12
