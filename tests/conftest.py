@@ -4,6 +4,7 @@ that compute. So several processes end at about the same time."""
 from __future__ import annotations
 
 import compileall
+import signal
 from itertools import chain, zip_longest
 
 import pytest
@@ -13,6 +14,9 @@ TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take tu
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell that starts us in the background has it ignored, and so would all that tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
     config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):
