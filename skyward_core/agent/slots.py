@@ -102,7 +102,11 @@ class Slot:
     def pump(self) -> None:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
         if self.process is None:
-            if self.agent.closing or (self.failed_starts and not self.queue) or not self.agent.informed:
+            if (
+                self.agent.closing
+                or (self.failed_starts and not self.queue)
+                or not self.agent.informed.is_set()
+            ):
                 return
             if self.running:
                 return  # first the end of what the last one ran is told: else who adopts the next takes it for its work

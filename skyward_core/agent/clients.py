@@ -1,0 +1,367 @@
+"""The clients of an agent: their connections, and what they may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..wire import CHUNK, VERSION, Header
+from .calls import Call
+from .connection import Connection
+from .exchange import Exchange
+from .gang import Gang, GangLock, Port
+from .moves import Moves
+from .tail import Tail
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
+
+
+class _Client:
+    """What the agent keeps of one client connection."""
+
+    __slots__ = ("follower", "renews", "tail", "watches")
+
+    def __init__(self) -> None:
+        self.watches = False
+        self.renews = False
+        self.tail: Tail | None = None
+        self.follower: asyncio.Task[None] | None = None
+
+
+class Clients:
+    """All of them; several may use a pool at once, or watch it."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._register = agent.register
+        self._open: dict[Connection, _Client] = {}
+        self._lock = GangLock()
+        self._port: Port | None = None
+        self._rank_ports: list[Port] = []
+        self._exchange = Exchange(agent.config)
+        self._moves = Moves(agent.config.address)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether one of them is there to use the pool."""
+        return any(client.renews for client in self._open.values())
+
+    def tell(self, header: Header) -> None:
+        for connection in list(self._open):
+            connection.send(header)
+
+    def broadcast(self, header: Header, skip: Connection | None = None) -> None:
+        """Tell those that watch."""
+        for connection, client in self._open.items():
+            if client.watches and connection is not skip:
+                connection.send(header)
+
+    def flush(self, ends: dict[str, int]) -> None:
+        """Have each get the logs up to there ahead of what is sent next."""
+        for client in self._open.values():
+            if client.tail is not None:
+                client.tail.flush(ends)
+
+    def wake(self) -> None:
+        """Have each look at the logs at once."""
+        for client in self._open.values():
+            if client.tail is not None:
+                client.tail.wake()
+
+    async def part(self) -> None:
+        """Send each the rest of the logs and a goodbye."""
+        for connection, client in list(self._open.items()):
+            sizes = await client.tail.finish() if client.tail else {}
+            connection.send({"t": "bye", "logs": sizes})
+            connection.close()
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    def accept(self) -> Connection:
+        connection = Connection(self._frame, self._lost)
+        self._open[connection] = _Client()
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        client = self._open.pop(connection, None)
+        if client is not None and client.follower is not None:
+            client.follower.cancel()
+        self._exchange.leave(connection)
+        self._moves.leave(connection)
+        self._lock.lost(connection)
+        for call in self._register.calls.values():
+            if call.owner is connection:
+                call.owner = None
+                self._grant_alone(call)
+
+    def _frame(self, connection: Connection, header: Header, body: bytes) -> None:
+        handler = self._handlers.get(header.get("t", ""))
+        if handler is None:
+            connection.send({"t": "error", "message": f"unknown request {header.get('t')!r}"})
+            return
+        handler(self, connection, header, body)
+
+    # -- what they ask for -------------------------------------------------------------------------------
+
+    def _hello(self, connection: Connection, header: Header, body: bytes) -> None:
+        agent, client = self._agent, self._open[connection]
+        client.watches = bool(header.get("watch"))
+        client.renews = not header.get("observer")
+        agent.lease.renew()
+        connection.send(
+            {
+                "t": "welcome",
+                "version": VERSION,
+                "pool": agent.config.pool,
+                "node": agent.config.node,
+                "pid": os.getpid(),
+                "address": agent.config.address,
+                "ranks_per_node": agent.config.ranks_per_node,
+                "epoch": agent.gang.epoch,
+                "broken": agent.gang.broken,
+                "runs": [record.to_json() for record in self._register.records.values()],
+                "lease": agent.lease.remaining(in_use=agent.in_use()),
+                "idle_timeout": agent.config.idle_timeout,
+            }
+        )
+
+    def _tail(self, connection: Connection, header: Header, body: bytes) -> None:
+        client = self._open[connection]
+        if client.follower is None:
+            spool, redactor = self._agent.config.spool, self._agent.redactor
+            client.tail = Tail(spool, connection, header.get("cursors", {}), self._busy, redactor)
+            client.follower = asyncio.create_task(self._follow(client.tail))
+
+    async def _follow(self, tail: Tail) -> None:
+        await self._agent.informed.wait()  # of what has to be blanked
+        await tail.run()
+
+    def _busy(self) -> bool:
+        return self._register.active > 0
+
+    def _call(self, connection: Connection, header: Header, body: bytes) -> None:
+        agent = self._agent
+        known = self._register.calls.get((header["run"], header["i"]))
+        if known is not None:
+            self._claim(connection, known, header)
+            return
+        if agent.gang.alone and agent.gang.apps and agent.apps.process is None:
+            # What plugins have around the node is gone, or failed: no other node needs to know of another try.
+            agent.gang.epoch += 1
+            agent.epochs.note(agent.gang.epoch)
+            agent.need_apps()
+        call = Call(header["run"], header["i"], header, body, connection)
+        if self._register.add(call) and len(self._open) > 1:
+            record = self._register.records[call.run]
+            self.broadcast({"t": "run"} | record.to_json(), skip=connection)
+        agent.pick(call).give(call)
+
+    def _claim(self, connection: Connection, call: Call, header: Header) -> None:
+        """A client asks again for what it asked before, over a new connection."""
+        call.owner = connection
+        for item, body in call.items:
+            if item["seq"] >= header.get("next", 0):
+                connection.send(item, body)
+        if call.outcome is not None:
+            connection.send(call.outcome, call.result)
+
+    def _take_run(self, connection: Connection, header: Header, body: bytes) -> None:
+        """A client wants the results of a run whose own client is gone."""
+        calls = self._register.of_run(header["run"])
+        connection.send({"t": "known", "id": header.get("id", -1), "calls": [call.index for call in calls]})
+        for call in calls:
+            self._claim(connection, call, header)
+
+    def _ack(self, connection: Connection, header: Header, body: bytes) -> None:
+        """The client has these results; ``calls``: run -> indices, or null for all of the run."""
+        for run, only in header["calls"].items():
+            for call in self._register.of_run(run) if only is None else self._register.some(run, only):
+                if call.outcome is not None:
+                    self._register.drop(call)
+                    if name := call.outcome.get("file"):
+                        (self._agent.config.spool / Path(name).name).unlink(missing_ok=True)
+        if not self._register.calls:
+            self._agent.journal.clear()
+
+    def _credit(self, connection: Connection, header: Header, body: bytes) -> None:
+        call = self._register.calls.get((header["run"], header["i"]))
+        if call is None:
+            return
+        for item, _ in call.items:
+            if item["seq"] < header.get("next", 0) and (name := item.get("file")):
+                (self._agent.config.spool / Path(name).name).unlink(missing_ok=True)
+        call.items = [entry for entry in call.items if entry[0]["seq"] >= header.get("next", 0)]
+        self._agent.to_worker(call, header)
+
+    def _grant_alone(self, call: Call) -> None:
+        """Nobody takes a generator's values now: let it go on, they wait here."""
+        if call.header.get("stream") and call.outcome is None and call.items:
+            credit = {"t": "credit", "run": call.run, "i": call.index, "n": len(call.items)}
+            self._agent.to_worker(call, credit)
+
+    def _stop(self, connection: Connection, header: Header, body: bytes) -> None:
+        agent = self._agent
+        run, reason = header["run"], header.get("why", "cancel")
+        grace = header.get("grace", agent.config.grace)
+        if header.get("break") and header["break"] == agent.gang.epoch:
+            agent.break_gang(f"run {run} failed")
+        for call in self._register.of_run(run):
+            if call.outcome is None and header.get("i", call.index) == call.index:
+                agent.stop(call, reason, grace)
+        agent.pump()
+
+    def _fetch(self, connection: Connection, header: Header, body: bytes) -> None:
+        task = asyncio.create_task(self._send_file(connection, header))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_file(self, connection: Connection, header: Header) -> None:
+        path = self._agent.config.spool / Path(header["f"]).name
+        at = int(header.get("at", 0))
+        try:
+            with open(path, "rb") as source:
+                source.seek(at)
+                while connection.open:
+                    data = source.read(CHUNK // 4)  # larger pieces stay with the agent as freed memory
+                    connection.send({"t": "data", "id": header["id"], "at": at, "last": not data}, data)
+                    at += len(data)
+                    if not data:
+                        return
+                    await connection.drain()
+        except OSError as error:
+            connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
+
+    def _exchange_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._exchange.take(connection, header)
+
+    def _offer_line(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._moves.offer(connection, header)
+
+    def _move(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._moves.go(connection)
+
+    def _drop_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
+        """Make room for other blobs; those that somebody may be about to use stay."""
+        alone = not any(other.renews for each, other in self._open.items() if each is not connection)
+        waiting = [call.header for call in self._register.calls.values() if call.outcome is None]
+        used = {call[part][0] for call in waiting for part in ("fn", "args")}
+        for name in header["blobs"] if alone else ():
+            if name not in used:
+                (self._agent.config.blobs / Path(name).name).unlink(missing_ok=True)
+        connection.send({"t": "known", "id": header["id"]})
+
+    def _want_lock(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._lock.want(connection)
+
+    def _unlock(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._lock.release(connection, unclean=header.get("unclean", False))
+
+    def _form(self, connection: Connection, header: Header, body: bytes) -> None:
+        """On the head: name the next epoch and ports that are free for its rendezvous."""
+        if self._port is not None:
+            self._port.close()
+        self._port = Port(self._agent.config.address, 1 + MORE_PORTS)
+        connection.send(
+            {
+                "t": "formed",
+                "id": header.get("id"),
+                "epoch": max(self._agent.gang.epoch, self._agent.epochs.latest) + 1,
+                "head_addr": self._agent.config.address,
+                "head_port": self._port.number,
+            }
+        )
+
+    def _keep_ports(self, connection: Connection, header: Header, body: bytes) -> None:
+        """Name a port for each rank of this node that is free here, and stays so until the next epoch."""
+        for port in self._rank_ports:
+            port.close()
+        config = self._agent.config
+        self._rank_ports = [Port(config.address) for _ in range(config.ranks_per_node)]
+        numbers = [port.number for port in self._rank_ports]
+        connection.send({"t": "known", "id": header["id"], "ports": numbers})
+
+    def _tell_setup(self, connection: Connection, header: Header, body: bytes) -> None:
+        """What a client that did not make the pool needs to know to bring up another node of it."""
+        task = asyncio.create_task(self._answer_setup(connection, header))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_setup(self, connection: Connection, header: Header) -> None:
+        await self._agent.informed.wait()
+        config, gang = self._agent.config, self._agent.gang
+        told = {
+            "env": config.env if config.knows_env else None,
+            "known": bool(gang.epoch) and (bool(gang.plugins) or not gang.hooks),
+            "secrets": [*config.secrets, *gang.secrets],
+            "apps": gang.apps,
+        }
+        connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
+
+    def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
+        agent = self._agent
+        if header["epoch"] > agent.gang.epoch:
+            if header.get("alone"):
+                header["epoch"] = max(header["epoch"], agent.epochs.latest + 1)
+            agent.gang = Gang.told(header, body)
+            agent.epochs.note(agent.gang.epoch)
+            agent.redactor.add(agent.gang.secrets)
+            if agent.gang.apps:
+                agent.need_apps()
+            agent.pump()
+
+    def _where(self, connection: Connection, header: Header, body: bytes) -> None:
+        """How many calls of each gang run came here, and how many are active: lets a client repair a start that
+        another left half done."""
+        runs = {
+            record.run: {
+                "calls": record.active + len(record.outcomes),
+                "active": record.active,
+                "total": record.total,
+            }
+            for record in self._register.records.values()
+            if record.kind == "broadcast"
+        }
+        connection.send({"t": "known", "id": header["id"], "runs": runs})
+
+    def _use(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._open[connection].renews = True
+
+    def _ping(self, connection: Connection, header: Header, body: bytes) -> None:
+        left = self._agent.lease.remaining(in_use=self._agent.in_use())
+        connection.send({"t": "pong", "id": header.get("id"), "lease": left})
+
+    def _shutdown(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._agent.end.set()
+
+    _handlers: dict[str, Callable[[Clients, Connection, Header, bytes], None]] = {  # noqa: RUF012
+        "hello": _hello,
+        "tail": _tail,
+        "call": _call,
+        "claim": _take_run,
+        "ack": _ack,
+        "credit": _credit,
+        "stop": _stop,
+        "fetch": _fetch,
+        "peers": _exchange_blobs,
+        "pull": _exchange_blobs,
+        "drop": _drop_blobs,
+        "line": _offer_line,
+        "move": _move,
+        "lock": _want_lock,
+        "unlock": _unlock,
+        "form": _form,
+        "ports": _keep_ports,
+        "setup": _tell_setup,
+        "gang": _gang,
+        "where": _where,
+        "use": _use,
+        "ping": _ping,
+        "shutdown": _shutdown,
+    }
