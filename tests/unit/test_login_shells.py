@@ -22,7 +22,8 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
     path = shutil.which(shell)
     if path is None:
         pytest.skip(f"{shell} is not installed here")
-    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    ours = Path(sys.executable).parent  # has it by the name with the version
+    env = {"HOME": str(home), "PATH": f"{ours}:{os.environ['PATH']}"}
     return subprocess.run(
         [path, "-c", command], input=given, capture_output=True, env=env, check=False, timeout=60
     ).stdout
