@@ -9,14 +9,19 @@ asyncssh can do without.
 from __future__ import annotations
 
 import ctypes.util
+import gc
 import sys
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
+_collects = gc.isenabled()
+gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
 try:
     import asyncssh
 finally:
+    if _collects:
+        gc.enable()
     ctypes.util.find_library = _search
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]

@@ -16,7 +16,7 @@ from .logs import flood_figures
 from .metric import Bar, Metric
 from .peers import dask_ssh
 
-ROUNDS = 3
+ROUNDS = 5
 # Dask sends nothing of the folder that it is called in; we send this one, as small as a person's project.
 PROJECT = Path(__file__).parent
 LINES = 100_000  # of each rank
