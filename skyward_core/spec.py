@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from . import checks
@@ -154,6 +154,12 @@ class Options(_Spec):
         "on_loss": checks.one_of("fail", "replace"),
         "cluster": checks.flag,
     }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Options:
+        """Those that :meth:`PoolSpec.describe` wrote; what only another release knows is passed over."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ class Pool:
         self.links: list[Link] = []
         self.machines: list[Machine] = []
         self.runs: dict[str, Run] = {}
-        self.spec_options = Options(**row.spec["options"])
+        self.spec_options = Options.from_json(row.spec["options"])
         worker = row.spec["worker"]
         self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
         self.slots_per_node = worker["concurrency"] * self.ranks_per_node

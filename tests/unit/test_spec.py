@@ -154,5 +154,6 @@ def test_what_is_written_down_is_json_without_the_environments_secrets() -> None
     assert (written["name"], written["provider"], written["nodes"]) == ("fit", "local", 2)
     assert written["plugins"] == ["torch"]
     assert written["image"]["pip"] == ["numpy"]
-    assert Options(**written["options"]) == asked.options
+    assert Options.from_json(written["options"]) == asked.options
+    assert Options.from_json(written["options"] | {"of_a_later_release": 1}) == asked.options
     assert Worker(**written["worker"]) == asked.worker
