@@ -48,6 +48,7 @@ _WHERE = {
     "AWS": "compat",
     "SkywardError": "errors",
     "UsageError": "errors",
+    "SpecError": "errors",
     "ScriptError": "errors",
     "NotPicklableError": "errors",
     "PoolError": "errors",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from .errors import RunError as RunError
     from .errors import ScriptError as ScriptError
     from .errors import SkywardError as SkywardError
+    from .errors import SpecError as SpecError
     from .errors import TeardownError as TeardownError
     from .errors import UsageError as UsageError
     from .providers.local import Local as Local

@@ -7,6 +7,7 @@ script's modules and whatever they make of specs, has the standard library and n
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ def text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"should be text (got {_kind(value)})")
     return value
+
+
+def path(value: Any) -> str:
+    return text(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def flag(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -74,7 +75,7 @@ class Image(_Spec):
     apt: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
     setup: Sequence[str] = ()
-    workdir: str | None = None
+    workdir: str | os.PathLike[str] | None = None
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
 
@@ -85,7 +86,7 @@ class Image(_Spec):
         "apt": checks.several(checks.text),
         "env": checks.variables,
         "setup": checks.several(checks.text),
-        "workdir": checks.optional(checks.text),
+        "workdir": checks.optional(checks.path),
         "includes": checks.several(checks.text),
         "excludes": checks.several(checks.text),
     }

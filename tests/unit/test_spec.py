@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,6 +123,7 @@ def test_lists_are_kept_as_tuples_and_numbers_as_what_they_stand_for() -> None:
     )
     assert json.dumps(spec(nodes=np.int64(4)).describe()["nodes"]) == "4"
     assert json.dumps(Options(grace=np.float32(2)).grace) == "2.0"
+    assert Image(workdir=Path("jobs")).workdir == "jobs"
     given = {"A": "1"}
     image = Image(env=given)
     given["A"] = "2"
