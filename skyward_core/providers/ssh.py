@@ -353,9 +353,8 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
     if instance_info().pool:
-        return tuple(
-            named
-        )  # in a rank, which imports the script's modules and has none of the person's settings
+        # In a rank, which imports the script's modules and has none of the person's settings.
+        return tuple(named)
     groups = config.host_groups()
     found: list[str] = []
     for name in named:

@@ -73,7 +73,7 @@ class LaunchScreen(BaseScreen[None]):
     LaunchScreen #hint { color: $muted; height: auto; max-height: 2; margin-left: 12; }
     LaunchScreen.-tall.-normal #hint, LaunchScreen.-tall.-wide #hint { margin: -1 0 1 12; }
     LaunchScreen #last { height: auto; }
-    LaunchScreen #message { height: auto; max-height: 4; color: $muted; padding: 0 1; }
+    LaunchScreen #message { width: 1fr; height: auto; max-height: 4; color: $muted; padding: 0 1; }
     LaunchScreen #message.-error { color: $text-error; }
     LaunchScreen #launch { min-width: 11; }
     LaunchScreen #why { height: auto; }

@@ -154,6 +154,20 @@ async def test_a_name_in_use_is_one_line_in_the_form(
         assert session.created == []
 
 
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_what_is_wrong_is_there_to_the_last_word(
+    app: SkywardApp, script: Path, size: tuple[int, int]
+) -> None:
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        screen.query_one("#name", Input).value = "My Pool"
+        await until(pilot, lambda: "at both ends" in screen_text(app))
+        shown = " ".join(screen_text(app).replace("│", " ").split())
+        for words in ("lower-case letters, digits and hyphens,", "with a letter or digit at both ends"):
+            assert all(word in shown for word in words.split())
+
+
 async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "")
