@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     sys.path.insert(0, str(Path(arguments.script).resolve().parent))
     sys.argv = [arguments.script, *arguments.args]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup, say
+            signal.signal(number, _leave)
     try:
         exec(code, module.__dict__)  # noqa: S102  running the person's script is what we are for
     except SystemExit:

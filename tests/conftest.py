@@ -14,9 +14,12 @@ TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take tu
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell that starts us in the background has it ignored, and so would all that tests start and interrupt.
+    # A shell that starts us in the background has the first ignored, nohup the second, and so would all that tests
+    # start. What has a handler here has none there, and we ourselves are not ended by a hang-up.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
     # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
     config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):

@@ -17,6 +17,8 @@ from time import perf_counter, time
 import asyncssh
 import pytest
 
+from tests.child import Child
+
 from . import DelayProxy, Host, HostOptions, Lab, LabError, missing
 from .conftest import MakeLab
 from .registry import claims
@@ -254,9 +256,7 @@ def test_without_root_the_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_command_brings_up_and_takes_down(can_lab: None) -> None:
     command = [sys.executable, "-m", "tests.lab"]
-    with subprocess.Popen(
-        [*command, "up", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Child([*command, "up", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = "".join(process.stdout.readline() for _ in range(7))
         login = next(line for line in said.splitlines() if line.startswith("log in:")).split()[2:]

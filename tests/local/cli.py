@@ -11,9 +11,11 @@ from typing import Any
 
 import pexpect
 
+from tests.child import Child
+
 EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
 COMMAND = [sys.executable, "-m", "skyward_tui"]
-PATIENCE = 120  # seconds; for what should never take that long
+PATIENCE = 90  # seconds; for what should never take that long; a test has 120 in all
 
 ENDINGS = """
 import os, signal, sys
@@ -73,8 +75,8 @@ class Cli:
     def json(self, *arguments: object, status: int = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])
 
-    def start(self, *arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def start(self, *arguments: object) -> Child:
+        return Child(
             [*COMMAND, *map(str, arguments)],
             cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,

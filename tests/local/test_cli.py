@@ -16,6 +16,7 @@ import pexpect
 import pytest
 
 from skyward_tui.cli import main
+from tests.child import Child
 from tests.local.cli import COMMAND, EXAMPLES, PATIENCE, Cli
 from tests.local.faults import wait_until
 
@@ -338,7 +339,7 @@ def test_detach_attach_follow_and_cancel(cli: Cli) -> None:
     assert "nothing runs on pool" in cli("attach", pool).stderr
 
 
-def start_waiting(cli: Cli, *options: object) -> subprocess.Popen[str]:
+def start_waiting(cli: Cli, *options: object) -> Child:
     """A run whose ranks have begun, and wait for ever."""
     process = cli.start("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", *options)
     assert process.stdout is not None

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.child import Child
 from tests.local.cli import EXAMPLES, PATIENCE, Cli
 
 
@@ -87,14 +88,29 @@ class TestModule:
             "with sky.Compute(name='stuck') as compute:\n    print('up', flush=True)\n    signal.pause()\n",
         )
         command = [sys.executable, "-m", "skyward_core", "stuck.py"]
-        with subprocess.Popen(
-            command, cwd=cli.folder, env=cli.env, stdout=subprocess.PIPE, text=True
-        ) as process:
+        with Child(command, cwd=cli.folder, env=cli.env, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "up\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 143
         assert cli.pools() == {}
+
+    def test_a_script_goes_on_when_its_terminal_closes_under_nohup(self, cli: Cli) -> None:
+        cli.write(
+            "long.py",
+            "import sys\nimport skyward_core as sky\n"
+            "with sky.Compute() as compute:\n    print('up', flush=True)\n    print(sys.stdin.readline())\n",
+        )
+        command = ["nohup", sys.executable, "-m", "skyward_core", "long.py"]
+        pipe = subprocess.PIPE
+        with Child(
+            command, cwd=cli.folder, env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            assert process.stdin is not None and process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            process.send_signal(signal.SIGHUP)
+            assert process.communicate("went on\n", timeout=PATIENCE)[0].strip() == "went on"
+            assert process.returncode == 0
 
 
 class TestExamples:

@@ -1,0 +1,66 @@
+"""CI's second try of what failed: real runs of pytest on suites made for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGAIN = Path(__file__).parents[2] / ".ci" / "again.py"
+FLAKY = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("way", ["a/b::c"])
+def test_flaky(way):
+    here = Path("seen.{number}")
+    if not here.exists():
+        here.touch()
+        raise ValueError("only at first")
+"""
+BROKEN = "def test_broken():\n    assert 1 == 2\n"
+
+
+@pytest.mark.parametrize(
+    "flaky, broken, status, said",
+    [
+        (1, False, 0, "FLAKY: test_0.py::test_flaky[a/b::c]"),
+        (2, False, 0, "2 tests failed, 2 of them passed alone"),
+        (3, False, 1, "3 tests failed, 3 of them passed alone"),
+        (1, True, 1, "FAILED TWICE: test_broken.py::test_broken"),
+        (0, False, 1, "without a failed test"),
+    ],
+)
+def test_flaky_tests_are_told_from_broken_ones(
+    tmp_path: Path, flaky: int, broken: bool, status: int, said: str
+) -> None:
+    for number in range(flaky):
+        (tmp_path / f"test_{number}.py").write_text(FLAKY.format(number=number))
+    if broken:
+        (tmp_path / "test_broken.py").write_text(BROKEN)
+    if not flaky and not broken:
+        (tmp_path / "conftest.py").write_text("raise RuntimeError")
+    first = python(tmp_path, "-m", "pytest", "-q", "--junitxml=report.xml")
+    assert first.returncode != 0
+    again = python(tmp_path, str(AGAIN), "report.xml")
+    assert (again.returncode, said in again.stdout + again.stderr) == (status, True), (
+        again.stdout + again.stderr
+    )
+    assert again.stdout.count("ValueError: only at first") == flaky
+    assert again.stdout.count("1 passed") == flaky
+
+
+def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
