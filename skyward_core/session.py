@@ -192,6 +192,20 @@ class Session:
 
         return submit(work())
 
+    def look(self, name: str) -> Future[PoolView]:
+        """Connect to a pool that is up, as one who only looks: its lease goes on as if nobody were here.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> PoolView:
+            row = self._live(name)
+            pool = self._pools.get(row.token) or await self._watch(row, observer=True)
+            return pool.view
+
+        return submit(work())
+
     def attach(self, name: str) -> Future[PoolView]:
         """Connect to a pool that is up, as one who uses it.
 
@@ -264,10 +278,14 @@ class Session:
             raise PoolError(f"no pool named {name!r} is known here; skyward-tui ls shows those that are up")
         return next((pool for pool in found if pool.view.is_live), found[0])
 
-    async def _ours(self, name: str) -> Pool:
+    def _live(self, name: str) -> PoolRow:
         row = self.ledger.find(name)
         if row is None or row.ended_at is not None:
             raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+        return row
+
+    async def _ours(self, name: str) -> Pool:
+        row = self._live(name)
         pool = self._pools.get(row.token)
         if pool is None:
             pool = await self._watch(row, observer=False)

@@ -114,7 +114,8 @@ class Clients:
         agent, client = self._agent, self._open[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
-        agent.lease.renew()
+        if client.renews:
+            agent.lease.renew()
         connection.send(
             {
                 "t": "welcome",

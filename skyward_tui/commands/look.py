@@ -57,7 +57,7 @@ def results(run: str, console: Console) -> int:
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
-                view = session.attach(pool.name).result().runs.get(run, view)
+                view = session.look(pool.name).result().runs.get(run, view)
     if console.as_json:
         console.result(run_json(view))
     else:
@@ -91,7 +91,7 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
         out = _Out(console, rank)
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
-            session.attach(pool.name).result()
+            session.look(pool.name).result()
             _follow(ledger, row, session.wait(pool.name, run) if follow else None, out)
         else:
             _print_recorded(ledger, row, out)

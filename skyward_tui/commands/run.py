@@ -86,7 +86,7 @@ def attach(pool: str, console: Console) -> int:
     """Follow what runs on a pool until it ends, and give its exit status; the pool stays up."""
     with opened(console) as session:
         up(session, (pool,))
-        view = session.attach(pool).result()
+        view = session.look(pool).result()
         running = [run for run in view.runs.values() if run.state == "running"]
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")

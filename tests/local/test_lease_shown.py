@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from faults import wait_until
 
 import skyward_core as sky
@@ -43,3 +45,22 @@ def test_a_time_to_live_counts_down_also_while_it_is_used(home: Path) -> None:
     assert owner.down("brief").result(60).ok
     assert pool.lease_left(time.time()) is None
     owner.detach()
+
+
+@pytest.mark.parametrize("way", ["list", "look"])
+def test_looking_at_a_pool_all_the_time_keeps_it_no_longer(home: Path, way: str) -> None:
+    owner = Session()
+    owner.create(spec("watched", idle_timeout=2.0)).result(60)
+    owner.detach()
+
+    def gone() -> bool:
+        watcher = Session()
+        try:
+            if way == "look":
+                with suppress(sky.PoolError):
+                    watcher.look("watched").result(60)
+            return not any(pool.is_live for pool in watcher.refresh().result(60))
+        finally:
+            watcher.detach()
+
+    wait_until(gone, 60, what="the end of a pool that many look at and nobody uses")
