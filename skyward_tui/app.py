@@ -21,7 +21,7 @@ from textual.screen import Screen
 
 from .actions import bindings
 from .host_keys import HostKeyQuestions
-from .theme import SKYWARD
+from .theme import SKYWARD, muted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +94,7 @@ class SkywardApp(App[None]):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """What our screens need of a theme beyond Textual's own variables."""
-        return {"muted": "$foreground 55%"}
+        return {"muted": muted(self.current_theme)}
 
     # Start and pump
 

@@ -76,8 +76,9 @@ def cli(context: click.Context) -> int:
         raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
     from .app import SkywardApp
 
-    SkywardApp().run()
-    return 0
+    app = SkywardApp()
+    app.run()
+    return app.return_code or 0
 
 
 @cli.command()

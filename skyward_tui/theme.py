@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from textual.color import Color
 from textual.theme import Theme
 
 
@@ -59,6 +60,15 @@ def look(state: str) -> Look:
 def node_look(phase: str) -> Look:
     """How a node's phase shows; its "running" means that the machine is on, not that it is ready."""
     return Look("◔", "running", "$text-warning") if phase == "running" else look(phase)
+
+
+def muted(theme: Theme) -> str:
+    """The colour of what matters less, in a theme that does not name one: a plain colour, since neither another
+    variable nor a percentage is understood everywhere."""
+    if theme.ansi:
+        return "ansi_bright_black"
+    colors = theme.to_color_system().generate()
+    return Color.parse(colors["background"]).blend(Color.parse(colors["foreground"]), 0.6, alpha=1.0).hex
 
 
 SKYWARD = Theme(

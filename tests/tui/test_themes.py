@@ -1,0 +1,125 @@
+"""Every theme can paint every screen, and a crash shows in the exit status."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from textual.screen import Screen
+from textual.style import Style
+
+from skyward_tui import cli
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.accelerators import AcceleratorsScreen
+from skyward_tui.screens.ask import AskScreen, ChoiceScreen
+from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.files import FilesScreen
+from skyward_tui.screens.help import HelpScreen
+from skyward_tui.screens.host_key import HostKeyScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.quit import QuitScreen
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.teardown import TeardownScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession, failed_run
+from .test_host_keys import shown
+from .test_snapshots import logged
+from .waiting import until
+
+PACKAGE = Path(cli.__file__).parent
+
+
+def every_screen(session: FakeSession) -> list[Callable[[], Screen[object]]]:
+    """How to make one of each; all kinds of the package are among them (see below)."""
+    view = session.pool("llama-ft", price=1.0)
+    run = failed_run(session, view)
+    logged(view, run, session, steps=8)
+    session.print(view, 0, "\x1b[31mred\x1b[0m plain\n")
+    return [
+        PoolsScreen,
+        lambda: RunScreen(view.name),
+        lambda: ErrorsScreen(run),
+        LaunchScreen,
+        lambda: TeardownScreen([view.name]),
+        lambda: QuitScreen([view.name]),
+        HelpScreen,
+        AcceleratorsScreen,
+        lambda: AskScreen("Go to rank"),
+        lambda: ChoiceScreen("Sure?", "It ends.", [("no", "No", False), ("yes", "Yes", True)], "no"),
+        lambda: FilesScreen(Path.cwd()),
+        lambda: HostKeyScreen(shown()),
+    ]
+
+
+def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
+    made = {type(make()) for make in every_screen(session)}
+    for path in (PACKAGE / "screens").glob("*.py"):
+        text = path.read_text("utf-8")
+        names = {line.split()[1].partition("(")[0] for line in text.splitlines() if line.startswith("class ")}
+        for name in names - {"BaseScreen", "PickerScreen"}:
+            if name.endswith("Screen"):
+                assert name in {kind.__name__ for kind in made}, name
+
+
+async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession) -> None:
+    """A change of theme parses the styles of all screens that were ever mounted, which takes most of the time; so
+    they are mounted all, and each theme then paints some of them, in turn. What a screen's text may name of a
+    theme is tried for every theme below."""
+    screens = [make() for make in every_screen(session)]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        for place, screen in enumerate(screens):
+            app.install_screen(screen, str(place))
+            await app.push_screen(str(place))
+            await pilot.pause()
+            app.pop_screen()
+        turn = itertools.cycle(range(len(screens)))
+        for theme in app.available_themes:
+            app.theme = theme
+            for place in itertools.islice(turn, 2):
+                await app.push_screen(str(place))
+                await pilot.pause()
+                assert screen_text(app).strip(), theme
+                app.pop_screen()
+            assert app.is_running, theme
+
+
+async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp) -> None:
+    sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    names = set(re.findall(r"\$([a-z]+(?:-[a-z]+)*)", sources))
+    assert {"muted", "text-error", "border-blurred"} <= names
+    for theme in app.available_themes:
+        app.theme = theme
+        variables = app.get_css_variables()
+        assert names <= set(variables), theme
+        for name in names:
+            assert Style.parse(f"${name}", variables).foreground is not None, (theme, name)
+
+
+def test_an_app_that_crashes_says_so_in_its_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Headless(SkywardApp):
+        def run(self, **options: Any) -> None:
+            super().run(headless=True)
+
+    class Crashing(Headless):
+        def on_mount(self) -> None:
+            raise RuntimeError("boom")
+
+    class Fine(Headless):
+        def on_mount(self) -> None:
+            self.set_timer(0.2, self.exit)
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for kind, status in ((Crashing, 1), (Fine, 0)):
+        monkeypatch.setattr("skyward_tui.app.SkywardApp", kind)
+        with click.Context(cli.cli) as context:
+            assert context.invoke(cli.cli) == status
