@@ -1,164 +1,259 @@
-"""Text to values, as the source of an annotation or of a default says. Nothing is evaluated but literals."""
+"""Text to values, as a type says. Nothing is evaluated but literals."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import enum
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import typing
+from collections import abc
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time, timedelta
+from numbers import Number
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Any, Literal, Union
+from uuid import UUID
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
-_ANY = ("str", "Any", "object")  # these take every text, so a union tries them last
-_LISTS: dict[str, type[Any]] = {
-    "list": list,
-    "List": list,
-    "Sequence": list,
-    "Iterable": list,
-    "Collection": list,
-    "tuple": tuple,
-    "Tuple": tuple,
-    "set": set,
-    "Set": set,
-    "frozenset": frozenset,
+_ANY = (str, Any, object)  # these take every text, so a union tries them last
+_FROM_TEXT = (str, Number, UUID)  # a library's own numbers among them
+_WORDS: dict[type[Any], str] = {
+    date: "a date as 2031-12-24",
+    datetime: "a date and time as 2031-12-24T18:30",
+    timedelta: "seconds",
 }
-_DICTS = ("dict", "Dict", "Mapping", "MutableMapping")
+_LISTS: dict[Any, type[Any]] = {
+    **{kind: kind for kind in (list, tuple, set, frozenset)},
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
+}
+_DICTS = (dict, abc.Mapping, abc.MutableMapping)
 
 
-def convert(text: str, annotation: str | None, default: str | None = None) -> Any:
-    """Turn a text into the value of a parameter.
+class Refused(ValueError):
+    """A text is no value of a type, and there is more to say than that; its message says it."""
 
-    ``int``, ``float``, ``bool``, ``str``, ``Path``, ``Literal``, ``Optional``, unions, and lists, tuples,
-    sets and dicts of them are understood; of anything else a Python literal is taken as such, and other text
-    as it is.
-    A list may be written ``1,2,3``.
 
-    Args:
-        annotation, default: source text; the default's type counts where there is no annotation.
+class Text(str):
+    """An argument whose type only the process that loads the script knows: still as it was written."""
+
+    __slots__ = ()
+
+
+def convert(text: str, kind: Any) -> Any:
+    """Turn a text into a value of a type.
+
+    Numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by a member's name or value), ``Literal``,
+    ``Optional``, unions, dataclasses (as JSON objects), lists, tuples, sets and dicts of them are understood; of
+    ``Any`` a Python literal is taken as such, and other text as it is. Any other class is called with the text. A
+    list may be written ``1,2,3``.
 
     Raises:
         ValueError: the text is no such value.
     """
-    node = _effective(annotation, default)
-    if default in _NONE and text in _NONE:
-        return None
-    return _guess(text) if node is None else _convert(text, node)
-
-
-def wanted(annotation: str | None, default: str | None = None) -> str:
-    """What :func:`convert` takes, in words for an error message."""
-    node = _effective(annotation, default)
-    return "a value" if node is None else ast.unparse(node)
-
-
-def _effective(annotation: str | None, default: str | None) -> ast.expr | None:
-    if annotation is not None:
-        try:
-            return ast.parse(annotation.strip(), mode="eval").body
-        except SyntaxError:  # a quoted annotation may be any words
-            return None
-    try:
-        sample = ast.literal_eval(default or "None")
-    except ValueError:
-        return None
-    if sample is None:
-        return None
-    # lr=1 without an annotation says "a number", not "a whole one".
-    name = "int | float" if type(sample) is int else type(sample).__name__
-    return ast.parse(name, mode="eval").body
-
-
-def _convert(text: str, node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str(quoted)):
-            return convert(text, quoted)
-        case ast.Constant(value=None):
-            return _plain(text, "None")
-        case ast.BinOp(op=ast.BitOr()):
-            return _union(text, _alternatives(node))
-        case ast.Subscript(value=outer, slice=ast.Tuple(elts=inner)):
-            return _generic(text, _name(outer), inner)
-        case ast.Subscript(value=outer, slice=only):
-            return _generic(text, _name(outer), [only])
-    return _plain(text, _name(node))
-
-
-def _plain(text: str, name: str) -> Any:
-    if name == "str":
-        return text
-    if name == "bool":
-        if text.lower() not in _TRUE + _FALSE:
-            raise ValueError(text)
-        return text.lower() in _TRUE
-    if name == "int":
-        return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else int(text)
-    if name == "float":
-        return float(text)
-    if name == "None":
-        if text not in _NONE:
-            raise ValueError(text)
-        return None
-    if name in ("Path", "PathLike"):
-        return Path(text).expanduser()
-    if name in _LISTS:
-        return _LISTS[name](_guess(item) for item in _items(text))
-    if name in _DICTS:
-        return _mapping(text)
-    return _guess(text)
-
-
-def _generic(text: str, name: str, inner: Sequence[ast.expr]) -> Any:
-    if name == "Optional":
-        return None if text in _NONE else _convert(text, inner[0])
-    if name == "Union":
+    kind = _bare(kind)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return _literal_choice(text, inner)
+    if origin in (Union, UnionType):
         return _union(text, inner)
-    if name == "Annotated":
-        return _convert(text, inner[0])
-    if name == "Literal":
-        values = [ast.literal_eval(choice) for choice in inner]
-        for value in values:
-            if text in (str(value), repr(value)):
-                return value
-        raise ValueError(text)
-    if name in _LISTS:
-        items = _items(text)
-        if _LISTS[name] is tuple and not (len(inner) == 2 and _is_ellipsis(inner[1])):
-            if len(items) != len(inner):
-                raise ValueError(text)
-            return tuple(_convert(item, kind) for item, kind in zip(items, inner, strict=True))
-        return _LISTS[name](_convert(item, inner[0]) for item in items)
-    if name in _DICTS and len(inner) == 2:
-        return {
-            _convert(_text(key), inner[0]): _convert(_text(value), inner[1])
-            for key, value in _mapping(text).items()
-        }
+    if (origin or kind) in _LISTS:
+        return _list(text, _LISTS[origin or kind], inner)
+    if (origin or kind) in _DICTS:
+        return _dict(text, inner)
+    if isinstance(made := origin or kind, type):
+        return _of_class(text, made)
     return _guess(text)
 
 
-def _union(text: str, alternatives: Sequence[ast.expr]) -> Any:
-    for alternative in sorted(alternatives, key=lambda node: _name(node) in _ANY):
-        try:
-            return _convert(text, alternative)
-        except ValueError:
-            continue
+def typed(name: str, text: str, kind: Any, function: str) -> Any:
+    """:func:`convert` for an argument of a function.
+
+    Raises:
+        ValueError: names the argument, what it got and what it wants.
+    """
+    try:
+        return convert(text, kind)
+    except ValueError as error:
+        why = f" ({error})" if isinstance(error, Refused) else ""
+        raise ValueError(
+            f"argument {name} of {function} wants {wanted(kind)}, got {str(text)!r}{why}"
+        ) from error
+
+
+def wanted(kind: Any) -> str:
+    """What :func:`convert` takes, in words for an error message."""
+    kind = _bare(kind)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"one of {', '.join(kind.__members__)} ({kind.__name__})"
+    if typing.get_origin(kind) in (Union, UnionType):
+        return " | ".join(wanted(part) for part in typing.get_args(kind))
+    if kind in (NoneType, Any):
+        return "None" if kind is NoneType else "a value"
+    if isinstance(kind, type) and typing.get_origin(kind) is None:
+        if dataclasses.is_dataclass(kind):
+            return f"{kind.__name__} as a JSON object of {', '.join(_fields(kind))}"
+        return _WORDS.get(kind, kind.__name__)
+    return str(kind).replace("typing.", "")
+
+
+def _bare(kind: Any) -> Any:
+    """The type without what only comments on it: ``Annotated``, ``Final``, an alias, a ``NewType``."""
+    while True:
+        origin = typing.get_origin(kind)
+        if origin in (typing.Annotated, typing.Final, typing.ClassVar):
+            kind = typing.get_args(kind)[0]
+        elif (named := getattr(kind, "__supertype__", None)) is not None:
+            kind = named
+        elif isinstance(kind, typing.TypeVar):
+            kind = kind.__bound__ or Any
+        elif type(kind).__name__ == "TypeAliasType":
+            kind = kind.__value__
+        else:
+            return kind
+
+
+def _literal_choice(text: str, choices: Sequence[Any]) -> Any:
+    for value in choices:
+        if text in (str(value), repr(value)) or (isinstance(value, enum.Enum) and text == value.name):
+            return value
     raise ValueError(text)
 
 
-def _alternatives(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp):
-        return [*_alternatives(node.left), *_alternatives(node.right)]
-    return [node]
+def _union(text: str, alternatives: Sequence[Any]) -> Any:
+    # None first: of "None" or "null" nothing else is meant, if it is among them.
+    why: ValueError = ValueError(text)
+    for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY)):
+        try:
+            return convert(text, alternative)
+        except ValueError as error:
+            why = error if isinstance(error, Refused) else why
+    raise why
 
 
-def _name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+def _list(text: str, make: type[Any], inner: Sequence[Any]) -> Any:
+    items = _items(text)
+    if make is tuple and inner and not (len(inner) == 2 and inner[1] is ...):
+        if len(items) != len(inner):
+            raise ValueError(text)
+        return tuple(convert(item, kind) for item, kind in zip(items, inner, strict=True))
+    return make(convert(item, inner[0] if inner else Any) for item in items)
 
 
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
+def _dict(text: str, inner: Sequence[Any]) -> dict[Any, Any]:
+    if len(inner) != 2:
+        return _mapping(text)
+    return {
+        convert(_text(key), inner[0]): convert(_text(value), inner[1])
+        for key, value in _mapping(text).items()
+    }
+
+
+def _of_class(text: str, kind: type[Any]) -> Any:
+    if kind in _MAKE:
+        return _MAKE[kind](text)
+    if issubclass(kind, enum.Enum):
+        return _member(text, kind)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(text, kind)
+    if issubclass(kind, PurePath):
+        return kind(Path(text).expanduser())
+    if not issubclass(kind, _FROM_TEXT) and _is_of(value := _guess(text), kind):
+        return value
+    try:
+        return kind(text)
+    except Exception as error:
+        if issubclass(kind, _FROM_TEXT):
+            raise ValueError(text) from error
+        raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def _is_of(value: object, kind: type[Any]) -> bool:
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # a protocol that tells nothing while the program runs, a TypedDict
+        return True
+
+
+def _member(text: str, kind: type[enum.Enum]) -> enum.Enum:
+    """A member by name, by value, or by its name in other letters; of a flag several, as ``A|B``."""
+    if issubclass(kind, enum.Flag) and "|" in text:
+        value = kind(0)
+        for part in text.split("|"):
+            value |= typing.cast(enum.Flag, _member(part.strip(), kind))
+        return value
+    if text in kind.__members__:
+        return kind.__members__[text]
+    for member in kind:
+        if text in (str(member.value), repr(member.value), str(member)):
+            return member
+    close = [member for name, member in kind.__members__.items() if name.casefold() == text.casefold()]
+    if len(close) == 1:
+        return close[0]
+    raise ValueError(text)
+
+
+def _dataclass(text: str, kind: type[Any]) -> Any:
+    values, hints, fields = _mapping(text), typing.get_type_hints(kind), _fields(kind)
+    if unknown := [str(name) for name in values if name not in fields]:
+        raise Refused(f"{kind.__name__} has no {', '.join(unknown)}: it has {', '.join(fields)}")
+    made = {}
+    for name, value in values.items():
+        try:
+            made[name] = convert(_text(value), hints.get(name, Any))
+        except ValueError as error:
+            raise Refused(f"{kind.__name__}.{name} wants {wanted(hints[name])}, got {value!r:.80}") from error
+    try:
+        return kind(**made)
+    except Exception as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+
+
+def _fields(kind: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.init]
+
+
+def _bool(text: str) -> bool:
+    if text.lower() not in _TRUE + _FALSE:
+        raise ValueError(text)
+    return text.lower() in _TRUE
+
+
+def _int(text: str) -> int:
+    return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else int(text)
+
+
+def _bytes(text: str) -> bytes:
+    """A literal as ``b"\\x00"``, or any other text as UTF-8."""
+    if text[:2].lower() in ('b"', "b'"):
+        value = _literal(text)
+        if isinstance(value, bytes):
+            return value
+    return text.encode()
+
+
+def _none(text: str) -> None:
+    if text not in _NONE:
+        raise ValueError(text)
+
+
+_MAKE: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    bool: _bool,
+    int: _int,
+    float: float,
+    bytes: _bytes,
+    bytearray: lambda text: bytearray(_bytes(text)),
+    NoneType: _none,
+    date: date.fromisoformat,
+    datetime: datetime.fromisoformat,
+    time: time.fromisoformat,
+    timedelta: lambda text: timedelta(seconds=float(text)),
+    object: lambda text: _guess(text),
+}
 
 
 def _items(text: str) -> list[str]:

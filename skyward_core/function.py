@@ -166,6 +166,28 @@ def _seconds(timeout: float | None) -> float | None:
     raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, not {timeout!r}")
 
 
+def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
+    """What a function takes; None where it does not tell, as some that are written in C."""
+    try:
+        # What a decorator of the script hands on is its own affair: the outermost function decides.
+        return inspect.signature(fn, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_call(pending: PendingFunction[Any], signature: inspect.Signature | None) -> None:
+    """See whether a call is one that its function takes.
+
+    Raises:
+        TypeError: it is not, as Python would say on the ranks.
+    """
+    try:
+        if signature is not None:
+            signature.bind(*pending.args, **pending.kwargs)
+    except TypeError as error:
+        raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
+
+
 def name_of(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__name__", None) or type(fn).__name__)
 

@@ -21,10 +21,12 @@ import threading
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any
+from types import ModuleType, SimpleNamespace, TracebackType
+from typing import Any, get_type_hints
 
 from . import alias
+from .annotations import many, of_default
+from .arguments import Text, typed
 from .errors import NotPicklableError
 
 loading = False
@@ -106,7 +108,7 @@ def call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
     if target is None:
         raise LoadError("script", f"{module.__file__} defines no {function} when it is loaded")
     try:
-        args, kwargs = _bind(target, values)
+        args, kwargs = _bind(target, _typed(target, function, values))
         inspect.signature(target).bind(*args, **kwargs)
         pending = target(*args, **kwargs)
     except TypeError as error:
@@ -119,6 +121,41 @@ def call(module: ModuleType, function: str, values: Mapping[str, Any]) -> Any:
             "make @sky.function the topmost of its decorators",
         )
     return pending
+
+
+def _typed(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those made that only the script's own types can make.
+
+    Raises:
+        LoadError: a text is no value of its parameter's type.
+    """
+    if not any(isinstance(value, Text) for value in values.values()):
+        return dict(values)
+    parameters = inspect.signature(target).parameters
+    rest = next((p for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    made = dict(values)
+    for name, value in values.items():
+        parameter = parameters.get(name, rest)
+        if isinstance(value, Text) and parameter is not None:
+            try:
+                made[name] = typed(name, str(value), _kind(target, parameter), function)
+            except ValueError as error:
+                raise LoadError("usage", str(error)) from error
+    return made
+
+
+def _kind(target: Any, parameter: inspect.Parameter) -> Any:
+    """The type of a parameter, by its annotation or its default; ``Any`` where neither can be made sense of."""
+    empty = parameter.empty
+    if parameter.annotation is empty:
+        return of_default(None if parameter.default is empty else parameter.default)
+    described = SimpleNamespace(__annotations__={"it": parameter.annotation})
+    names = getattr(inspect.unwrap(target), "__globals__", {})
+    try:
+        kind = get_type_hints(described, names, include_extras=True)["it"]
+    except Exception:  # noqa: BLE001  a name that is there for type checkers only: the text is taken as it is
+        return Any
+    return many(kind) if parameter.kind is parameter.VAR_POSITIONAL else kind
 
 
 def main(folder: str) -> None:
@@ -150,7 +187,14 @@ def _serve(folder: Path) -> None:
     alias.install()
     module = load(Path(name))
     cloudpickle.register_pickle_by_value(module)
-    write_task(make_task(call(module, function, values), plugins, folder), folder)
+    pending = call(module, function, values)
+    try:
+        task = make_task(pending, plugins, folder)
+    except NotPicklableError:
+        raise
+    except TypeError as error:
+        raise LoadError("script", str(error)) from error
+    write_task(task, folder)
 
 
 def _end_with_parent() -> None:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from inspect import Signature
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -22,7 +23,7 @@ import cloudpickle
 
 from .content import Hash
 from .errors import NotPicklableError
-from .function import PendingFunction
+from .function import PendingFunction, check_call, signature_of
 from .plugins.base import decorated
 from .whole_lines import is_stdout
 from .wire import INLINE
@@ -67,8 +68,10 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
 
     Raises:
         NotPicklableError: names the argument or the captured object that cannot travel.
+        TypeError: the function does not take these arguments.
     """
     fn = decorated(plugins, pending.fn)
+    check_call(pending, signature_of(fn))
     return Task(
         pending.name,
         _blob(fn, f"function {pending.name}", folder),
@@ -81,14 +84,21 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
 def make_tasks(
     pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None
 ) -> Iterator[Task]:
-    """Pickle many calls; a function that occurs many times is pickled once."""
-    blobs: dict[int, tuple[Blob, bool]] = {}
+    """Pickle many calls; a function that occurs many times is pickled once.
+
+    Raises:
+        NotPicklableError, TypeError: as :func:`make_task`.
+    """
+    blobs: dict[int, tuple[Blob, bool, Signature | None]] = {}
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
             fn = decorated(plugins, pending.fn)
-            made = blobs[id(pending.fn)] = (_blob(fn, f"function {pending.name}", folder), pending.streams)
-        yield Task(pending.name, made[0], args_blob(pending, folder), pending.timeout, made[1])
+            blob = _blob(fn, f"function {pending.name}", folder)
+            made = blobs[id(pending.fn)] = (blob, pending.streams, signature_of(fn))
+        blob, streams, signature = made
+        check_call(pending, signature)
+        yield Task(pending.name, blob, args_blob(pending, folder), pending.timeout, streams)
 
 
 def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:

@@ -17,11 +17,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from .arguments import convert, wanted
+from .annotations import is_known, is_told, many, own_types, source_type
+from .arguments import Text, typed
 from .errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from .outcome import signal_name
 
@@ -54,7 +55,8 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text."""
+    """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text; ``types``: the script's
+    own classes, as :func:`~skyward_core.annotations.own_types` gives them."""
 
     name: str
     params: tuple[Param, ...]
@@ -62,6 +64,7 @@ class FunctionInfo:
     line: int
     is_generator: bool
     timeout: str | None
+    types: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.params))})"
@@ -84,12 +87,14 @@ def list_functions(path: Path) -> list[FunctionInfo]:
     tree = parse(path)
     modules, names = _bindings(tree)
     found: dict[str, FunctionInfo] = {}
-    for statement in _top_level(tree.body):
+    statements = list(_top_level(tree.body))
+    types = own_types([each for each in statements if isinstance(each, ast.ClassDef)])
+    for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             for decorator in statement.decorator_list:
                 if _is_ours(decorator, modules, names):
                     found.pop(statement.name, None)  # a later definition takes the name
-                    found[statement.name] = _describe(statement, decorator)
+                    found[statement.name] = _describe(statement, decorator, types)
     if not found:
         raise ScriptError(
             f"{path} holds no function decorated with @sky.function; "
@@ -125,7 +130,8 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
     such and anything else as text. Names the signature does not know go to ``**kwargs`` where it has that.
 
     Returns:
-        Values by name; ``*args`` as a list under its own name.
+        Values by name; ``*args`` as a list under its own name. What only the loaded script can make (of a class of
+        its own) is checked as far as the source tells, and stays :class:`~skyward_core.arguments.Text` until then.
 
     Raises:
         UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice.
@@ -143,18 +149,24 @@ def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
         param = params.get(name, rest)
         if param is None:
             raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
-        annotation = param.annotation
-        if param.kind == "var_positional":
-            annotation = f"list[{annotation or 'Any'}]"
-        try:
-            values[name] = convert(text, annotation, param.default)
-        except ValueError as error:
-            want = wanted(annotation, param.default)
-            raise UsageError(f"argument {name} of {info.name} wants {want}, got {text!r}") from error
+        values[name] = _value(info, param, name, text)
     missing = [param.name for param in params.values() if param.required and param.name not in values]
     if missing:
         raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
     return values
+
+
+def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
+    if param.default == "None" and text in ("None", "null"):
+        return None
+    kind = source_type(param.annotation, param.default, info.types)
+    if param.kind == "var_positional":
+        kind = many(kind)
+    try:
+        value = typed(name, text, kind, info.name) if is_told(kind) else None
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return value if is_known(kind) else Text(text)
 
 
 def build_task(
@@ -171,6 +183,7 @@ def build_task(
     Raises:
         ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
         ScriptError: it cannot be read, or its function gives no call.
+        UsageError: an argument is none of the values that its type has.
         NotPicklableError: an argument or something the function refers to cannot travel; says which.
     """
     from .payload import read_task
@@ -217,7 +230,7 @@ def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
     parts = [report["message"], report.get("traceback", "").rstrip()]
     if printed.strip():
         parts.append("what it printed:\n" + printed.rstrip())
-    kinds = {"pickle": NotPicklableError, "script": ScriptError}
+    kinds = {"pickle": NotPicklableError, "script": ScriptError, "usage": UsageError}
     raise kinds.get(report["kind"], ScriptFailed)("\n".join(part for part in parts if part))
 
 
@@ -311,7 +324,9 @@ def _is_ours(decorator: ast.expr, modules: set[str], names: set[str]) -> bool:
     return False
 
 
-def _describe(function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr) -> FunctionInfo:
+def _describe(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr, types: Mapping[str, Any]
+) -> FunctionInfo:
     keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
     return FunctionInfo(
         name=function.name,
@@ -320,6 +335,7 @@ def _describe(function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.e
         line=function.lineno,
         is_generator=_yields(function),
         timeout=next((ast.unparse(k.value) for k in keywords if k.arg == "timeout"), None),
+        types=types,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.arguments import Text
 from skyward_core.errors import SkywardError
 from skyward_core.views import PoolView
 
@@ -292,7 +293,7 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
         world = view.world_size
         what = f"pool {view.name}: {count(len(view.nodes), 'node')}, world size {world:,}"
         rows = [("uses", what), ("cost", "nothing new")]
-    given = ", ".join(f"{name}={value!r}" for name, value in launch.kwargs.items())
+    given = ", ".join(f"{name}={_shown(value)}" for name, value in launch.kwargs.items())
     where = "one rank" if launch.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
     streams = ", streaming what it yields" if launch.info.is_generator else ""
     rows.append(("runs", f"{launch.info.name}({given}) on {where}{streams}"))
@@ -307,6 +308,11 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
     end = "the pool stays up; X tears it down" if launch.keep else "the pool is torn down when the run ends"
     rows.append(("then", end))
     return rows
+
+
+def _shown(value: object) -> str:
+    """A value as in source, or the text of one that is still to be made of it."""
+    return str(value) if isinstance(value, Text) else repr(value)
 
 
 def _needs(accelerator: Accelerator) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed
+from skyward_core.arguments import Text
+from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.scripts import build_task
 
 HEAD = "import skyward_core as sky\n"
@@ -191,6 +192,95 @@ def test_threads_and_exit_handlers_of_the_script_do_not_hold_us_up(build: Any) -
 def test_an_argument_the_function_does_not_take(build: Any) -> None:
     with pytest.raises(ScriptError, match=r"f cannot be called so: .*'b'"):
         build("@sky.function\ndef f(a): ...\n", a=1, b=2)
+
+
+TYPES = """
+import enum, dataclasses, datetime, decimal, uuid
+from typing import Literal, TYPE_CHECKING
+if TYPE_CHECKING:
+    from nowhere import Thing
+class Mode(enum.Enum):
+    FAST = "f"
+    SLOW = enum.auto()
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+class Perm(enum.Flag):
+    R = 1
+    W = 2
+Alias = Literal["a", "b"]
+@dataclasses.dataclass
+class Deep:
+    level: Level = Level.LOW
+@dataclasses.dataclass
+class Config:
+    lr: float
+    mode: "Mode" = Mode.FAST
+    deep: Deep | None = None
+    def __post_init__(self):
+        if self.lr < 0: raise RuntimeError("lr below zero")
+class Device:
+    def __init__(self, name):
+        if ":" not in name: raise RuntimeError(f"odd device {name}")
+        self.name = name
+def shown(x): return x.name if isinstance(x, Device) else repr(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "parameter, text, shown",
+    [
+        ("x: Mode", "FAST", "<Mode.FAST: 'f'>"),
+        ("x: Mode", "f", "<Mode.FAST: 'f'>"),
+        ("x: Mode", "slow", "<Mode.SLOW: 1>"),
+        ("x: 'Mode | None' = None", "SLOW", "<Mode.SLOW: 1>"),
+        ("x: Mode | None", "None", "None"),
+        ("x=Mode.FAST", "SLOW", "<Mode.SLOW: 1>"),
+        ("x: Level", "2", "<Level.HIGH: 2>"),
+        ("x: list[Level]", "LOW,2", "[<Level.LOW: 1>, <Level.HIGH: 2>]"),
+        ("*x: Level", "1,2", "(<Level.LOW: 1>, <Level.HIGH: 2>)"),
+        ("x: Perm", "R|W", "<Perm.R|W: 3>"),
+        ("x: Alias", "b", "'b'"),
+        ("x: Literal[Mode.FAST, 3]", "FAST", "<Mode.FAST: 'f'>"),
+        ("x=datetime.date(2030, 1, 1)", "2031-12-24", "datetime.date(2031, 12, 24)"),
+        ("x: decimal.Decimal", "0.1", "Decimal('0.1')"),
+        (
+            "x: uuid.UUID",
+            "00000000-0000-0000-0000-000000000001",
+            "UUID('00000000-0000-0000-0000-000000000001')",
+        ),
+        (
+            "x: Config",
+            '{"lr": 1, "mode": "SLOW", "deep": {"level": "HIGH"}}',
+            "Config(lr=1.0, mode=<Mode.SLOW: 1>, deep=Deep(level=<Level.HIGH: 2>))",
+        ),
+        ("x: Device", "cuda:0", "cuda:0"),
+        ("x: 'Thing'", "[1]", "[1]"),
+        ("**x: Level", "1", "{'y': <Level.LOW: 1>}"),
+    ],
+)
+def test_arguments_of_the_scripts_own_types(build: Any, parameter: str, text: str, shown: str) -> None:
+    name = "y" if parameter.startswith("**") else "x"
+    script = f"{TYPES}@sky.function\ndef f({parameter}): return shown(x)\n"
+    assert run(build(script, **{name: Text(text)})) == shown
+
+
+@pytest.mark.parametrize(
+    "parameter, text, why",
+    [
+        ("x: Mode", "nonsense", r"wants one of FAST, SLOW \(Mode\), got 'nonsense'$"),
+        ("x=Level.LOW", "3", r"wants one of LOW, HIGH \(Level\), got '3'"),
+        ("x: Config | None", "{'lr': 1, 'rate': 2}", "Config has no rate: it has lr, mode, deep"),
+        ("x: Config", '{"lr": "much"}', "Config.lr wants float, got 'much'"),
+        ("x: Config", '{"lr": -1}', "RuntimeError: lr below zero"),
+        ("x: Config", "1", "wants Config as a JSON object of lr, mode, deep, got '1'"),
+        ("x: Device", "gpu", "RuntimeError: odd device gpu"),
+        ("x: Alias", "c", r"wants Literal\['a', 'b'\], got 'c'"),
+    ],
+)
+def test_a_text_that_is_no_value_of_the_scripts_type(build: Any, parameter: str, text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        build(f"{TYPES}@sky.function\ndef f({parameter}): ...\n", x=Text(text))
 
 
 def test_a_function_hidden_by_another_decorator(build: Any) -> None:

@@ -190,7 +190,7 @@ class Method:
     [
         (train(LOCK), "config", ""),
         (train(1, 2, LOCK), "rest[1]", ""),
-        (function(lambda: 0)(1, LOCK), "#1", ""),
+        (function(max)(1, LOCK), "#1", ""),
         (train(lr=LOCK), "lr", ""),
         (train(extra=LOCK), "extra", ""),
         (train({"db": [1, LOCK]}), "config", " at config['db'][1]"),
@@ -290,3 +290,36 @@ def test_endless_nesting_is_an_error_not_a_crash() -> None:
     assert "argument 'config' of train() cannot travel" in refused(train(deep))
     while deep:  # taken apart by hand: its own end would recurse as deep
         deep = deep.pop()
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, why",
+    [
+        ((), {"a": 1, "b": 2, "d": 3}, "got an unexpected keyword argument 'd'"),
+        ((1,), {}, "missing a required argument: 'b'"),
+        ((1, 2, 3), {}, "too many positional arguments"),
+        ((1,), {"a": 1, "b": 2}, "multiple values for argument 'a'"),
+    ],
+)
+def test_a_call_that_the_function_does_not_take_goes_nowhere(args: Any, kwargs: Any, why: str) -> None:
+    @function
+    def add(a: int, b: int, *, c: int = 0) -> int:
+        return a + b + c
+
+    for make in (make_task, lambda pending: list(make_tasks((add(1, 2), pending), (), None))):
+        with pytest.raises(TypeError, match=rf"add\(a.*c: 'int' = 0\).* cannot be called so: {why}"):
+            make(add(*args, **kwargs))
+    assert call(make_task(add(1, 2, c=3))) == 6
+
+
+def test_a_decorator_may_give_the_function_what_its_caller_does_not() -> None:
+    def inject(fn: Any) -> Any:
+        return functools.wraps(fn)(lambda *args: fn(*args, rank=7))
+
+    @function
+    @inject
+    def place(x: int, rank: int) -> tuple[int, int]:
+        return x, rank
+
+    assert call(make_task(place(1))) == (1, 7)  # type: ignore[call-arg]
+    assert call(make_task(function(max)(1, 2))) == 2

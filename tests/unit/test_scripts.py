@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import date, datetime
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.arguments import Text
 from skyward_core.errors import ScriptError, UsageError
 from skyward_core.folders import workdir, working_folder
 from skyward_core.scripts import (
@@ -202,7 +204,9 @@ def typed(script: Any) -> Any:
     """Parse one argument of a function with one parameter, given as source."""
 
     def parse(parameter: str, *pairs: str) -> Any:
-        path = script(f"import skyward_core as sky\n@sky.function\ndef f({parameter}): ...\n")
+        enums = "class Mode(enum.Enum):\n    FAST = 'f'\n    SLOW = auto()\n"
+        enums += "class Level(IntEnum):\n    LOW = 1\n    HIGH = 2\n"
+        path = script(f"import skyward_core as sky\n{enums}@sky.function\ndef f({parameter}): ...\n")
         return parse_arguments(find_function(path, None), pairs)
 
     return parse
@@ -254,12 +258,16 @@ def typed(script: Any) -> Any:
         ("x=False", "yes", True),
         ("x='a'", "3", "3"),
         ("x=(1, 2)", "3,4", (3, 4)),
-        ("x=DEFAULT", "4", 4),
         ("x=None", "[1]", [1]),
         ("x", "[1, 'a']", [1, "a"]),
         ("x", "plain text", "plain text"),
         ("x", "true", True),
-        ("x: torch.device", "cuda:0", "cuda:0"),
+        ("x: bytes", "abc", b"abc"),
+        ("x: bytes", "b'\\x00'", b"\x00"),
+        ("x: date", "2031-12-24", date(2031, 12, 24)),
+        ("x: datetime.datetime", "2031-12-24T18:30", datetime(2031, 12, 24, 18, 30)),
+        ("x: date | None", "null", None),
+        ("x: str | None", "None", None),
         ("x: 'any words'", "5", 5),
         ("*x: int", "1,2", [1, 2]),
         ("**more", "1", 1),
@@ -288,6 +296,11 @@ def test_arguments_are_typed_by_the_signature(typed: Any, parameter: str, text: 
         ("x: None", "1", "None"),
         ("x=3", "many", r"int \| float"),
         ("x=True", "2", "bool"),
+        ("x: date", "tomorrow", "a date as 2031-12-24"),
+        ("x: Mode", "nonsense", r"one of FAST, SLOW \(Mode\)"),
+        ("x: Mode | None", "nonsense", r"one of FAST, SLOW \(Mode\) \| None"),
+        ("x: list[Mode]", "FAST,nonsense", r"list\[.*Mode\]"),
+        ("x: 'Level' = Level.LOW", "7", r"one of LOW, HIGH \(Level\)"),
     ],
 )
 def test_a_wrong_argument_says_what_it_got_and_wants(
@@ -295,6 +308,23 @@ def test_a_wrong_argument_says_what_it_got_and_wants(
 ) -> None:
     with pytest.raises(UsageError, match=rf"argument x of f wants {want}, got "):
         typed(parameter, f"x={text}")
+
+
+@pytest.mark.parametrize(
+    "parameter, text",
+    [
+        ("x: torch.device", "cuda:0"),
+        ("x=DEFAULT", "4"),
+        ("x: Mode", "FAST"),
+        ("x: Mode", "f"),
+        ("x: Mode", "fast"),
+        ("x: Level | None", "2"),
+        ("x: Literal[Mode.FAST]", "anything"),
+        ("*x: Mode", "FAST,SLOW"),
+    ],
+)
+def test_what_only_the_loaded_script_can_make_stays_text(typed: Any, parameter: str, text: str) -> None:
+    assert type(typed(parameter, f"x={text}")["x"]) is Text
 
 
 @pytest.mark.parametrize(
