@@ -84,7 +84,8 @@ class Attached(Dispatching):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.detach()
+        if not self._forked:
+            self.detach()
 
 
 def attach(name: str) -> Attached:

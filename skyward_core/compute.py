@@ -134,6 +134,8 @@ class Compute(Dispatching):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._forked:
+            return  # the pool is the parent's, and so is its end
         receipt = self._end()
         if not receipt.ok and error is None:
             raise TeardownError(

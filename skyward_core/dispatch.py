@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,13 +26,24 @@ class Dispatching:
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
+        self._process = os.getpid()
 
     @property
     def pool(self) -> Pool:
         """The pool behind it; belongs to the background loop."""
         if self._pool is None:
             raise PoolError("the pool is not up: use it inside its with block")
+        if self._forked:
+            raise PoolError(
+                f"pool {self._pool.name} belongs to process {self._process}, which this one was forked from, and "
+                f"cannot be used here; sky.attach({self._pool.name!r}) gives this process a connection of its own"
+            )
         return self._pool
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
+        return self._process != os.getpid()
 
     # -- operators ---------------------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class Dispatching:
         background().call_soon_threadsafe(attempt)
 
     def _cancel(self, *runs: Run) -> None:
-        for run in runs:
+        for run in () if self._forked else runs:
             background().call_soon_threadsafe(run.cancel, "its caller went away")
 
     def _stream(self, run: Run) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
@@ -19,6 +20,7 @@ _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _hurried = 0  # threads inside of prompt()
 _usual = 0.0  # the length of a turn outside of it
+_parents: list[asyncio.AbstractEventLoop] = []  # in a forked child; see _forked
 
 
 def background() -> asyncio.AbstractEventLoop:
@@ -54,6 +56,21 @@ def prompt() -> Iterator[None]:
             _hurried -= 1
             if not _hurried:
                 sys.setswitchinterval(_usual)
+
+
+def _forked() -> None:
+    """In a forked child: none of our threads is here, so that what it does by itself begins anew.
+
+    The loop is kept: closing it would take connections out of the kernel's list that the parent waits on.
+    """
+    global _lock, _loop, _hurried
+    if _loop is not None:
+        _parents.append(_loop)
+        atexit.unregister(_stop)
+    _lock, _loop, _hurried = threading.Lock(), None, 0
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:

@@ -127,11 +127,13 @@ def running(folder: Path) -> dict[str, Any]:
 
 
 def last_words(folder: Path) -> str:
+    from .last_line import last_line
+
     try:
-        lines = (folder / "agent.err").read_text(encoding="utf-8", errors="replace").splitlines()
+        line = last_line(folder / "agent.err")
     except OSError:
-        lines = []
-    return lines[-1] if lines else "the agent ended before it listened and left no word"
+        line = ""
+    return line or "the agent ended before it listened and left no word"
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from .config import AgentConfig
 from .connection import Connection
 from .gang import Epochs, Gang
 from .journal import Journal
+from .last_line import last_line
 from .lease import Lease
 from .processes import become_reaper, descendants, kill_all, orphans, reap
 from .redact import Redactor, secret_values
@@ -48,7 +49,7 @@ class Agent:
             for number in range(config.slots)
         ]
         self.apps = Apps(self)
-        self.journal = Journal(config.spool / "journal")
+        self.journal = Journal(config.spool / "journal", self.register.unacknowledged)
         self.redactor = Redactor([*secret_values(config.env), *config.secrets])
         # Of the pool's variables and secrets, as far as anybody here knows them.
         self.informed = asyncio.Event()
@@ -128,6 +129,7 @@ class Agent:
                 call = Call(
                     *key, header | {"t": "call"}, b"", None, header["rank"], asyncio.get_running_loop().time()
                 )
+                call.slot = header["slot"]
                 self.register.add(call)
             elif (known := self.register.calls.get(key)) is not None and known.outcome is None:
                 known.result = body
@@ -135,8 +137,7 @@ class Agent:
         for call in list(self.register.calls.values()):
             if call.outcome is not None:
                 continue
-            number = call.header["slot"]
-            slot = next(s for s in self.slots if (s.rank, s.number) == (call.rank, number))
+            slot = next(s for s in self.slots if (s.rank, s.number) == (call.rank, call.slot))
             if slot.process is not None:
                 slot.running[call.key] = call
             else:
@@ -322,8 +323,8 @@ class Agent:
         data = frame(header, body)
         if call.owner is not None:
             call.owner.write(data)
-        self.journal.write(data)
         self.register.end(call, header)
+        self.journal.write(data)
         self.clients.broadcast(header, skip=call.owner)
 
     # -- what slots ask of the agent ---------------------------------------------------------------------
@@ -400,9 +401,8 @@ class Agent:
 
     def last_words(self, name: str) -> str:
         """The last line of a file of the spool, in words."""
-        path = self.config.spool / name
-        lines = path.read_text(encoding="utf-8", errors="replace")[-2000:].strip().splitlines()
-        return f"it said: {self.redactor.text(lines[-1])}" if lines else "it said nothing"
+        line = last_line(self.config.spool / name)
+        return f"it said: {self.redactor.text(line)}" if line else "it said nothing"
 
     def break_gang(self, why: str) -> None:
         if self.gang.epoch and not self.gang.broken and not self.gang.alone:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..wire import Header
+from ..wire import Header, frame
 from .connection import Connection
 
 RECORDS = 64  # runs remembered after they ended, for clients that come later
@@ -26,6 +27,7 @@ class Call:
     owner: Connection | None
     rank: int = -1
     given_at: float | None = None
+    slot: int = 0
     log_start: dict[str, int] = field(default_factory=dict)
     stop_reason: str = ""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -49,6 +51,10 @@ class Call:
         for timer in self.timers:
             timer.cancel()
         self.timers.clear()
+
+    def given(self) -> bytes:
+        """What the journal says when it is handed to its worker."""
+        return frame(self.header | {"t": "given", "slot": self.slot, "rank": self.rank})
 
     def no_result(self) -> Header:
         """The outcome of a call that its worker tells nothing of, without its kind."""
@@ -138,6 +144,14 @@ class Register:
 
     def of_run(self, run: str) -> list[Call]:
         return list(self._by_run.get(run, {}).values())
+
+    def unacknowledged(self) -> Iterator[bytes]:
+        """The journal's frames of all calls that workers were given, or that have ended."""
+        for call in self.calls.values():
+            if call.given_at is not None:
+                yield call.given()
+            if call.outcome is not None:
+                yield frame(call.outcome, call.result)
 
     def some(self, run: str, indices: list[int]) -> list[Call]:
         calls = self._by_run.get(run, {})

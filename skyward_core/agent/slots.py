@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ..wire import Header, frame
+from ..wire import Header
 from .calls import Call
 from .connection import Connection
 from .processes import signal_group
@@ -172,10 +172,11 @@ class Slot:
     def _hand_over(self, call: Call, connection: Connection, process: Process) -> None:
         self.running[call.key] = call
         call.given_at = time.monotonic()
+        call.slot = self.number
         call.log_start = self._log_ends
         connection.send(call.header, call.body)
         # Written while the worker begins.
-        self.agent.journal.write(frame(call.header | {"t": "given", "slot": self.number, "rank": self.rank}))
+        self.agent.journal.write(call.given())
         self.agent.call_given(self, call, armed=process.ready or process.epoch is None)
 
     def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:

@@ -1,0 +1,90 @@
+"""The agent's journal: what the next agent reads, and how large it may grow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.agent import journal as module
+from skyward_core.agent.calls import Call, Register
+from skyward_core.agent.journal import Journal
+from skyward_core.wire import frame
+
+LONG = ("long", 0)
+
+
+class Node:
+    """What an agent does with its journal, as one call runs on and on and others come and go."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.register = Register()
+        self.journal = Journal(path, self.register.unacknowledged)
+
+    def give(self, run: str) -> Call:
+        call = Call(run, 0, {"run": run, "i": 0, "kind": "single", "name": "f"}, b"", None, rank=1)
+        call.given_at, call.slot = 1.0, 2
+        self.register.add(call)
+        self.journal.write(call.given())
+        return call
+
+    def end(self, call: Call, result: bytes) -> None:
+        header: dict[str, Any] = {"t": "outcome", "run": call.run, "i": 0, "kind": "returned"}
+        call.result = result
+        self.register.end(call, header)
+        self.journal.write(frame(header, result))
+
+    def read(self) -> list[tuple[str, str, bytes]]:
+        """As the next agent does."""
+        return [(h["t"], h["run"], body) for h, body in Journal(self.path, lambda: ()).read()]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+    monkeypatch.setattr(module, "ROOM", 20_000)
+    return Node(tmp_path / "journal")
+
+
+def test_beside_a_long_call_it_stays_small_and_keeps_what_is_needed(node: Node) -> None:
+    node.give("long")
+    waiting: list[tuple[str, str, bytes]] = [("given", "long", b"")]
+    for number in range(300):
+        call = node.give(f"r{number}")
+        node.end(call, b"%d" % number * 400)
+        if number % 50 == 49:  # nobody fetched it yet
+            waiting += [("given", call.run, b""), ("outcome", call.run, call.result)]
+        else:
+            node.register.drop(call)
+        assert node.path.stat().st_size < 50_000
+        # Killed now, the next agent learns of all that nobody has acknowledged, and has the place of each.
+        assert set(node.read()) >= set(waiting)
+    assert len(waiting) == 13
+    given = [header for header, _ in Journal(node.path, lambda: ()).read() if header["t"] == "given"]
+    assert {(header["slot"], header["rank"]) for header in given} == {(2, 1)}
+
+
+def test_the_outcome_that_makes_it_too_large_is_kept(node: Node) -> None:
+    node.end(node.give("large"), b"x" * 30_000)
+    assert node.read() == [("given", "large", b""), ("outcome", "large", b"x" * 30_000)]
+
+
+def test_where_there_is_no_room_for_a_shorter_one_the_old_one_goes_on(node: Node) -> None:
+    node.path.with_suffix(".new").mkdir()  # in its way
+    node.end(node.give("large"), b"x" * 30_000)
+    node.give("next")
+    assert [run for _, run, _ in node.read()] == ["large", "large", "next"]
+
+
+def test_half_a_frame_on_a_full_disk_hides_none_that_follow(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.give("first")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+    node.give("cut short")
+    monkeypatch.undo()
+    node.give("last")
+    assert [run for _, run, _ in node.read()] == ["first", "last"]
