@@ -76,6 +76,14 @@ class Sealed(asyncio.BufferedProtocol):
         """End it when all is sent."""
         self._transport.close()
 
+    def abort(self) -> None:
+        """End it now."""
+        self._transport.abort()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes unsent."""
+        return self._transport.get_write_buffer_size()
+
     # -- what the loop tells -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..sealed import Sealed  # loads ssl, which an agent does only where it is used
 
 BUFFER = 1 << 18
+BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
 
 OnFrame = Callable[["Connection", Header, bytes], None]
 OnLost = Callable[["Connection"], None]
@@ -74,6 +75,9 @@ class Connection(asyncio.BufferedProtocol):
         """Send a frame that is made already."""
         if self.open and self._transport is not None:
             self._transport.write(data)
+            # It may come back, and asks for what it misses then; what waits here is this node's memory.
+            if self.busy and self._transport.get_write_buffer_size() > BEHIND:
+                self._transport.abort()
 
     def move(self, line: Sealed) -> None:
         """Go on over another line; the last frame on the old one, either way, says that it is the last."""
