@@ -81,10 +81,10 @@ class Archive:
         self._journal.flush()
 
     def close(self) -> None:
-        self._journal.close()
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+        self._journal.close()
 
 
 class Journal:

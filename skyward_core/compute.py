@@ -137,10 +137,15 @@ class Compute(Dispatching):
         if self._forked:
             return  # the pool is the parent's, and so is its end
         receipt = self._end()
-        if not receipt.ok and error is None:
-            raise TeardownError(
-                f"pool {self.name}: {receipt}; look with skyward-tui ls, end with skyward-tui down"
-            )
+        if receipt.ok:
+            return
+        advice = (
+            "end with skyward-tui down" if receipt.unaccounted else "which writes it down once that works"
+        )
+        said = f"pool {self.name}: {receipt}; look with skyward-tui ls, {advice}"
+        if error is None:
+            raise TeardownError(said)
+        sys.stderr.write(f"{said}\n")
 
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c here must not leave half a teardown."""

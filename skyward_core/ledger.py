@@ -64,7 +64,7 @@ PATIENCE = 10.0  # seconds to wait for other processes
 class Receipt:
     """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
     provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
-    provider's own names."""
+    provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""."""
 
     pool: str
     created: int
@@ -72,17 +72,20 @@ class Receipt:
     unaccounted: tuple[str, ...]
     seconds: float
     notes: tuple[str, ...] = ()
+    unwritten: str = ""
 
     @property
     def ok(self) -> bool:
-        return not self.unaccounted
+        """Whether nothing is left, and that stands in the ledger."""
+        return not self.unaccounted and not self.unwritten
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
-        return text if self.ok else f"{text}: {', '.join(self.unaccounted)}"
+        text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
+        return f"{text}; not written down: {self.unwritten}" if self.unwritten else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -607,5 +607,4 @@ class Pool:
         for task in tuple(self._tasks):
             task.cancel()
         self._direct.close()
-        self.records.flush()
-        self.archive.close()
+        self.records.close()

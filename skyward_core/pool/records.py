@@ -83,6 +83,14 @@ class Records:
             self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
             self.cannot("records", error)
 
+    def close(self) -> None:
+        """Bring what waits to disk, for the last time."""
+        self.flush()
+        try:
+            self._archive.close()
+        except OSError as error:
+            self.cannot("records", error)
+
     def cannot(self, what: str, error: Exception) -> None:
         """Complain, the first time, that something cannot be written."""
         if not self._complained:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import events as ev
+from ..errors import LedgerError
 from ..ledger import Receipt
 
 if TYPE_CHECKING:
@@ -18,32 +20,37 @@ if TYPE_CHECKING:
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 VERIFY = 60.0  # seconds in which the provider must say that machines are gone
 SILENCE = 10.0  # the same where none of those that are left can be reached
+WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
+AGAIN = 0.2  # seconds between two tries
 
 
 async def tear_down(pool: Pool) -> Receipt:
     """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
-    says so. What cannot be verified stays in the ledger as not ended."""
+    says so. What cannot be verified stays in the ledger as not ended.
+
+    A ledger that cannot be written keeps nothing from being ended: the receipt then says that it is not written down,
+    and whoever looks at the pool next finds that nothing of it is left.
+    """
     started = time.monotonic()
     pool.emit(ev.PoolState(pool=pool.name, state="stopping"))
     # From now on no client puts a machine in another's place.
-    pool.ledger.pool_state(pool.row.token, "stopping")
+    marked = asyncio.create_task(_write(lambda: pool.ledger.pool_state(pool.row.token, "stopping")))
     for run in list(pool.runs.values()):
         run.cancel("the pool is torn down")
     await pool.replacements.stop()
-    machines = [*pool.ledger.machines(pool.row.token), *pool.ledger.former(pool.row.token)]
-    notes = [
-        note for note in await asyncio.gather(*(_say_goodbye(pool, link) for link in pool.links)) if note
-    ]
+    said = [note for note in await asyncio.gather(*(_say_goodbye(pool, link) for link in pool.links)) if note]
+    await marked
+    machines, unknown = await asyncio.to_thread(_machines, pool)
     left = await _verify(pool, machines)
     if not left:
-        await pool.provider.teardown(pool.name)
+        said += await _clear_up(pool)
     receipt = Receipt(
         pool.name,
         len(machines),
         tuple(sorted(machine.node for machine in machines if machine not in left)),
-        tuple(m.id for m in left),
+        (*(m.id for m in left), *unknown),
         round(time.monotonic() - started, 3),
-        tuple(notes),
+        tuple(said),
     )
     for run in list(pool.runs.values()):
         for link in pool.links:
@@ -52,9 +59,42 @@ async def tear_down(pool: Pool) -> Receipt:
     pool.catch_up()
     pool.emit(ev.PoolGone(pool=pool.name, receipt=receipt.to_json()))
     pool.records.flush()
-    pool.ledger.ended(pool.row.token, receipt)
+    if why := await _write(lambda: pool.ledger.ended(pool.row.token, receipt), WRITE):
+        receipt = replace(receipt, unwritten=why)
     await pool.detach()
     return receipt
+
+
+async def _write(work: Callable[[], None], patience: float = 0.0) -> str:
+    """Write to the ledger, beside the loop; says why it cannot be written, or ""."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            await asyncio.to_thread(work)
+        except LedgerError as error:
+            if time.monotonic() >= deadline:
+                return str(error)
+            await asyncio.sleep(AGAIN)
+        else:
+            return ""
+
+
+def _machines(pool: Pool) -> tuple[list[Machine], list[str]]:
+    """The machines that the pool has had, and what cannot be known of that, in words."""
+    try:
+        return [*pool.ledger.machines(pool.row.token), *pool.ledger.former(pool.row.token)], []
+    except LedgerError as error:
+        replaced = pool.spec_options.on_loss == "replace"
+        return pool.machines, [f"machines that were replaced ({error})"] if replaced else []
+
+
+async def _clear_up(pool: Pool) -> list[str]:
+    """Remove what was made beside machines; gives what is worth a note."""
+    try:
+        await pool.provider.teardown(pool.name)
+    except OSError as error:
+        return [f"what was made beside the machines is not all removed: {error}"]
+    return []
 
 
 async def _say_goodbye(pool: Pool, link: Link) -> str:

@@ -136,6 +136,8 @@ def receipt_line(receipt: Receipt) -> str:
     """The proof of a teardown, or the alarm that there is none."""
     if receipt.ok:
         return f"pool {receipt.pool} is down: {receipt} ({took(receipt.seconds)})"
+    if not receipt.unaccounted:
+        return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}"
     return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}"
 
 
