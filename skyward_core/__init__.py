@@ -53,6 +53,7 @@ _WHERE = {
     "NotPicklableError": "errors",
     "PoolError": "errors",
     "PoolExistsError": "errors",
+    "PoolGone": "errors",
     "LedgerError": "errors",
     "TeardownError": "errors",
     "HostKeyError": "errors",
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
     from .errors import NotPicklableError as NotPicklableError
     from .errors import PoolError as PoolError
     from .errors import PoolExistsError as PoolExistsError
+    from .errors import PoolGone as PoolGone
     from .errors import RankExit as RankExit
     from .errors import RemoteError as RemoteError
     from .errors import RunError as RunError

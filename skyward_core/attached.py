@@ -73,7 +73,7 @@ class Attached(Dispatching):
 
     def detach(self) -> None:
         """Leave the pool as it is."""
-        if self._pool is not None and self._pool.view.is_live:
+        if self._pool is not None and not self._pool.leaving:
             submit(self._pool.detach()).result()
         self._stack.close()
         self._pool = None

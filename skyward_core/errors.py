@@ -66,6 +66,22 @@ class PoolExistsError(PoolError):
     """The name of the pool is taken by a pool that is still up."""
 
 
+class PoolGone(PoolError):
+    """The pool has ended, and this client did not end it: nothing runs on it any more.
+
+    Attributes:
+        by: the client that tore it down, in words; "" where it ended itself.
+        at: when, Unix time in seconds.
+        why: the reason; "" where none is known.
+    """
+
+    def __init__(self, message: str, *, by: str = "", at: float = 0.0, why: str = "") -> None:
+        super().__init__(message)
+        self.by = by
+        self.at = at
+        self.why = why
+
+
 class LedgerError(SkywardError):
     """The ledger cannot be used (written by a newer version, unreadable, disk full)."""
 

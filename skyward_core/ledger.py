@@ -64,7 +64,8 @@ PATIENCE = 10.0  # seconds to wait for other processes
 class Receipt:
     """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
     provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
-    provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""."""
+    provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""; ``by``: the client that tore
+    it down, in words, "" where it ended itself."""
 
     pool: str
     created: int
@@ -73,6 +74,7 @@ class Receipt:
     seconds: float
     notes: tuple[str, ...] = ()
     unwritten: str = ""
+    by: str = ""
 
     @property
     def ok(self) -> bool:

@@ -55,6 +55,7 @@ class Agent:
         self.informed = asyncio.Event()
         self._news = asyncio.Event()  # a worker has greeted, or ended
         self.end = asyncio.Event()
+        self._ending: Header = {}  # who ends it and why, where that is known
         self.clients = Clients(self)
 
     # -- life --------------------------------------------------------------------------------------------
@@ -167,10 +168,19 @@ class Agent:
                 self.end.set()  # somebody removed it: nobody can find this agent any more
                 return
             if left is not None and left <= 0 and not self.register.active:
-                self.end.set()
+                self.end_by("", self.lease.reason())
                 self._say_goodbye(self.lease.reason())
                 return
             await asyncio.sleep(min(1.0, max(0.05, left or 1.0)))
+
+    def end_by(self, who: str, why: str) -> None:
+        """The pool ends: those that wait on it hear of that before the grace of its workers is over.
+
+        A signal only ends this one agent, and says nothing of the pool.
+        """
+        if not self.end.is_set():
+            self._ending = {"t": "ending", "by": who, "why": why}
+            self.end.set()
 
     def in_use(self) -> bool:
         if self.register.active or self.clients.in_use:
@@ -187,6 +197,8 @@ class Agent:
 
     async def _close(self) -> None:
         self.closing = True
+        if self._ending:
+            self.clients.tell(self._ending)
         for slot in self.slots:
             slot.exit_process(self.config.grace)
         while any(slot.process for slot in self.slots):
@@ -295,7 +307,7 @@ class Agent:
         if call.stop_reason and header["kind"] != "returned":
             header = header | call.stopped()
         elif header["kind"] == "collateral":
-            header = header | (ended_with_worker(killed) if killed else ended_from_outside())
+            header = header | (self._ended_with(killed) if killed else ended_from_outside())
         elif header["kind"] == "raised":
             self._note_full_disk(header)
         self._finish(slot, call, header, body)
@@ -389,7 +401,7 @@ class Agent:
         if call.stop_reason:
             header |= call.stopped()
         elif process.killed:
-            header |= ended_with_worker(process.killed)
+            header |= self._ended_with(process.killed)
         else:
             fields, words = exit_words(status)
             if process.connection is None:
@@ -398,6 +410,16 @@ class Agent:
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at
         self._finish(slot, call, header)
+
+    def _ended_with(self, why: str) -> Header:
+        """The part of an outcome that says why we ended its worker."""
+        if self.closing and not self._ending:  # nobody ends the pool: only this node leaves it
+            error = {
+                "type": "NodeLost",
+                "message": f"the agent of node {self.config.node} was ended on its machine",
+            }
+            return {"kind": "lost", "error": error}
+        return ended_with_worker(why)
 
     def last_words(self, name: str) -> str:
         """The last line of a file of the spool, in words."""

@@ -25,11 +25,12 @@ MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 class _Client:
     """What the agent keeps of one client connection."""
 
-    __slots__ = ("follower", "renews", "tail", "watches")
+    __slots__ = ("follower", "renews", "tail", "watches", "who")
 
     def __init__(self) -> None:
         self.watches = False
         self.renews = False
+        self.who = ""
         self.tail: Tail | None = None
         self.follower: asyncio.Task[None] | None = None
 
@@ -114,6 +115,7 @@ class Clients:
         agent, client = self._agent, self._open[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
+        client.who = str(header.get("who", ""))[:200]
         if client.renews:
             agent.lease.renew()
         connection.send(
@@ -339,7 +341,7 @@ class Clients:
         connection.send({"t": "pong", "id": header.get("id"), "lease": left})
 
     def _shutdown(self, connection: Connection, header: Header, body: bytes) -> None:
-        self._agent.end.set()
+        self._agent.end_by(self._open[connection].who or "another client", "")
 
     _handlers: dict[str, Callable[[Clients, Connection, Header, bytes], None]] = {  # noqa: RUF012
         "hello": _hello,

@@ -35,8 +35,14 @@ class Launch:
         Args:
             consumed: a reader takes a generator's values one by one.
             future: set when the run has ended.
+
+        Raises:
+            PoolGone: the pool has ended.
         """
         pool = self._pool
+        if pool.ending is not None:
+            _discard(tasks)
+            raise pool.ending.error()
         total = len(pool.links) * pool.ranks_per_node if kind == "broadcast" else len(tasks)
         run = Run(pool, secrets.token_hex(5), kind, tasks, total, future)
         run.consumed = consumed
@@ -113,8 +119,7 @@ class Launch:
             self._fail(run, f"its arguments could not be sent to the nodes: {error}")
             return
         finally:
-            for parcel in parcels:
-                parcel.path.unlink(missing_ok=True)
+            _discard(run.tasks)
         self._start(run)
 
     def _start(self, run: Run) -> None:
@@ -187,3 +192,11 @@ class Launch:
         }  # fmt: skip
         run._where[index] = link
         run.on_outcome(link, header, b"")
+
+
+def _discard(tasks: Sequence[Task]) -> None:
+    """Remove the files of large arguments, once they have been sent or are not to be."""
+    for task in tasks:
+        for blob in (task.fn, task.args):
+            if blob.path is not None:
+                blob.path.unlink(missing_ok=True)

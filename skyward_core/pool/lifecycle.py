@@ -33,6 +33,7 @@ from .gang import GangKeeper
 from .keeper import Keeper
 from .launch import Launch
 from .link import Link
+from .pool_end import PoolEnd
 from .reconcile import close_if_gone, in_words
 from .records import Records
 from .replace import Replacements
@@ -45,6 +46,7 @@ A_MOMENT = 0.003  # seconds; longer than a small call takes
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
 REVIVE_WINDOW = 60.0
+RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
 
 LogSink = Callable[[int, str, int, bytes], None]
 
@@ -55,6 +57,7 @@ class Pool:
     Attributes:
         view: what it looks like now.
         runs: runs that this client dispatched and that have not ended.
+        ending: how it ended, where it was not this client that ended it.
     """
 
     def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool = False) -> None:
@@ -90,6 +93,7 @@ class Pool:
         self._rising: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[Receipt] | None = None
         self._detached = False
+        self.ending: PoolEnd | None = None  # by others, or by itself
         self._examining: set[int] = set()
         self._revived: dict[int, list[float]] = {}
         self.redactor = Redactor()
@@ -291,6 +295,8 @@ class Pool:
                 self._gang_broke()
             case "outcome" | "item" | "began" | "stale" | "run":
                 self._run_frame(link, header, body)
+            case "ending":
+                self.ended_by_others(PoolEnd.told(self.name, header))
             case "pong":
                 self._learn_lease(header["lease"])
             case "error":
@@ -348,7 +354,13 @@ class Pool:
 
     def _gang_broke(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
-        if self.gang is not None and self.runs and not self.gang.whole and not self.observer:
+        if (
+            self.ending is None
+            and self.gang is not None
+            and self.runs
+            and not self.gang.whole
+            and not self.observer
+        ):
             self.spawn(self._mend())
 
     async def _mend(self) -> None:
@@ -371,14 +383,34 @@ class Pool:
             self.gang.on_down(link)
         if self.leaving or link.gone:
             return
-        if not link.finished:
+        if self.ending is None:
             self.spawn(self._examine(link))
-        elif not any(other.up for other in self.links):
-            self.spawn(self._ended_without_us())
 
-    async def _ended_without_us(self) -> None:
-        """All agents said goodbye and nobody here asked them to: the lease, or another client."""
-        deadline = time.monotonic() + GOODBYE
+    def ended_by_others(self, ending: PoolEnd) -> None:
+        """The pool has ended, or is about to, and not by us: nothing waits on it any longer."""
+        if self.ending is not None or self.leaving:
+            return
+        self.ending = ending
+        self.emit(ev.PoolState(pool=self.name, state="stopping", detail=str(ending.error())))
+        for run in list(self.runs.values()):
+            run.pool_ended(ending)
+        self.spawn(self._see_it_closed())
+
+    async def _ended(self, *, wait: bool) -> bool:
+        """Whether another client has ended the pool, as the ledger tells. ``wait``: for one that is just doing so."""
+        until = time.monotonic() + (RECEIPT if wait else 0.0)
+        row = self.ledger.pool(self.row.token)
+        while row.state == "stopping" and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+            row = self.ledger.pool(self.row.token)
+        if row.ended_at is None and not (wait and row.state == "stopping"):
+            return False
+        self.ended_by_others(PoolEnd.written(row))
+        return True
+
+    async def _see_it_closed(self) -> None:
+        """Wait for the receipt of who ended it; where nobody writes one, do so."""
+        deadline = time.monotonic() + self.spec_options.grace + GOODBYE
         while time.monotonic() < deadline:
             row = self.ledger.pool(self.row.token)
             if row.receipt is None:
@@ -397,12 +429,22 @@ class Pool:
             if self.replacements.superseded(link.node):
                 self._lose(link, "another client put another machine in its place")
                 return
+            if await self._ended(wait=link.finished):
+                return
+            if link.finished:
+                self._lose(link, "its agent was ended on its machine")
+                return
             machine = self.machines[link.node]
             (seen,) = await self.provider.describe(self.name, [machine])
             # "unreachable" is a link that is down: a network cut ends no healthy machine.
             # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
             alive = ("running", "unreachable", "lost") if self.alone else ("running", "unreachable")
-            if seen.state in alive or link.up or self._teardown is not None:
+            if seen.state in alive or link.up or self.leaving or self.ending is not None:
+                return
+            if seen.state == "gone" and await self._ended(wait=True):
+                return
+            if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
+                self.ended_by_others(PoolEnd(self.name, why=why))
                 return
             if seen.state == "orphaned" and await self._revive(link):
                 return
@@ -474,8 +516,11 @@ class Pool:
         """Take over a run whose client is gone: its results come here.
 
         Raises:
+            PoolGone: the pool has ended.
             PoolError: the pool does not remember it, or its results have been fetched.
         """
+        if self.ending is not None:
+            raise self.ending.error()
         if run in self.runs:
             return self.runs[run]
         view = self.view.runs.get(run)

@@ -15,6 +15,7 @@ from ..errors import PoolError
 from ..landing import Landing
 from ..transport.base import Pipe, Transport
 from ..wire import VERSION, Decoder, Header, WireError, frame
+from .identity import ourselves
 
 if TYPE_CHECKING:
     from ..sealed import Sealed
@@ -102,7 +103,7 @@ class Link:
             self._data,
             lambda error: self._lost(error) if self._welcomed is welcomed and not self.direct else None,
         )
-        self._write({"t": "hello", "watch": True, "observer": self._observer})
+        self._write({"t": "hello", "watch": True, "observer": self._observer, "who": ourselves()})
         try:
             await welcomed
         except BaseException:

@@ -18,6 +18,7 @@ from ..payload import Task
 from ..wire import INLINE, Header
 from .cause import is_failure, is_symptom, root_cause
 from .link import Link, is_news
+from .pool_end import PoolEnd
 
 if TYPE_CHECKING:
     from .lifecycle import Pool
@@ -86,6 +87,7 @@ class Run:
         self._begun = False
         self._stopping = False
         self._fetching = 0
+        self._ending: PoolEnd | None = None
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
@@ -272,6 +274,13 @@ class Run:
             self.state = "left"
             self._tell()
 
+    def pool_ended(self, ending: PoolEnd) -> None:
+        """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
+        if self.state == "running":
+            self.state, self._ending = "lost", ending
+            self.pool.later(self.pool.ended, self)
+            self._tell()
+
     def _stop(self, why: str) -> None:
         if self._stopping or self.state != "running":
             return
@@ -381,7 +390,8 @@ class Run:
 
         Raises:
             RunError, Cancelled: the run did not succeed.
-            PoolError: this client left the pool before it had.
+            PoolGone: the pool ended before it had.
+        PoolError: this client left the pool before it had.
         """
         if self.state != "done":
             raise self.error()
@@ -389,6 +399,8 @@ class Run:
 
     def error(self) -> Exception:
         """The failure as an exception, the user's own one as its cause."""
+        if self._ending is not None:
+            return self._ending.error()
         if self.state == "left":
             goes_on = (
                 f"it goes on there, and sky.attach({self.pool.name!r}).wait({self.id!r}) gives its results"

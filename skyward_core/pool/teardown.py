@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from .. import events as ev
 from ..errors import LedgerError
 from ..ledger import Receipt
+from .identity import ourselves
 
 if TYPE_CHECKING:
     from ..providers.base import Machine
@@ -51,6 +52,7 @@ async def tear_down(pool: Pool) -> Receipt:
         (*(m.id for m in left), *unknown),
         round(time.monotonic() - started, 3),
         tuple(said),
+        by=pool.ending.by if pool.ending else ourselves(),
     )
     for run in list(pool.runs.values()):
         for link in pool.links:

@@ -12,6 +12,7 @@ import pytest
 from skyward_core.errors import HostKeyError
 from skyward_core.landing import Landing
 from skyward_core.pool import link as module
+from skyward_core.pool.identity import ourselves
 from skyward_core.pool.link import Link
 from skyward_core.wire import VERSION, Decoder, Header, WireError, frame
 
@@ -119,7 +120,7 @@ async def until(done: Callable[[], bool]) -> None:
 async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:
     transport, listener = parts(link)
     hello, tail, *_ = (header for header, _ in transport.pipe.sent)
-    assert hello == {"t": "hello", "watch": True, "observer": False}
+    assert hello == {"t": "hello", "watch": True, "observer": False, "who": ourselves()}
     assert tail == {"t": "tail", "cursors": {"r000.out": 12}}
     assert (link.up, link.epoch, link.broken, link.welcome) == (True, 2, "", WELCOME)
     assert listener.links == [(True, "")]
