@@ -441,7 +441,7 @@ class Pool:
             alive = ("running", "unreachable", "lost") if self.alone else ("running", "unreachable")
             if seen.state in alive or link.up or self.leaving or self.ending is not None:
                 return
-            if seen.state == "gone" and await self._ended(wait=True):
+            if await self._ended(wait=True):
                 return
             if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
                 self.ended_by_others(PoolEnd(self.name, why=why))
