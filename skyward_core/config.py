@@ -41,16 +41,24 @@ def home() -> Path:
         path = Path(platformdirs.user_state_dir("skyward", appauthor=False))
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.stat().st_mode & 0o077 and (not override or _is_ours(path)):
+            path.chmod(0o700)
     except OSError as error:
         raise UsageError(
-            f"the folder {path} cannot be made: {error}; set SKYWARD_HOME to another one"
+            f"the folder {path} cannot be made, or not for you alone: {error}; set SKYWARD_HOME to another one"
         ) from error
     return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a folder that the person named holds nothing else than our things, as far as can be seen."""
+    return (path / "ledger.db").exists() or not any(path.iterdir())
 
 
 def pool_dir(pool: str) -> Path:
     """Where the client keeps a pool's logs, results and events."""
     path = home() / "pools" / pool
+    path.parent.mkdir(exist_ok=True, mode=0o700)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ class Ledger:
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
+        self._keep_private()
         db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         try:
             self._inode = self.path.stat().st_ino
@@ -200,8 +202,24 @@ class Ledger:
         except BaseException:
             db.close()
             raise
-        self.path.chmod(0o600)
         return db
+
+    def _keep_private(self) -> None:
+        """Have the ledger, its log and its index readable by nobody else; SQLite gives the latter the former's mode."""
+        with suppress(OSError):  # it is there, or SQLite tells why it cannot be
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            for part in (
+                self.path,
+                *(self.path.with_name(f"{self.path.name}-{each}") for each in ("wal", "shm")),
+            ):
+                if part.exists() and part.stat().st_mode & 0o077:
+                    part.chmod(0o600)
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} cannot be kept from others' eyes: {error}: see that it is yours, or set "
+                "SKYWARD_HOME to another folder"
+            ) from error
 
     def _migrate(self, db: sqlite3.Connection) -> None:
         if self._version(db) == VERSION:

@@ -4,8 +4,9 @@ The script's top-level statements run one after another in a module named after 
 Where one of them opens a pool, that pool is not started; from there on only definitions and imports run, as
 what follows would need the pool's results.
 
-The parent gives a folder with the pickled request, and finds there ``report.json`` and the task's files. Our
-standard input is a pipe that the parent only holds open: at its end we end too.
+The parent names a folder, and finds there ``report.json`` and the task's files. The pickled request, which may hold
+tokens, comes by our standard input: its length in eight hexadecimal digits, then itself. After that the parent only
+holds that pipe open: at its end we end too.
 """
 
 from __future__ import annotations
@@ -160,11 +161,11 @@ def _kind(target: Any, parameter: inspect.Parameter) -> Any:
 
 def main(folder: str) -> None:
     """Serve the request in the folder, leave the report and the task there, and end this process."""
-    _end_with_parent()
+    request = _request()
     os.dup2(2, 1)  # what the script prints must not mix with what our caller prints
     report: dict[str, str] = {"kind": "task"}
     try:
-        _serve(Path(folder))
+        _serve(request, Path(folder))
     except LoadError as error:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
@@ -177,13 +178,12 @@ def main(folder: str) -> None:
     os._exit(0)
 
 
-def _serve(folder: Path) -> None:
+def _serve(request: bytes, folder: Path) -> None:
     import cloudpickle
 
     from .payload import make_task, write_task
 
-    # Written by our parent, the same program, in a folder that only this person can enter.
-    name, function, values, plugins = pickle.loads((folder / "request").read_bytes())
+    name, function, values, plugins = pickle.loads(request)  # of our parent, the same program
     alias.install()
     module = load(Path(name))
     cloudpickle.register_pickle_by_value(module)
@@ -197,17 +197,26 @@ def _serve(folder: Path) -> None:
     write_task(task, folder)
 
 
-def _end_with_parent() -> None:
+def _request() -> bytes:
+    """What the parent asks for; from here on this process ends with it."""
     watched = os.dup(0)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+
+    def read(size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            data += os.read(watched, size - len(data)) or os._exit(1)
+        return bytes(data)
 
     def watch() -> None:
         while os.read(watched, 1):
             pass
         os._exit(1)
 
+    request = read(int(read(8), 16))
     threading.Thread(target=watch, daemon=True).start()
+    return request
 
 
 def _module_name(path: Path) -> str:

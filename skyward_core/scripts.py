@@ -10,6 +10,7 @@ import ast
 import atexit
 import difflib
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -196,9 +198,8 @@ def build_task(
     # Large parts of the task stay in files there, which must live as long as the task may.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
-    (folder / "request").write_bytes(request)
     with printed.open("wb") as sink:
-        status = _run_loader(folder, 2 if echo else sink.fileno())
+        status = _run_loader(folder, request, 2 if echo else sink.fileno())
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -208,18 +209,26 @@ def build_task(
         # Pools hand our import path to their ranks, which must find what lies beside the script.
         if (beside := str(path.resolve().parent)) not in sys.path:
             sys.path.append(beside)
-        return read_task(folder)
+        task = read_task(folder)
+        if task.fn.path is task.args.path is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return task
     _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
 
 
-def _run_loader(folder: Path, sink: int) -> int:
+def _run_loader(folder: Path, request: bytes, sink: int) -> int:
     # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
     root = str(Path(__file__).resolve().parent.parent)
     code = f"import sys; sys.path.append({root!r}); from skyward_core.loader import main; main(sys.argv[1])"
     command = [sys.executable, "-P", "-c", code, str(folder)]
-    # Nothing is written to the pipe: its end tells the child that we are gone.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink) as child:
+    # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
+            assert child.stdin is not None
+            rest = memoryview(b"%08x" % len(request) + request)
+            with suppress(BrokenPipeError):  # its status tells why it ended
+                while rest:
+                    rest = rest[os.write(child.stdin.fileno(), rest) :]
             return child.wait()
         except BaseException:
             child.kill()

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from . import checks
-from .agent.redact import each_text, without_credentials
+from .agent.redact import SHORTEST, each_text, without_credentials
 from .checks import Checks
 from .errors import SpecError
 
@@ -34,6 +34,14 @@ def _pool_name(value: Any) -> str:
         raise ValueError(
             f"{value!r:.60} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
             "with a letter or digit at both ends"
+        )
+    return value
+
+
+def _secret(value: Any) -> str:
+    if not isinstance(value, str) or len(value) < SHORTEST:  # and no word of what it is
+        raise ValueError(
+            f"should be texts of {SHORTEST} characters or more: shorter ones stand in other words, too"
         )
     return value
 
@@ -134,6 +142,8 @@ class Options(_Spec):
         cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
             no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
             plugins that need peers are refused.
+        secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
+            environment variables; each of 8 characters or more. They are written nowhere.
     """
 
     fail_fast: bool = True
@@ -144,6 +154,7 @@ class Options(_Spec):
     start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
     cluster: bool = True
+    secrets: Sequence[str] = field(default=(), repr=False)
 
     _checks: ClassVar[Checks] = {
         "fail_fast": checks.flag,
@@ -154,11 +165,16 @@ class Options(_Spec):
         "start_timeout": checks.seconds(),
         "on_loss": checks.one_of("fail", "replace"),
         "cluster": checks.flag,
+        "secrets": checks.several(_secret),
     }
+
+    def describe(self) -> dict[str, Any]:
+        """The options as JSON, without secrets."""
+        return {name: value for name, value in asdict(self).items() if name != "secrets"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:
-        """Those that :meth:`PoolSpec.describe` wrote; what only another release knows is passed over."""
+        """Those that :meth:`describe` wrote; what only another release knows is passed over."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
@@ -211,7 +227,7 @@ class PoolSpec(_Spec):
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),
-            "options": asdict(self.options),
+            "options": self.options.describe(),
             "image": each_text(self.image.describe(), without_credentials),
             "variables": sorted(self.image.env),
         }

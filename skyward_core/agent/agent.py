@@ -50,7 +50,7 @@ class Agent:
         ]
         self.apps = Apps(self)
         self.journal = Journal(config.spool / "journal", self.register.unacknowledged)
-        self.redactor = Redactor([*secret_values(config.env), *config.secrets])
+        self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
         # Of the pool's variables and secrets, as far as anybody here knows them.
         self.informed = asyncio.Event()
         self._news = asyncio.Event()  # a worker has greeted, or ended

@@ -36,6 +36,7 @@ class Tail:
         self._files: dict[str, int] = {}
         self._busy = busy
         self._redactor = redactor
+        self._held: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -106,11 +107,15 @@ class Tail:
         """What may be shown of the next bytes. Unless it is the ``whole``, what may be a secret's beginning waits."""
         if not self._redactor:
             return os.pread(self._files[name], limit, at)
+        fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
+        if len(fresh) == (0 if whole else self._held.get(name, 0)):
+            return b""  # nothing but what waits already
         lead = min(at, self._redactor.reach)
-        data = os.pread(self._files[name], lead + limit + self._redactor.reach, at - lead)
+        data = os.pread(self._files[name], lead, at - lead) + fresh
         end = min(len(data), lead + limit)
-        if end == len(data) and not whole:
-            end -= self._redactor.begun(data)
+        waits = self._redactor.begun(data) if end == len(data) and not whole else 0
+        self._held[name] = min(waits, len(fresh))
+        end -= self._held[name]
         return self._redactor.data(data)[lead:end]
 
     async def _pause(self) -> None:

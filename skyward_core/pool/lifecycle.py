@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections import deque
@@ -13,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from .. import events as ev
-from ..agent.redact import Redactor
+from ..agent.redact import Redactor, secret_values
 from ..archive import Archive, rank_of
 from ..errors import Cancelled, PoolError, PoolExistsError
 from ..landing import Landing
@@ -96,7 +97,7 @@ class Pool:
         self.ending: PoolEnd | None = None  # by others, or by itself
         self._examining: set[int] = set()
         self._revived: dict[int, list[float]] = {}
-        self.redactor = Redactor()
+        self.redactor = Redactor(secret_values(os.environ))
         self.startup = Startup(self)
         self.replacements = Replacements(self)
         self.emit(ev.PoolOpened(pool=self.name, spec=row.spec, created_at=row.created_at))

@@ -57,7 +57,9 @@ class Startup:
             pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="requested"))
         pool.machines = await pool.provider.create(spec, pool.row.token)
         pool.ledger.created(pool.row.token, pool.machines)
-        self._know_secrets([value for plugin in spec.plugins for value in plugin.secrets()])
+        self._know_secrets(
+            [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
+        )
         pool.links = [self._link(machine) for machine in pool.machines]
         gate = Gate(len(pool.links))
         await _all(self._bring_up(link, gate) for link in pool.links)

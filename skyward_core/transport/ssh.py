@@ -332,6 +332,7 @@ async def send_workdir(
     name = workdir.name_of(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > workdir.WARNING else ""
+    much += _kept_here(snapshot.withheld)
     there = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
         return there["folder"], f"none of {len(items)} files has changed{much}"
@@ -344,6 +345,13 @@ async def send_workdir(
         same = sorted(doubtful.keys() - set(changed))
         await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
     return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def _kept_here(withheld: Sequence[str]) -> str:
+    if not withheld:
+        return ""
+    named = ", ".join(withheld[:3]) + (f" and {len(withheld) - 3} more" if len(withheld) > 3 else "")
+    return f"; not sent, as keys have such names: {named} (Image(includes=...) sends what it names)"
 
 
 def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> workdir.Snapshot | str:

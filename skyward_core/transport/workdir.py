@@ -13,17 +13,17 @@ import fnmatch
 import getpass
 import hashlib
 import io
-import os
 import shutil
 import socket
 import stat
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
+from .ignored import walk
 from .workcopy import PIECE, VANISHED, Item, file_hash, to_json
 
 LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
@@ -31,6 +31,10 @@ WARNING = 100_000_000
 COMPRESS_BELOW = 32 << 20  # above it packing takes longer than a local network
 NEVER = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
          ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
+
+# Never sent unless Image(includes=...) names it: what opens other doors.
+SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
+          ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
 
 
 class TooLarge(ValueError):
@@ -43,21 +47,32 @@ def name_of(folder: Path) -> str:
     return f"{folder.name or 'root'}-{hashlib.sha256(owner.encode()).hexdigest()[:10]}"
 
 
-def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> list[Item]:
-    """The files that travel, sorted by path.
+class Manifest(NamedTuple):
+    """What travels of a folder, sorted by path, and what does not for its name alone."""
+
+    items: list[Item]
+    withheld: list[str]
+
+
+def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
+    """The files that travel.
 
     Args:
-        includes: glob patterns of files or folders to take although ignored.
+        includes: glob patterns of files or folders to take although ignored. What is :func:`is_secret` is taken only
+            by a pattern that is so as well: ".env" or "certs/*.pem", and not "*".
         excludes: glob patterns of files or folders to leave out.
 
     Raises:
         TooLarge: names what takes the room.
     """
-    wanted = [path for path in _listed(folder) if not _matches(path, NEVER)]
+    listed = [path for path in _listed(folder) if not _matches(path, NEVER)]
+    wanted = [path for path in listed if not is_secret(path)]
     for pattern in includes:
+        named = is_secret(pattern) or _matches(pattern, (".git",))
         for found in folder.glob(pattern):
             inside = [found] if not found.is_dir() else [p for p in found.rglob("*") if not p.is_dir()]
-            wanted += [path.relative_to(folder).as_posix() for path in inside]
+            paths = [path.relative_to(folder).as_posix() for path in inside]
+            wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
     items = []
     for path in sorted(set(wanted)):
         if _matches(path, excludes):
@@ -71,7 +86,14 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _refuse_too_large(folder, items)
-    return items
+    withheld = sorted(path for path in set(listed) - set(wanted) if not _matches(path, excludes))
+    return Manifest(items, withheld)
+
+
+def is_secret(path: str) -> bool:
+    """Whether a file, or a folder on the way to it, has a name that keys and passwords go by."""
+    parts = PurePosixPath(path).parts
+    return _matches(path, SECRET) or any("." not in part and part.startswith("id_") for part in parts[-1:])
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
@@ -85,9 +107,9 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def _listed(folder: Path) -> list[str]:
-    """Paths of the folder's files; what .gitignore names is left out where there is git to read it."""
+    """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
     if shutil.which("git") is None:
-        return [path for path in _walk(folder)]
+        return list(walk(folder, lambda path: _matches(path, NEVER)))
     inside = _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
     if inside:
         listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
@@ -109,13 +131,6 @@ def _listed(folder: Path) -> list[str]:
 
 def _git(folder: Path, *arguments: str) -> bytes:
     return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).stdout
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not _matches(name, NEVER)]
-        for name in files:
-            yield (Path(parent) / name).relative_to(folder).as_posix()
 
 
 def _refuse_too_large(folder: Path, items: Sequence[Item]) -> None:
@@ -161,10 +176,14 @@ class Snapshot:
 
     Args:
         includes, excludes: see :func:`manifest`.
+
+    Attributes:
+        withheld: files that are not sent for their names; known with :meth:`files`.
     """
 
     def __init__(self, folder: Path, includes: Sequence[str], excludes: Sequence[str]) -> None:
         self.folder = folder
+        self.withheld: list[str] = []
         self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
         # Where no node comes so far as to ask, nobody else hears of what went wrong.
         self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
@@ -180,7 +199,7 @@ class Snapshot:
         return await asyncio.shield(self._listing)
 
     def _list(self, includes: Sequence[str], excludes: Sequence[str]) -> tuple[list[Item], bytes]:
-        items = manifest(self.folder, includes, excludes)
+        items, self.withheld = manifest(self.folder, includes, excludes)
         return items, to_json(items)
 
     async def differ(self, hashes: Mapping[int, str]) -> list[int]:

@@ -3,6 +3,7 @@ reaches the workers that a rank has besides its own."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -194,3 +196,36 @@ def test_the_command_line_shows_results_without_it(cli: Cli, function: str, stat
     files = [path for path in (cli.folder / "home").rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if TOKEN.encode() in path.read_bytes()]
+
+
+@sky.function
+def print_inherited() -> None:
+    key = os.environ["WANDB_API_KEY"]
+    basic = base64.b64encode(f"user:{key}".encode()).decode()
+    print(f"{key} Basic {basic} {quote(os.environ['APP_PASSWORD'], safe='')} {NAMED}")
+    print(f"model in {os.environ['MODEL_TOKEN']}", flush=True)
+
+
+NAMED = "named-" + "ByOption" * 2
+
+
+def test_inherited_and_named_secrets_are_blanked_and_lines_are_whole(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, password, path = "9f" * 4 + "0123456789abcdef" * 2, "p@ss/w0rd & more", str(home / "token.json")
+    for name, value in {"WANDB_API_KEY": key, "APP_PASSWORD": password, "MODEL_TOKEN": path}.items():
+        monkeypatch.setenv(name, value)
+    with sky.Compute(options=sky.Options(secrets=[NAMED], console=False)) as compute:
+        print_inherited() @ compute
+        shown = compute.pool.view.logs.rank(0).lines(0, 9)
+    assert shown[1] == f"model in {path}"
+    stars, word, basic, *rest = shown[0].split(" ")
+    assert (stars, word, rest) == (
+        "*" * len(key),
+        "Basic",
+        ["*" * len(quote(password, safe="")), "*" * len(NAMED)],
+    )
+    assert basic.strip("*") == "dXNlcjo", "of the user, and two bits of what follows"
+    for file in home.rglob("*"):
+        held = file.read_bytes() if file.is_file() else b""
+        assert not any(secret.encode() in held for secret in (key, password, NAMED)), file

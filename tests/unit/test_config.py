@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import tempfile
@@ -34,6 +35,17 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_let_be(world: Path) -> None:
+    for content, kept in ((), False), (("ledger.db",), False), (("thesis.tex",), True):
+        world.mkdir()
+        world.chmod(0o755)
+        for name in content:
+            (world / name).touch()
+        assert mode(config.home()) == (0o755 if kept else 0o700)
+        assert mode(config.pool_dir("p.1").parent) == 0o700
+        shutil.rmtree(world)
 
 
 def test_skyward_home_overrides_and_is_private(world: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -157,9 +158,22 @@ def test_of_pools_with_one_name_the_live_one_is_found_else_the_latest(ledger: Le
     assert found.token == "t2"
 
 
-def test_only_the_person_may_read_it(ledger: Ledger, path: Path) -> None:
-    ledger.intend("t1", "fit", LOCAL, SPEC)
-    assert path.stat().st_mode & 0o077 == 0
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_only_the_person_may_read_it(path: Path, before: int | None) -> None:
+    """Its log and its index hold what it holds, and SQLite gives them its mode."""
+    umask = os.umask(0o022)
+    try:
+        if before is not None:
+            Ledger(path).close()
+            path.chmod(before)
+        ledger = Ledger(path)
+        ledger.intend("t1", "fit", LOCAL, SPEC)
+        modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.glob(f"{path.name}*")}
+        ledger.close()
+    finally:
+        os.umask(umask)
+    assert {name.removeprefix(path.name) for name in modes} >= {"", "-wal", "-shm"}
+    assert {mode for name, mode in modes.items() if not name.endswith(".lock")} == {0o600}
 
 
 def test_a_receipt_says_what_may_still_run() -> None:

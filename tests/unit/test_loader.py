@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 
 from skyward_core.arguments import Text
 from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
+from skyward_core.plugins._huggingface import HuggingFace
 from skyward_core.scripts import build_task
 
 HEAD = "import skyward_core as sky\n"
+TOKEN = "hf_" + "InNoFile" * 2
 
 
 @pytest.fixture
@@ -317,6 +320,28 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
     name, right = done.stdout.split()
     assert right == "True"
     assert not Path(name).parent.exists()
+
+
+def test_what_plugins_hold_is_in_no_file_while_a_script_loads_nor_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    path, found = tmp_path / "looks.py", tmp_path / "found"
+    path.write_text(
+        f"{HEAD}from pathlib import Path\n"
+        f"files = [p for p in Path({str(tmp_path / 'tmp')!r}).rglob('*') if p.is_file()]\n"
+        f"held = [p.name for p in files if {TOKEN[:12]!r}.encode() in p.read_bytes()]\n"
+        f"Path({str(found)!r}).write_text(f'{{len(files) > 0}} {{held}}')\n"
+        "@sky.function\ndef f(): return 7\n"
+    )
+    assert run(build_task(path, "f", {}, plugins=[HuggingFace(token=TOKEN)])) == 7
+    assert found.read_text() == "True []"
+    assert not list((tmp_path / "tmp").iterdir()), "a small task is no file"
+
+
+def test_a_request_larger_than_a_pipe(build: Any) -> None:
+    assert run(build("@sky.function\ndef f(a): return len(a)\n", a="x" * 1_000_000)) == 1_000_000
 
 
 def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:

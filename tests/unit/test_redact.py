@@ -1,12 +1,25 @@
 """Secrets blanked by value: same length, also where they are cut off, and nothing else touched."""
 
+import base64
 import json
 import pickle
+import re
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skyward_core.agent.redact import SHORTEST, Redactor, secret_values, url_secrets, without_credentials
-from skyward_core.spec import Image, PipIndex, PoolSpec, Worker
+from skyward_core.agent.redact import (
+    SHORTEST,
+    Redactor,
+    Sieve,
+    secret_values,
+    url_secrets,
+    without_credentials,
+)
+from skyward_core.errors import SpecError
+from skyward_core.spec import Image, Options, PipIndex, PoolSpec, Worker
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 MASK = "*" * len(TOKEN)
@@ -52,11 +65,90 @@ def test_the_beginning_of_one_at_the_end():
     assert redactor.begun(b"line\n") == 0
 
 
-def test_environment_variables_with_telling_names():
-    env = {"HF_TOKEN": "a", "AWS_SECRET_ACCESS_KEY": "b", "db_password": "c", "OPENAI_API_KEY": "d"}
-    plain = {"PATH": "e", "TOKENIZERS_PARALLELISM": "f", "KEY": "g"}
-    assert secret_values(env | plain) == ["a", "b", "c", "d"]
-    assert secret_values({"PROXY": "http://me:hush@proxy:3128"}) == ["hush"]
+KEY = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYKEY"
+SECRET_NAMES = """
+HF_TOKEN HUGGING_FACE_HUB_TOKEN AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_ACCESS_KEY_ID WANDB_API_KEY OPENAI_API_KEY
+ANTHROPIC_API_KEY GITHUB_TOKEN GH_TOKEN GITLAB_TOKEN NPM_TOKEN PYPI_PASSWORD AZURE_CLIENT_SECRET NEPTUNE_API_TOKEN
+GOOGLE_API_KEY COMET_API_KEY SLACK_BOT_TOKEN db_password PGPASSWORD MYSQL_PWD DJANGO_SECRET_KEY SSH_PRIVATE_KEY
+REDISCLI_AUTH STORAGE_ACCOUNT_KEY AZURE_STORAGE_CONNECTION_STRING GITHUB_PAT SMTP_PASS DATABRICKS_TOKEN APIKEY
+"""
+OTHER_NAMES = """
+PATH TOKENIZERS_PARALLELISM KEY MAX_TOKENS NUM_TOKENS AWS_WEB_IDENTITY_TOKEN_FILE TOKEN_URL PWD OLDPWD SECRETS_BACKEND
+SSH_AUTH_SOCK CREDENTIALS_PROFILE XAUTHORITY MONKEY_MODE PASSENGERS KEYBOARD
+"""
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES.split())
+def test_a_name_that_tells_of_a_secret(name):
+    assert secret_values({name: KEY}) == [KEY]
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES.split())
+def test_a_name_that_does_not(name):
+    assert secret_values({name: KEY}) == []
+    assert secret_values({name: "http://me:hush@proxy:3128"}) == ["hush"]
+
+
+@pytest.mark.parametrize(
+    "value", ["/etc/ssl/key", "~/key.json", "./token", "production", "--------", "CHANGEME"]
+)
+def test_a_path_or_a_word_of_every_log_is_no_secret_whatever_its_name(value):
+    assert secret_values({"APP_TOKEN": value}) == []
+
+
+def test_a_key_that_begins_like_a_path_is_one():
+    assert secret_values({"AWS_SECRET_ACCESS_KEY": "/" + KEY}) == ["/" + KEY]
+
+
+@pytest.mark.parametrize(
+    "secret", [KEY, "p@ss word/ä:ö+&=%", "12345678x", '{"k": "-----BEGIN KEY-----\\nabc"}']
+)
+@pytest.mark.parametrize("before", ["", "u", "us", "user:", "x-access-token:"])
+def test_the_forms_in_which_a_value_is_sent(secret, before):
+    redactor, whole = Redactor([secret]), f"{before}{secret}:rest".encode()
+    inside = len(before) * 4 // 3 + 1
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        said = encode(whole).decode()
+        shown = redactor.text(f"Authorization: Basic {said}\n")
+        assert len(shown) == len("Authorization: Basic \n") + len(said)
+        own = len(secret.encode()) * 4 // 3 - 2  # characters that are the secret's alone
+        assert shown.count("*") >= own
+        assert said[inside : inside + own] not in shown
+    whole_quoted = quote(secret, safe="")
+    lower = re.sub("%..", lambda hexadecimal: hexadecimal[0].lower(), whole_quoted)
+    for said in (quote(secret), whole_quoted, lower, quote_plus(secret)):
+        assert redactor.text(f"https://host/?key={said}&a=b") == f"https://host/?key={'*' * len(said)}&a=b"
+
+
+@given(
+    st.lists(st.binary(min_size=8, max_size=12), min_size=1, max_size=6),
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+    st.data(),
+)
+def test_the_sieve_lets_no_word_through(words, before, after, data):
+    word = data.draw(st.sampled_from(words))
+    assert Sieve(words).may_hold(before + word + after)
+
+
+@given(st.text(st.characters(codec="ascii"), min_size=8, max_size=30), st.binary(max_size=60), st.data())
+def test_what_is_held_back_is_all_that_may_begin_a_secret(secret, before, data):
+    """Byte by byte, as the log of a slow rank comes: as the plain search of every beginning would have it."""
+    redactor = Redactor([secret])
+    cut = before + secret.encode()[: data.draw(st.integers(0, len(secret) - 1))]
+    forms = redactor._values
+    longest = max((n for form in forms for n in range(len(form)) if cut.endswith(form[:n])), default=0)
+    assert redactor.begun(cut) == longest
+
+
+def test_secrets_that_are_named_are_written_and_shown_nowhere():
+    options = Options(secrets=[TOKEN])
+    assert TOKEN not in repr(options) + json.dumps(options.describe())
+    assert Options.from_json(options.describe()) == Options()
+    for wrong in (["hunter2"], TOKEN, [1]):
+        with pytest.raises(SpecError, match="secrets") as caught:
+            Options(secrets=wrong)
+        assert "hunter2" not in str(caught.value) and TOKEN not in str(caught.value)
 
 
 @pytest.mark.parametrize(

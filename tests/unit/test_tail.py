@@ -201,3 +201,50 @@ async def test_a_secret_is_blanked_wherever_the_pieces_are_cut(tmp_path: Path) -
     follower.cancel()
     assert connection.gaps == 0
     assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
+
+
+async def test_a_secret_over_the_end_of_a_piece_is_blanked_on_both_sides(tmp_path: Path) -> None:
+    """The file holds more already, so that nothing waits: the next piece begins within the secret."""
+    secret, piece = "s3cr3t-value-of-30-characters!", CHUNK // 4
+    text = (
+        b"".join(b"x" * (piece - 15 if n == 0 else piece - 30) + secret.encode() for n in range(3)) + b"end\n"
+    )
+    (tmp_path / "r000.out").write_bytes(text)
+    connection = Slow()
+    assert await tail_of(tmp_path, connection, secrets=[secret]).finish() == {"r000.out": len(text)}
+    assert connection.frames > 3
+    assert connection.got["r000.out"] == text.replace(secret.encode(), b"*" * len(secret))
+
+
+async def test_a_log_that_stands_still_is_not_looked_through_again(tmp_path: Path) -> None:
+    secret = "s3cr3t-value-of-30-characters!"
+    (tmp_path / "r000.out").write_text("x" * 5000 + secret[:20])
+    tail = tail_of(tmp_path, connection := Slow(), secrets=[secret])
+    looked: list[bytes] = []
+    begun = tail._redactor.begun
+    tail._redactor.begun = lambda data: looked.append(data) or begun(data)  # type: ignore[method-assign, func-returns-value]
+    follower = asyncio.create_task(tail.run())
+    await until(lambda: connection.frames == 1)
+    for _ in range(20):
+        tail.wake()
+        await asyncio.sleep(0)
+    assert len(looked) == 1
+    with open(tmp_path / "r000.out", "a") as log:
+        log.write("!")
+    await until(lambda: len(connection.got["r000.out"]) == 5021)
+    assert connection.got["r000.out"].endswith(b"x" + b"*" * 20 + b"!")
+    follower.cancel()
+
+
+async def test_what_waited_and_was_sent_at_a_calls_end_holds_nothing_back_later(tmp_path: Path) -> None:
+    secret = "s3cr3t-value-of-30-characters!"
+    log, connection = tmp_path / "r000.out", Slow()
+    log.write_text("at 12:0" + secret[:5])
+    tail = tail_of(tmp_path, connection, secrets=[secret])
+    follower = asyncio.create_task(tail.run())
+    await until(lambda: connection.got.get("r000.out") == b"at 12:0")
+    tail.flush({"r000.out": 12})
+    with log.open("a") as out:
+        out.write("5 new")  # as many bytes as waited before
+    await until(lambda: connection.got["r000.out"] == log.read_bytes())
+    follower.cancel()

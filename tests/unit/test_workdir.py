@@ -35,12 +35,12 @@ def write(folder: Path, name: str, text: str) -> Path:
 
 
 def names(folder: Path, **wishes: list[str]) -> set[str]:
-    return {item.path for item in workdir.manifest(folder, **wishes)}
+    return {item.path for item in workdir.manifest(folder, **wishes).items}
 
 
 def sync(folder: Path, root: Path) -> list[str]:
     """One whole round between both halves; returns the paths that travelled."""
-    items = workcopy.from_json(workcopy.to_json(workdir.manifest(folder)))
+    items = workcopy.from_json(workcopy.to_json(workdir.manifest(folder).items))
     copy = workcopy.Copy(root, workdir.name_of(folder), print)
     wanted, doubtful = copy.compare(items)
     same = [
@@ -81,9 +81,85 @@ def test_a_folder_below_the_repositorys_root_and_a_repository_inside(folder: Pat
     assert names(folder / "lib") == {"model.py", "other/util.py"}
 
 
-def test_without_git_only_the_never_wanted_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert names(folder) == {".gitignore", "train.py", "lib/model.py", "data/big.bin", "a.log"}
+
+
+@pytest.mark.usefixtures("without_git")
+def test_gitignore_is_honoured_without_git(folder: Path) -> None:
+    assert names(folder) == {".gitignore", "train.py", "lib/model.py"}
+
+
+IGNORING = """
+# comment
+\\#odd
+*.tmp
+!keep.tmp
+/top
+deep/er
+build/
+**/cache/**
+a/**/z
+sp ace.txt{space}
+
+[ab]?.x
+[!a-c]y.log
+foo*bar
+\\!bang
+logs/*
+!logs/keep
+[broken
+"""
+TREE = """
+#odd x.tmp keep.tmp sub/keep.tmp top sub/top deep/er/f sub/deep/er/f build/f sub/build/f sub/build2 cache/f/g a/z a/b/z
+a/b/c/z b/a/z sp ace.txt a1.x c1.x dy.log ay.log foobar foo/bar fooXbar !bang logs/x logs/keep logs/sub/f in/.hidden
+in/own.txt in/x.tmp in/other/own.txt [broken
+"""
+
+
+def test_gitignore_is_read_as_git_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TREE.replace("sp ace", "sp_ace").split():
+        write(tmp_path, name.replace("sp_ace", "sp ace"), "x")
+    write(tmp_path, "build3/build", "a file of that name")
+    write(tmp_path, ".gitignore", IGNORING.replace("{space}", "   "))
+    write(tmp_path, "in/.gitignore", "/own.txt\n!x.tmp\n.hid*\n")
+    by_git = names(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    assert names(tmp_path) == by_git
+    assert len(by_git) > 10
+
+
+KEYS = {".env", ".env.local", "sub/.env", "certs/tls.pem", "certs/tls.key", "id_ed25519", "id_deploy", ".ssh/config",
+        "sub/.netrc"}  # fmt: skip
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_keys_are_sent_only_where_they_are_named(
+    folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {".gitignore", "train.py", "lib/model.py", "lib/id_map.py", "environment.yml", "keys.py"}
+    for name in {*KEYS, *others} - {".gitignore"}:
+        write(folder, name, "x")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    if not git:
+        monkeypatch.setenv("PATH", "")
+    found = workdir.manifest(folder)
+    assert {item.path for item in found.items} == others
+    assert set(found.withheld) == KEYS
+    for pattern in ("*", "certs", "sub", "**/*"):
+        assert not names(folder, includes=[pattern]) & KEYS, pattern
+        assert not [name for name in names(folder, includes=[pattern]) if name.startswith(".git/")]
+    assert names(folder, includes=[".env", "certs/*.pem", "id_deploy"]) & KEYS == {
+        ".env",
+        "certs/tls.pem",
+        "id_deploy",
+    }
+    assert workdir.manifest(folder, excludes=["sub", ".env*"]).withheld == sorted(
+        name for name in KEYS if not name.startswith(("sub", ".env"))
+    )
+    assert ".git/HEAD" in names(folder, includes=[".git"])
 
 
 def test_includes_and_excludes(folder: Path) -> None:
@@ -169,7 +245,7 @@ def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path) -> None:
-    items = workdir.manifest(folder)
+    items = workdir.manifest(folder).items
     (folder / items[0].path).unlink()
     contents = io.BytesIO()
     workdir.pack(folder, items, contents)
@@ -199,7 +275,7 @@ async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int)
 
 
 def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> None:
-    items = workdir.manifest(folder)[:1]
+    items = workdir.manifest(folder).items[:1]
     contents = io.BytesIO()
     workdir.pack(folder, items, contents)
     copy = workcopy.Copy(tmp_path / "host", "x", print)
@@ -239,7 +315,7 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
     folder = tmp_path / "src"
     folder.mkdir()
     (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
-    items, contents = workdir.manifest(folder), await packed(folder)
+    items, contents = workdir.manifest(folder).items, await packed(folder)
     sent = workcopy.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
@@ -251,7 +327,7 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
 
 async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
-    items, contents = workdir.manifest(folder), await packed(folder)
+    items, contents = workdir.manifest(folder).items, await packed(folder)
     sent = workcopy.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
