@@ -8,7 +8,7 @@ import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -26,15 +26,8 @@ from .target import Target
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
 
-# $1 folder, $2 name, $3 size, $4 word to print when the file is there. No quotes or newlines inside that the
-# login shell could read otherwise.
-_PUT = (
-    'p="$1/.$2.$$";mkdir -p "$1" && cat >"$p" && test $(wc -c <"$p") -eq "$3" && mv "$p" "$1/$2" && '
-    'echo && echo "$4";rm -f "$p"'
-)
-
 # Past the package's start, which takes longer than all the rest of it.
-_RELAY = "import sys;sys.path.append(sys.argv[1]);import relay;relay.main(*sys.argv[2:])"
+_MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
 
 
 class SSHTransport:
@@ -220,13 +213,14 @@ class SSHTransport:
             return None
         return pipe
 
+    def _on_host(self, module: str, *arguments: str) -> str:
+        """The command line that runs one of the agent's modules on the host."""
+        folder = f"{self._facts['root']}/{bundle().name}/skyward_core/agent"
+        return module_command(self._facts["python"], folder, module, *arguments)
+
     async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
         word = f"skyward-{secrets.token_hex(8)}"
-        facts = self._facts
-        folder = f"{facts['root']}/{bundle().name}/skyward_core/agent"
-        command = shlex.join(
-            ["exec", facts["python"], "-I", "-S", "-c", _RELAY, folder, facts["socket"], word]
-        )
+        command = self._on_host("relay", self._facts["socket"], word)
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
         await pipe.joined
@@ -238,35 +232,51 @@ class SSHTransport:
     async def put(self, source: Path, name: str) -> None:
         """Copy a file of the client into the agent's folder, as ``blobs/<name>``: whole, or not at all.
 
+        Where the connection breaks, another one goes on where it stopped, for as long as each gets further and the
+        next comes within our patience.
+
         Raises:
             ConnectionError: the host cannot be reached, or did not take it.
         """
-        deadline = time.monotonic() + self.patience
+        attempts = secrets.token_hex(8)
+        deadline, taken = time.monotonic() + self.patience, 0
+
+        def goes_on_at(at: int) -> None:
+            nonlocal deadline, taken
+            if at > taken:
+                deadline, taken = time.monotonic() + self.patience, at
+
         while True:
             try:
                 link = await self._connected(None, max(0.0, deadline - time.monotonic()))
-                return await self._put(link, source, name)
+                return await self._put(link, source, name, attempts, goes_on_at)
             except PoolError as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
                 if not link.lost.is_set() or time.monotonic() > deadline:
                     raise
 
-    async def _put(self, link: Link, source: Path, name: str) -> None:
+    async def _put(
+        self, link: Link, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
+    ) -> None:
+        """One attempt; tells how many bytes the host had when it began."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
         blobs = f"{self._facts['root']}/pools/{self.folder}/blobs"
-        command = f"exec sh -c '{_PUT}' skyward {shlex.join([blobs, name, str(size), word])}"
         lines = Lines()
+        command = self._on_host("incoming", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)
         try:
-            with source.open("rb") as file:
-                while data := file.read(CHUNK):
-                    channel.write(data)
-                    await lines.drain()
-            channel.write_eof()
-            while (line := await lines.lines.get()) is not None:
-                if line == word.encode():
+            at = await _said(lines, word)
+            if at is not None:
+                goes_on_at(int(at))
+                with source.open("rb") as file:
+                    file.seek(int(at))
+                    while data := file.read(CHUNK):
+                        channel.write(data)
+                        await lines.drain()
+                channel.write_eof()
+                if await _said(lines, word) is not None:
                     return
         except (OSError, asyncssh.Error) as error:
             raise ConnectionError(f"lost the connection to host {self.target.host}") from error
@@ -284,6 +294,19 @@ class SSHTransport:
         if self._link is not None:
             await self._link.close()
             self._link = None
+
+
+async def _said(lines: Lines, word: str) -> bytes | None:
+    """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
+    while (line := await lines.lines.get()) is not None:
+        if line.startswith(word.encode()):
+            return line.removeprefix(word.encode())
+    return None
+
+
+def module_command(python: str, folder: str, module: str, *arguments: str) -> str:
+    """The command line that runs a module's ``main`` with arguments, whatever the login shell is."""
+    return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
 
 
 def describe(facts: Mapping[str, Any]) -> str:

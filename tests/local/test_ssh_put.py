@@ -43,26 +43,29 @@ async def way(host: Host, tmp_path: Path) -> AsyncIterator[SSHTransport]:
     await way.close()
 
 
-async def begun(host: Host, before: int) -> None:
-    """A part of the file is there, and not all of it."""
+async def received(host: Host, total: int) -> None:
+    """The host's commands have got that many bytes."""
     async with asyncio.timeout(90):
-        while len(host.received) - before < SIZE // 10:
+        while len(host.received) < total:
             await asyncio.sleep(0)
 
 
-async def test_a_connection_lost_on_the_way_is_made_anew(
+async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
     host: Host, way: SSHTransport, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(os.urandom(SIZE))
     before, logins = len(host.received), host.logins
     sending = asyncio.create_task(way.put(source, "a" * 32))
-    await begun(host, before)
-    for connection in list(host.connections):
-        connection.abort()
+    for cut in range(1, 4):
+        await received(host, before + cut * SIZE // 4)
+        for connection in list(host.connections):
+            connection.abort()
     await asyncio.wait_for(sending, 90)
-    assert host.logins == logins + 1
+    assert host.logins == logins + 3
+    assert len(host.received) - before < 1.2 * SIZE, "what was there was not sent again"
     blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
+    assert [path.name for path in blobs.iterdir()] == ["a" * 32]
     assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
 
 

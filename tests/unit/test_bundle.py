@@ -27,6 +27,7 @@ WORKER_SIDE = (
     "skyward_core.agent.agent",
     "skyward_core.agent.worker",
     "skyward_core.agent.relay",
+    "skyward_core.agent.incoming",
     "skyward_core.runtime.info",
     "skyward_core.runtime.output",
     "skyward_core.runtime.shard",

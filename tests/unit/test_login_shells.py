@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.agent import incoming
 from skyward_core.transport import channel, onnode, ssh
 from skyward_core.transport.bundle import bundle
 
@@ -62,13 +63,25 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
 @pytest.mark.parametrize("shell", SHELLS)
 def test_putting_a_file(shell: str, tmp_path: Path) -> None:
     folder = tmp_path / "a folder's"
-    command = f"exec sh -c '{ssh._PUT}' skyward {shlex.join([str(folder), 'name', '3', 'word'])}"
-    assert run(shell, command, b"abc", tmp_path) == b"\nword\n"
+
+    def put(attempts: str, data: bytes) -> bytes:
+        words = (str(folder), "name", "3", attempts, "word")
+        return run(
+            shell,
+            ssh.module_command(sys.executable, str(Path(incoming.__file__).parent), "incoming", *words),
+            data,
+            tmp_path,
+        )
+
+    assert put("1", b"abc") == b"\nword 0\n\nword\n"
     assert (folder / "name").read_bytes() == b"abc"
-    assert run(shell, command, b"cut off", tmp_path) == b""
+    assert put("2", b"cu") == b"\nword 0\n"
+    assert (folder / "name").read_bytes() == b"abc"
+    assert put("2", b"t") == b"\nword 2\n\nword\n"
+    assert (folder / "name").read_bytes() == b"cut"
     assert [path.name for path in folder.iterdir()] == ["name"]
 
 
 def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
-    for script in (channel._SHELL, ssh._PUT):
-        assert not set(script) & set("'!\\\n")
+    assert not set(channel._SHELL) & set("'!\\\n")
+    assert not set(ssh._MODULE) & set("'!\\\n")
