@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
-from . import alias
+from . import alias, missing
 from .annotations import many, of_default
 from .arguments import Text, typed
 from .errors import NotPicklableError
@@ -90,7 +90,8 @@ def load(path: Path) -> ModuleType:
                 advice = 'put that under if __name__ == "__main__":'
                 raise LoadError("failed", f"{where} when it is loaded; {advice}") from error
             except BaseException as error:
-                message = f"{path} failed at line {_line(error, filename)}: {_brief(error)}"
+                where = f"{path} failed at line {_line(error, filename)}"
+                message = f"{where}: {_brief(error)}{_what_to_install(error)}"
                 raise LoadError("failed", message, _trace(error, filename)) from error
     finally:
         loading = False
@@ -224,6 +225,13 @@ def _module_name(path: Path) -> str:
     name = path.stem
     taken = name in sys.modules or name in sys.stdlib_module_names
     return f"{name}_script" if taken else name
+
+
+def _what_to_install(error: BaseException) -> str:
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and name and missing.is_missing(name):
+        return f"; {missing.advice(name)}"
+    return ""
 
 
 def _future_flags(tree: ast.Module) -> int:

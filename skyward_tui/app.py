@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from skyward_core.session import Session
     from skyward_core.views import PoolView
 
+    from .screens.launch_plan import Form
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -83,6 +85,7 @@ class SkywardApp(App[None]):
         self.clock = clock
         self.session: Session | None = None
         self.session_error = ""
+        self.unlaunched: Form | None = None  # what was entered for the last pool, until it is up
         self.host_keys = HostKeyQuestions(self)
         self._session_factory = session_factory
         self._refreshing: Future[list[PoolView]] | None = None

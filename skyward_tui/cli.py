@@ -223,6 +223,20 @@ def ssh(pool: str, node: int, include: bool) -> int:
 
 
 @cli.command()
+@click.argument("name", required=False)
+@click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
+@_json
+def examples(name: str | None, copy: bool, as_json: bool) -> int:
+    """List the packaged examples, or show one; "run example:NAME" runs it."""
+    if copy and name is None:
+        raise click.UsageError("name the example to copy")
+    with _console(as_json) as console:
+        from .commands import examples as commands
+
+        return commands.listing(console) if name is None else commands.show(name, copy, console)
+
+
+@cli.command()
 @_json
 def doctor(as_json: bool) -> int:
     """Check what pools need: Python, terminal, folders, ledger, providers."""

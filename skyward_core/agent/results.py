@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import sys
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -215,6 +216,7 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
     text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    text += _what_to_install(error)
     kind = type(error)
     name = (
         kind.__qualname__
@@ -227,6 +229,17 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
         message = f"(its __str__ raised {type(nested).__name__})"
     return {"type": name, "message": message[:8192], "traceback": text[-65536:]}, _pickle_error(
         error, name, message
+    )
+
+
+def _what_to_install(error: BaseException) -> str:
+    """For a package that this node does not have: where it is wanted, and how a pool comes by it."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
+        return ""
+    return (
+        f"{name} is not installed for {sys.executable} on this node: "
+        f'name it in Image(pip=["{name}"]), or give the pool the plugin that brings it\n'
     )
 
 

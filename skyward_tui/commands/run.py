@@ -11,18 +11,19 @@ from typing import Literal, cast
 
 from skyward_core import accelerators, exits, providers
 from skyward_core.compute import made_up_name
-from skyward_core.errors import PoolExistsError, SkywardError, UsageError
+from skyward_core.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.folders import workdir
 from skyward_core.ledger import Receipt
 from skyward_core.metrics import numbers_line
 from skyward_core.payload import Task
 from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
-from skyward_core.scripts import build_task, find_function, parse_arguments, split_target
+from skyward_core.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
 from skyward_core.session import Session
 from skyward_core.spec import Image, PoolSpec, Worker
 from skyward_core.views import PoolView, RunView
 
+from ..packaged import PREFIX, examples, located
 from ..widgets.text import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
@@ -61,8 +62,8 @@ def run(wish: Wish, console: Console) -> int:
 
     The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
     """
-    path, name = split_target(wish.target)
-    function = find_function(path, name)
+    path, name = split_target(located(wish.target))
+    function = _function(path, name)
     values = parse_arguments(function, wish.arguments)
     spec = _spec(wish, path)
     with opened(console) as session:
@@ -80,6 +81,15 @@ def run(wish: Wish, console: Console) -> int:
         job = _Job(session, console, spec.name, ours=found is None, keep=wish.keep or wish.detach)
         with job.follower.signals():
             return job.execute(None if found else spec, task, one=wish.one, detach=wish.detach)
+
+
+def _function(path: Path, name: str | None) -> FunctionInfo:
+    try:
+        return find_function(path, name)
+    except ScriptError as error:
+        if path.exists() or path.stem not in {example.stem for example in examples()}:
+            raise
+        raise ScriptError(f"{error}\nthere is an example of that name: run {PREFIX}{path.stem}") from error
 
 
 def attach(pool: str, console: Console) -> int:

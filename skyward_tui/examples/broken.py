@@ -1,7 +1,7 @@
 """What failure looks like: one rank raises, one is killed, the others would wait for ever.
 
-skyward-tui run broken.py --nodes 4
-skyward-tui run broken.py --nodes 4 --arg first=killed
+skyward-tui run example:broken --nodes 4
+skyward-tui run example:broken --nodes 4 --arg first=killed
 
 The first real failure is named as the root cause; ranks stopped because of it are collateral.
 """

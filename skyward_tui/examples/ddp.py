@@ -1,6 +1,6 @@
 """Train one small network on all ranks with PyTorch's DistributedDataParallel.
 
-skyward-tui run ddp.py --nodes 4 --plugin torch --arg epochs=5
+skyward-tui run example:ddp --nodes 4 --plugin torch --arg epochs=5
 
 The torch plugin has set up the process group before the function starts; everything below is plain PyTorch.
 """

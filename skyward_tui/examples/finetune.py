@@ -1,6 +1,6 @@
 """transformers' Trainer over a pool, on a tiny model with random weights and sentences made up here.
 
-skyward-tui run finetune.py --nodes 2 --plugin torch --plugin huggingface --arg epochs=3
+skyward-tui run example:finetune --nodes 2 --plugin torch --plugin huggingface --arg epochs=3
 
 The torch plugin has set up the process group, which the Trainer finds; everything below is plain transformers.
 Nothing is downloaded: for a real model, put AutoModelForSequenceClassification.from_pretrained(...) in its place.

@@ -1,6 +1,6 @@
 """Add up the numbers below ``n``, every rank its share.
 
-skyward-tui run hello.py --nodes 4
+skyward-tui run example:hello --nodes 4
 """
 
 import skyward_core as sky

@@ -1,6 +1,6 @@
 """Linear regression by shard_map over a mesh of every device of the pool.
 
-skyward-tui run jax_mesh.py --nodes 2 --plugin jax --arg steps=50
+skyward-tui run example:jax_mesh --nodes 2 --plugin jax --arg steps=50
 
 The jax plugin has called jax.distributed.initialize before the function starts; everything below is plain JAX.
 """

@@ -1,6 +1,6 @@
 """model.fit over a pool: Keras 3 on JAX, data parallel over every device.
 
-skyward-tui run keras_fit.py --nodes 2 --plugin jax --plugin keras --arg epochs=3
+skyward-tui run example:keras_fit --nodes 2 --plugin jax --plugin keras --arg epochs=3
 
 The plugins have chosen the backend and set a DataParallel distribution; everything below is plain Keras.
 """

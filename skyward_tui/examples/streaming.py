@@ -1,6 +1,6 @@
 """A generator function: what it yields arrives while it still runs.
 
-skyward-tui run streaming.py --nodes 4 --arg steps=200
+skyward-tui run example:streaming --nodes 4 --arg steps=200
 """
 
 import math

@@ -1,19 +1,23 @@
-"""Pick a script: the packaged examples, then the folder at hand, by keys or by typing."""
+"""Pick a script: recent launches, the packaged examples, the folder at hand; by keys or by typing."""
 
 from __future__ import annotations
 
-import ast
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 
 from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from .launch_plan import EXAMPLES
+from skyward_core.missing import FRAMEWORKS, is_missing
+
+from ..packaged import about, examples
+from ..widgets.text import one_line
+from .launch_plan import Form, imports_of
 from .picker import Picker
 
 _MOST = 500  # entries of one folder
+_RECENT = 8  # launches shown
 
 
 class FilesScreen(Picker):
@@ -21,21 +25,29 @@ class FilesScreen(Picker):
 
     Args:
         folder: where to begin.
+        recent: earlier launches, newest first.
+
+    Attributes:
+        again: the launch that was picked, where it was one of these.
     """
 
     TITLE_TEXT = "Pick a script"
     HINT = "enter opens, type to narrow, esc back"
     PLACEHOLDER = "type part of a name, or a path"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recent: Sequence[Form] = ()) -> None:
         super().__init__()
+        self.again: Form | None = None
         self._folder = folder
+        self._recent = recent
+        self._launches: dict[str, Form] = {}
         self._entries: dict[str, Path] = {}
 
     def fill(self, typed: str) -> None:
         listed = self.query_one(OptionList)
         listed.clear_options()
         self._entries.clear()
+        self._launches.clear()
         typed = typed.strip()
         folder, part = self._folder, typed
         if "/" in typed or typed.startswith("~"):
@@ -43,11 +55,13 @@ class FilesScreen(Picker):
             folder, part = (path, "") if typed.endswith("/") else (path.parent, path.name)
             folder = self._folder / folder
         else:
-            examples = [path for path in sorted(EXAMPLES.glob("*.py")) if part.lower() in path.stem]
-            if examples:
+            self._list_recent(part)
+            found_examples = [path for path in examples() if part.lower() in path.stem]
+            if found_examples:
                 listed.add_option(Option(Content.styled("packaged examples", "$muted"), disabled=True))
-            for path in examples:
-                self._add(path, Content.assemble(f"  {path.stem:<12}", (_about(path), "$muted")))
+            for path in found_examples:
+                about_it = (_lacks(path), "$text-warning"), (about(path), "$muted")
+                self._add(path, Content.assemble(f"  {path.stem:<12}", *about_it))
         listed.add_option(Option(Content.styled(str(folder), "$muted"), disabled=True))
         try:
             found = sorted(folder.iterdir(), key=lambda path: (path.is_file(), path.name.lower()))
@@ -65,6 +79,16 @@ class FilesScreen(Picker):
                 self._add(path, Content(f"  {path.name}{'/' if is_folder else ''}"))
         listed.action_first()
 
+    def _list_recent(self, part: str) -> None:
+        found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:_RECENT]
+        if found:
+            title = Option(Content.styled("recent launches", "$muted"), disabled=True)
+            self.query_one(OptionList).add_option(title)
+        for form in found:
+            self._launches[str(len(self._entries))] = form
+            label = f"  {Path(form.script).name}:{form.function}  "
+            self._add(Path(form.script), Content.assemble(label, (one_line(form.arguments), "$muted")))
+
     def _add(self, path: Path, label: Content) -> None:
         key = str(len(self._entries))
         self._entries[key] = path
@@ -79,6 +103,7 @@ class FilesScreen(Picker):
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         path = self._entries[event.option_id or ""]
+        self.again = self._launches.get(event.option_id or "")
         if not path.is_dir():
             self.dismiss(str(path))
             return
@@ -91,10 +116,8 @@ class FilesScreen(Picker):
             self.fill("")
 
 
-@lru_cache
-def _about(path: Path) -> str:
-    """The first line of a script's docstring."""
-    try:
-        return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
-    except (OSError, SyntaxError, ValueError):
-        return ""
+def _lacks(path: Path) -> str:
+    """What an example needs and cannot find here."""
+    needs = imports_of(path)
+    lacking = [name for name in FRAMEWORKS if name in needs and is_missing(name)]
+    return f"needs {', '.join(lacking)}  " if lacking else ""

@@ -20,6 +20,8 @@ from skyward_core.errors import SkywardError
 from skyward_core.views import PoolView
 
 from ..actions import bindings
+from ..packaged import named
+from ..recent import recent, remember
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.text import one_line
 from ..widgets.toggles import Toggles
@@ -34,6 +36,7 @@ from .launch_plan import (
     frameworks_of,
     functions_of,
     host_groups,
+    path_of,
     plan,
 )
 from .launching import create, follow
@@ -51,6 +54,7 @@ class LaunchScreen(BaseScreen[None]):
 
     Args:
         pool: a live pool to launch on; empty for a new one.
+        form: what the fields hold at first; without it, what was entered for a pool that did not start.
     """
 
     SCOPE = "launch"
@@ -79,9 +83,12 @@ class LaunchScreen(BaseScreen[None]):
     LaunchScreen #why { height: auto; }
     """
 
-    def __init__(self, pool: str = "") -> None:
+    def __init__(self, pool: str = "", form: Form | None = None) -> None:
         super().__init__()
         self._pool = pool
+        self._first = form
+        self._recent: list[Form] = []
+        self._filled = ""  # the arguments that we put there ourselves
         self._functions: list[FunctionInfo] = []
         self._plugins_touched = False
         self._busy = False
@@ -135,6 +142,10 @@ class LaunchScreen(BaseScreen[None]):
                     yield Static(id="why")
 
     def on_mount(self) -> None:
+        self._recent = recent()
+        self._suggest("script", [_near(Path(form.script)) for form in self._recent])
+        if (form := self._first or (None if self._pool else self.app.unlaunched)) is not None:
+            self._fill(form)
         self.query_one("#script").focus()
         self._review()
         self.pulse(self.app.clock())
@@ -176,17 +187,47 @@ class LaunchScreen(BaseScreen[None]):
     def _text(self, field: str) -> str:
         return self.query_one(f"#{field}", Input).value
 
+    def _fill(self, form: Form) -> None:
+        """Have the fields say what a launch said."""
+        with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
+            for field in ("arguments", "name", "hosts", "accelerator", "nodes", "ranks"):
+                self.query_one(f"#{field}", Input).value = getattr(form, field)
+            self.query_one("#script", Input).value = _near(Path(form.script)) if form.script else ""
+            self.query_one("#provider", Select).value = (
+                form.provider if form.provider in PROVIDERS else "local"
+            )
+            self.query_one("#options", Toggles).chosen = {
+                name for name, on in (("keep", form.keep), ("one", form.one)) if on
+            }
+            self.query_one("#plugins", Toggles).chosen = set(form.plugins)
+        self._filled, self._plugins_touched = form.arguments, True
+        self._show_provider(form.provider)
+        self._script_changed(form.function)
+
     @on(Input.Changed, "#script")
-    def _script_changed(self) -> None:
+    def _script_edited(self) -> None:
+        self._script_changed()
+        typed = self._text("script").strip()
+        same = [form for form in self._recent if typed in (form.script, _near(Path(form.script)))]
+        field = self.query_one("#arguments", Input)
+        if field.value == self._filled:  # nobody has typed there since
+            self._filled = field.value = same[0].arguments if same else ""
+        self._suggest("arguments", [form.arguments for form in same])
+
+    def _suggest(self, field: str, texts: list[str]) -> None:
+        self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
+
+    def _script_changed(self, function: str = "") -> None:
         """List the functions of the script, as soon as there is one."""
         select = self.query_one("#function", Select)
         try:
             self._functions = functions_of(self._text("script"))
         except FieldError:
             self._functions = []
-        select.set_options([(info.name, info.name) for info in self._functions])
-        if self._functions:
-            select.value = self._functions[0].name
+        names = [info.name for info in self._functions]
+        select.set_options([(name, name) for name in names])
+        if names:
+            select.value = function if function in names else names[0]
             self._choose_plugins()
         self._review()
 
@@ -194,7 +235,7 @@ class LaunchScreen(BaseScreen[None]):
         """Switch on what the script plainly needs, until the person has a say."""
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
-            wanted = frameworks_of(Path(self._text("script").strip()).expanduser())
+            wanted = frameworks_of(path_of(self._text("script")))
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
             toggles.refresh()
 
@@ -206,13 +247,17 @@ class LaunchScreen(BaseScreen[None]):
     def _provider_changed(self, event: Select.Changed) -> None:
         """Hosts are all used unless a number is given; local nodes need one."""
         on_ssh = event.value == "ssh"
+        self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
-        self.query_one("#on-ssh").display = on_ssh
-        nodes.placeholder = "all" if on_ssh else ""
         if on_ssh and nodes.value == LOCAL_NODES:
             nodes.value = ""
         elif not on_ssh and not nodes.value:
             nodes.value = LOCAL_NODES
+
+    def _show_provider(self, provider: str) -> None:
+        on_ssh = provider == "ssh"
+        self.query_one("#on-ssh").display = on_ssh
+        self.query_one("#nodes", Input).placeholder = "all" if on_ssh else ""
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -293,7 +338,12 @@ class LaunchScreen(BaseScreen[None]):
     def _leave_for(self, launch: Launch, task: Task, created: Future[PoolView] | None) -> None:
         from .run import RunScreen
 
-        app = self.app
+        app, form = self.app, self.form()
+        app.unlaunched = None if form.pool else form
+        try:
+            remember(form)
+        except OSError as error:
+            app.flash(f"this launch is not remembered: {error}", "error")
         app.switch_screen(RunScreen(launch.pool))
         app.run_worker(follow(app, launch, task, created), name="launch", exclusive=False)
 
@@ -301,12 +351,16 @@ class LaunchScreen(BaseScreen[None]):
         from .files import FilesScreen
 
         def picked(path: str | None) -> None:
-            if path is not None:
+            if files.again is not None:
+                self._fill(files.again)
+            elif path is not None:
                 self.query_one("#script", Input).value = _near(Path(path))
+            if path is not None:
                 self.query_one("#arguments").focus()
 
         here = Path(self._text("script")).expanduser().parent
-        self.app.push_screen(FilesScreen(here.resolve() if here.is_dir() else Path.cwd()), picked)
+        files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
+        self.app.push_screen(files, picked)
 
     def action_accelerators(self) -> None:
         from .accelerators import AcceleratorsScreen
@@ -330,9 +384,9 @@ class LaunchScreen(BaseScreen[None]):
 
 
 def _near(path: Path) -> str:
-    """The path from here where it is below, else whole."""
+    """The path from here where it is below, an example by its name, any other whole."""
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else named(str(path))
 
 
 def _row(label: str, *content: Widget, id: str | None = None) -> Horizontal:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.arguments import Text
 from skyward_core.errors import SkywardError
+from skyward_core.missing import FRAMEWORKS, advice, is_missing
 from skyward_core.views import PoolView
 
+from ..packaged import located, named
 from ..widgets.text import count, money
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 HOSTS_SHOWN = 6
 GANG_PLUGINS = ("torch", "jax")
-EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def _local(form: Form) -> Any:
@@ -115,6 +116,15 @@ class Launch:
     one: bool
 
 
+def path_of(script: str) -> Path:
+    """The file that the form's text names.
+
+    Raises:
+        UsageError: it names an example that there is not.
+    """
+    return Path(located(script.strip())).expanduser()
+
+
 def functions_of(script: str) -> list[FunctionInfo]:
     """The functions of a script.
 
@@ -126,7 +136,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     if not script.strip():
         raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
     try:
-        return list_functions(Path(script.strip()).expanduser())
+        return list_functions(path_of(script))
     except SkywardError as error:
         raise FieldError("script", str(error)) from error
 
@@ -142,7 +152,7 @@ def check(form: Form, pools: Collection[PoolView]) -> Launch:
     functions = {info.name: info for info in functions_of(form.script)}
     info = functions.get(form.function) or next(iter(functions.values()))
     kwargs = arguments(info, form.arguments)
-    script = Path(form.script.strip()).expanduser()
+    script = path_of(form.script)
     live = {pool.name: pool for pool in pools if pool.is_live}
     try:
         if form.pool:
@@ -243,7 +253,7 @@ def free_name(script: Path, taken: Collection[str]) -> str:
 
 def command_line(form: Form) -> str:
     """The same launch as a command to type."""
-    script = form.script.strip() or "SCRIPT"
+    script = named(form.script.strip()) or "SCRIPT"
     words = ["skyward-tui", "run", f"{script}:{form.function}" if form.function else script]
     try:
         pairs = shlex.split(form.arguments)
@@ -299,6 +309,8 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
     rows.append(("runs", f"{launch.info.name}({given}) on {where}{streams}"))
     if launch.plugins:
         rows.append(("plugins", ", ".join(plugin.name for plugin in launch.plugins)))
+    needs = imports_of(launch.script)
+    rows += [("note", advice(name)) for name in FRAMEWORKS if name in needs and is_missing(name)]
     off = [name for name in frameworks_of(launch.script) if name not in {p.name for p in launch.plugins}]
     if off:
         rows.append(("note", f"the script imports {off[0]}, whose plugin is off"))
@@ -329,6 +341,11 @@ def _listed(hosts: Sequence[str]) -> str:
 
 def frameworks_of(script: Path) -> list[str]:
     """Frameworks that a script imports and whose ranks meet only through the plugin of that name."""
+    return [name for name in GANG_PLUGINS if name in imports_of(script)]
+
+
+def imports_of(script: Path) -> set[str]:
+    """The top-level packages that a script imports anywhere."""
     from skyward_core.scripts import parse
 
     roots = set()
@@ -337,4 +354,4 @@ def frameworks_of(script: Path) -> list[str]:
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             roots.add((node.module or "").partition(".")[0])
-    return [name for name in GANG_PLUGINS if name in roots]
+    return roots

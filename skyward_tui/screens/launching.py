@@ -68,6 +68,20 @@ async def _is_up(app: SkywardApp, launch: Launch, created: Future[PoolView]) -> 
         app.flash(str(error))
         return False
     except SkywardError as error:
-        app.tell(f"Pool {launch.pool} did not start", str(error))
+        _offer_another_try(app, f"Pool {launch.pool} did not start", str(error))
         return False
+    app.unlaunched = None
     return True
+
+
+def _offer_another_try(app: SkywardApp, title: str, text: str) -> None:
+    """Say what went wrong; the form, as it was filled in, is one key away."""
+    from .ask import ChoiceScreen
+    from .launch import LaunchScreen
+
+    def go(choice: str | None) -> None:
+        if choice == "edit":
+            app.push_screen(LaunchScreen())
+
+    choices = [("close", "Close", False), ("edit", "Change the launch", False)]
+    app.push_screen(ChoiceScreen(title, text, choices, escape="close"), go)

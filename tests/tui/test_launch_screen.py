@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import stat
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Select
 
+from skyward_core.errors import PoolError
 from skyward_core.transport import hostkeys
 from skyward_tui.app import SkywardApp
+from skyward_tui.recent import recent, remember
 from skyward_tui.screens.accelerators import AcceleratorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_plan import FieldError, Form, check, command_line, free_name
@@ -172,10 +175,78 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "")
         await pilot.press("ctrl+o", "d", "d", "p", "enter")
-        await until(pilot, lambda: screen.query_one("#script", Input).value.endswith("examples/ddp.py"))
+        await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
         await until(pilot, lambda: "[x] torch" in screen_text(app))
         await pilot.press("ctrl+o", "escape")
-        assert screen.query_one("#script", Input).value.endswith("examples/ddp.py")
+        assert screen.query_one("#script", Input).value == "example:ddp"
+
+
+async def test_what_was_entered_outlives_a_start_that_failed(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    session.auto = False
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        for field, text in (("arguments", "note=hi"), ("name", "mine"), ("nodes", "3"), ("ranks", "2")):
+            screen.query_one(f"#{field}", Input).value = text
+        screen.query_one("#function", Select).value = "evaluate"
+        screen.query_one("#plugins", Toggles).chosen = {"torch"}
+        await pilot.pause()
+        entered = screen.form()
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "mine" in session.creating)
+        session.creating["mine"].set_exception(PoolError("no machine answered"))
+        await until(pilot, lambda: "no machine answered" in screen_text(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("q", "n")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
+
+
+async def test_recent_launches_are_a_key_away(
+    app: SkywardApp, session: FakeSession, script: Path, tmp_path: Path
+) -> None:
+    for arguments in ("epochs=1", "epochs=2 lr=0.5"):
+        remember(Form(script=str(script), function="train", arguments=arguments, nodes="7"))
+    remember(Form(script=str(script), function="train", arguments="epochs=1", nodes="6"))
+    assert [form.arguments for form in recent()] == ["epochs=1", "epochs=2 lr=0.5"]
+    assert stat.S_IMODE((tmp_path / "home" / "recent.json").stat().st_mode) == 0o600
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "")
+        assert screen.form().script == ""  # what went well is not entered again unasked
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "train.py:train  epochs=2 lr=0.5" in screen_text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: screen.form().arguments == "epochs=2 lr=0.5")
+        form = screen.form()
+        assert (form.script, form.function, form.nodes) == ("train.py", "train", "7")
+        screen.query_one("#script", Input).value = "other.py"
+        await until(pilot, lambda: screen.form().arguments == "")
+        screen.query_one("#script", Input).value = "train.py"
+        await until(pilot, lambda: screen.form().arguments == "epochs=1")
+
+
+def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    for text in ("", "{", '{"a": 1}', "[1]", '[{"script": 1, "plugins": 3}]', '[{"script": 1}]'):
+        (tmp_path / "home" / "recent.json").write_text(text)
+        assert recent() == []
+
+
+async def test_a_framework_that_is_missing_is_named_before_the_launch(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.launch_plan.is_missing", lambda name: name == "jax")
+    monkeypatch.setattr("skyward_tui.screens.files.is_missing", lambda name: name == "jax")
+    script.write_text(SCRIPT + "\nimport jax\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: "jax is not installed for" in screen_text(app))
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "needs jax" in screen_text(app))
 
 
 async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core import missing
 from skyward_core.arguments import Text
 from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.plugins._huggingface import HuggingFace
@@ -162,6 +164,31 @@ def test_an_exception_comes_with_the_scripts_traceback(build: Any, tmp_path: Pat
     assert "    return 1 / 0" in rest
     assert "loader.py" not in str(caught.value)
     assert rest[-2:] == ["what it printed:", "so far"]
+
+
+def test_a_package_that_is_not_there_comes_with_how_to_install_it(build: Any) -> None:
+    why = rf"No module named 'no_such_framework'; no_such_framework is not installed for {re.escape(sys.executable)}; "
+    with pytest.raises(ScriptFailed, match=why + r"install it there: .*install .*no_such_framework"):
+        build("import no_such_framework.nn\n@sky.function\ndef f(): ...\n")
+    with pytest.raises(ScriptFailed) as caught:  # a part of something that is there
+        build("import json.no_such_part\n@sky.function\ndef f(): ...\n")
+    assert "install" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prefix, command",
+    [
+        ("/home/me/.local/share/uv/tools/skyward-tui", "uv tool install skyward-tui --with scikit-learn"),
+        ("/home/me/.local/pipx/venvs/skyward-tui", "pipx inject skyward-tui scikit-learn"),
+        ("/home/me/project/.venv", f"{sys.executable} -m pip install scikit-learn"),
+    ],
+)
+def test_packages_are_installed_as_the_tool_was(
+    prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", prefix)
+    monkeypatch.setattr(missing, "is_missing", lambda module: False)
+    assert missing.advice("sklearn").endswith(command)
 
 
 def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:

@@ -518,3 +518,13 @@ def test_classes_of_a_script_travel_by_value() -> None:
     check = "import pickle, sys; e = pickle.loads(sys.stdin.buffer.read()); print(type(e).__name__, e, e.b)"
     done = subprocess.run([sys.executable, "-c", check], input=data, capture_output=True, check=True)
     assert done.stdout.decode().strip() == "Own words 5"
+
+
+def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
+    try:
+        import no_such_framework.nn  # noqa: F401
+    except ModuleNotFoundError as error:
+        header, _ = describe_error(error)
+    assert header["message"] == "No module named 'no_such_framework'"
+    assert f"not installed for {sys.executable} on this node" in header["traceback"]
+    assert 'Image(pip=["no_such_framework"])' in header["traceback"]
