@@ -1,4 +1,7 @@
-"""Prints a pool's logs as they come, each line with its rank; what a script shows while it runs."""
+"""Prints a pool's logs as they come, each line with its rank; what a script shows while it runs.
+
+Of what ranks print, text and colours are shown, and nothing else that a terminal acts on.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from .logs import Lines, prefix_of
 from .loop import submit
+from .safe_text import closed
 from .whole_lines import release, stand_in
 
 if TYPE_CHECKING:
@@ -29,8 +33,7 @@ class Console:
     def _take(self, rank: int, stream: str, at: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).split(data)
         if lines and self._thread.is_alive():
-            prefix = prefix_of(rank)
-            self._queue.put("".join(f"{prefix}{line}\n" for line in lines))
+            self._queue.put("".join([_printed(rank, line) for line in lines]))
 
     def _write(self) -> None:
         last = False
@@ -56,7 +59,11 @@ class Console:
         submit(self._hear_no_more()).result()
         for (rank, _), lines in self._lines.items():
             if rest := lines.preview():
-                self._queue.put(f"{prefix_of(rank)}{rest}\n")
+                self._queue.put(_printed(rank, rest))
         self._queue.put(None)
         self._thread.join(timeout=10)
         release(self._out)
+
+
+def _printed(rank: int, line: str) -> str:
+    return f"{prefix_of(rank)}{closed(line)}\n"

@@ -1,4 +1,7 @@
-"""Every error this library raises. A message says what happened, to what, and what to do next."""
+"""Every error this library raises. A message says what happened, to what, and what to do next.
+
+Hosts and servers are often quoted in it, and the interpreter prints it as it is: so an error's text is safe to show.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,18 @@ if TYPE_CHECKING:
 class SkywardError(Exception):
     """The root of all errors of this library."""
 
+    def __str__(self) -> str:
+        return _safe(super().__str__())
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call __init__ with what it passed on, not with what it was called with.
         return (remake, (type(self), self.args, vars(self)))
+
+
+def _safe(text: str) -> str:
+    from .safe_text import paragraph  # late: nodes make errors, and seldom print them
+
+    return paragraph(text)
 
 
 def remake(kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> BaseException:
@@ -43,7 +55,7 @@ class SpecError(UsageError):
         self.field = field
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.reason}" if self.field else self.reason
+        return _safe(f"{self.field}: {self.reason}" if self.field else self.reason)
 
 
 class ScriptError(UsageError):
@@ -106,7 +118,7 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{_safe(self.text)}"""'
 
 
 class RemoteError(SkywardError):

@@ -22,6 +22,7 @@ from .config import home
 from .errors import LedgerError, PoolExistsError
 from .outcome import Outcome, RootCause
 from .providers.base import Machine
+from .safe_text import paragraph
 
 # Entry k brings a ledger of version k to version k + 1.
 MIGRATIONS = (
@@ -88,7 +89,7 @@ class Receipt:
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
-        return f"{text}; not written down: {self.unwritten}" if self.unwritten else text
+        return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a rank printed, ready to be shown: bounded memory, absolute line numbers, nothing lost silently.
 
-Bytes come in by chunks of any size; full fidelity lives in files, a ring holds only the lines a screen can reach.
+Bytes come in by chunks of any size; full fidelity lives in files, a ring holds only the lines a screen can reach, and
+of those what may go to a terminal: text and colours (:mod:`.safe_text`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import threading
 from codecs import utf_8_decode
 from collections import deque
 from itertools import islice
+
+from .safe_text import colored, is_clean
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
 
@@ -94,7 +97,7 @@ class Lines:
 
     def preview(self) -> str:
         """The unfinished line as it shows now; a character that is not all there yet is left out."""
-        return utf_8_decode(self._head, "replace", False)[0]
+        return colored(utf_8_decode(self._head, "replace", False)[0])
 
     def _keep(self, data: bytes) -> None:
         # A bar that redraws itself with carriage returns never ends its line: keep only what shows.
@@ -114,7 +117,7 @@ def _texts(body: bytes) -> list[str]:
     lines = body.decode("utf-8", "replace").split("\n")
     if b"\r" in body or (len(body) > LINE_LIMIT and 4 * max(map(len, lines)) > LINE_LIMIT):
         return [_text(line) for line in body.split(b"\n")]
-    return lines
+    return lines if is_clean(body) else [colored(line) for line in lines]
 
 
 def _text(line: bytes) -> str:
@@ -124,7 +127,7 @@ def _text(line: bytes) -> str:
 
 
 def _clipped(line: bytes, cut: int) -> str:
-    text, _ = utf_8_decode(line, "replace", not cut)
+    text = colored(utf_8_decode(line, "replace", not cut)[0])
     return f"{text} … [{cut:,} more bytes in the log file]" if cut else text
 
 

@@ -6,6 +6,8 @@ import json
 from math import isfinite
 from typing import Any
 
+from .safe_text import field as safe
+
 POINTS = 512  # of one name's history; beyond that every other point goes
 NAMES = 64  # of one rank in one run
 RUNS = 64  # of one pool
@@ -77,7 +79,8 @@ class MetricBook:
         if run not in self._runs and len(self._runs) >= RUNS:
             self._runs = dict(list(self._runs.items())[1 - RUNS :])
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
-        for name, value in numbers.items():
+        for told, value in numbers.items():
+            name = safe(told)
             if name not in series:
                 if len(series) >= NAMES:
                     continue

@@ -2,11 +2,14 @@
 
 Views are written by one thread only (the one that runs the pools) and may be read by another: fields are
 replaced, never half-written, and every change raises ``version``, so that a screen repaints only what is dirty.
+
+Text comes from ranks, hosts and files; here it is made safe to show (:mod:`.safe_text`), whoever makes a view, so that
+screens need not think of it. What programs want, values as they were told, stands beside it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from math import fsum, hypot, sqrt
 from typing import Any
@@ -14,7 +17,9 @@ from typing import Any
 from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
-from .outcome import Outcome, RootCause, Summary
+from .outcome import ErrorInfo, Outcome, RootCause, Summary
+from .safe_text import field as safe
+from .safe_text import paragraph, value
 
 PHASES = ("requested", "running", "connected", "synced", "installed", "ready", "gone")
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
@@ -38,7 +43,11 @@ class NodeView:
 
 @dataclass(slots=True)
 class TaskView:
-    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome."""
+    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome.
+
+    ``outcome`` and ``last_item`` may be shown; ``told`` and ``last_told`` are the same as they came, for files and
+    programs, and for no screen.
+    """
 
     index: int
     rank: int
@@ -48,6 +57,21 @@ class TaskView:
     outcome: Outcome | None = None
     items: int = 0
     last_item: Summary | None = None
+    told: Outcome | None = None
+    last_told: Summary | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome is not None:
+            self.end(self.outcome)
+
+    def end(self, outcome: Outcome) -> None:
+        """Take how it ended."""
+        self.state, self.told, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
+
+    def give(self, seq: int, item: Summary) -> None:
+        """Take the ``seq``-th value that it yielded."""
+        self.items = max(self.items, seq + 1)
+        self.last_told, self.last_item = item, _safe_summary(item)
 
 
 @dataclass(slots=True)
@@ -66,6 +90,18 @@ class RunView:
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: RootCause | None = None
     version: int = 0
+
+    def __post_init__(self) -> None:
+        self.pool, self.function = safe(self.pool), safe(self.function)
+        if self.root_cause is not None:
+            self.end(self.state, self.ended_at, self.root_cause)
+
+    def end(self, state: str, at: float | None, cause: RootCause | None) -> None:
+        """Take how it ended, and when."""
+        self.state, self.ended_at = state, at
+        if cause is not None:
+            cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
+        self.root_cause = cause
 
     @property
     def ended(self) -> int:
@@ -99,6 +135,11 @@ class PoolView:
     ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
     receipt: dict[str, Any] | None = None
     version: int = 0
+
+    def __post_init__(self) -> None:
+        self.name, self.provider = safe(self.name), safe(self.provider)
+        self.detail = paragraph(self.detail)
+        self.spec, self.receipt = value(self.spec), value(self.receipt)
 
     @property
     def nodes_ready(self) -> int:
@@ -186,8 +227,8 @@ def _apply(event: ev.Event, view: PoolView) -> None:
 
 @_apply.register
 def _(event: ev.PoolOpened, view: PoolView) -> None:
-    view.spec = event.spec
-    view.provider = event.spec.get("provider", "")
+    view.spec = value(event.spec)
+    view.provider = view.spec.get("provider", "")
     view.created_at = event.created_at
     if len(view.nodes) != event.spec.get("nodes", 0):
         view.nodes = [NodeView(i, since=event.at) for i in range(event.spec.get("nodes", 0))]
@@ -195,7 +236,7 @@ def _(event: ev.PoolOpened, view: PoolView) -> None:
 
 @_apply.register
 def _(event: ev.PoolState, view: PoolView) -> None:
-    view.state, view.detail = event.state, event.detail
+    view.state, view.detail = event.state, paragraph(event.detail)
 
 
 @_apply.register
@@ -203,8 +244,8 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.phase != event.phase:
         node.phase, node.since = event.phase, event.at
-    node.detail, node.retry_at = event.detail, event.retry_at
-    node.address = event.address or node.address
+    node.detail, node.retry_at = safe(event.detail), event.retry_at
+    node.address = safe(event.address) or node.address
 
 
 @_apply.register
@@ -212,7 +253,7 @@ def _(event: ev.NodeLink, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.link_up is not event.up:
         node.link_up, node.link_since = event.up, event.at
-    node.link_detail = event.detail
+    node.link_detail = safe(event.detail)
 
 
 @_apply.register
@@ -246,8 +287,7 @@ def _(event: ev.ItemYielded, view: PoolView) -> None:
         )
         if task.outcome is None:
             task.state = "running"
-        task.items = max(task.items, event.seq + 1)
-        task.last_item = event.summary
+        task.give(event.seq, event.summary)
         if event.summary.is_json and isinstance(event.summary.json, dict):
             view.metrics.note(run.id, event.rank, event.at, event.summary.json)
         run.version += 1
@@ -260,7 +300,7 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
         task = _task(run, out.index, out.rank, out.node)
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
-        task.state, task.outcome = out.kind, out
+        task.end(out)
         run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
         run.version += 1
         if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
@@ -270,7 +310,7 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
 @_apply.register
 def _(event: ev.RunEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        run.state, run.ended_at, run.root_cause = event.state, event.at, event.root_cause
+        run.end(event.state, event.at, event.root_cause)
         run.version += 1
 
 
@@ -281,7 +321,7 @@ def _(event: ev.LeaseNews, view: PoolView) -> None:
 
 @_apply.register
 def _(event: ev.PoolGone, view: PoolView) -> None:
-    view.receipt = event.receipt
+    view.receipt = value(event.receipt)
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
     for node in view.nodes:
         if node.phase != "gone" and node.index in event.receipt.get("gone", []):
@@ -301,3 +341,21 @@ def _added(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
     # Copying for every one of thousands of tasks would cost more than the tasks; readers of big runs use counts.
     tasks[task.index] = task
     return tasks
+
+
+def _safe_outcome(outcome: Outcome) -> Outcome:
+    error, summary = outcome.error, outcome.summary
+    if error is not None:
+        error = ErrorInfo(safe(error.type), paragraph(error.message), paragraph(error.traceback))
+    if summary is not None:
+        summary = _safe_summary(summary)
+    if error == outcome.error and summary is outcome.summary:
+        return outcome
+    return replace(outcome, error=error, summary=summary)
+
+
+def _safe_summary(summary: Summary) -> Summary:
+    kind, text, json = safe(summary.type), safe(summary.text), value(summary.json)
+    if kind == summary.type and text == summary.text and json == summary.json:
+        return summary  # nearly always: then nothing is held twice
+    return replace(summary, type=kind, text=text, json=json)

@@ -115,6 +115,7 @@ class SkywardApp(App[None]):
     async def _open_session(self) -> None:
         from skyward_core import config
         from skyward_core.errors import SkywardError
+        from skyward_core.safe_text import paragraph
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
@@ -122,7 +123,7 @@ class SkywardApp(App[None]):
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:
-            self.session_error = str(error)
+            self.session_error = paragraph(str(error))
         self.refresh_pools()
 
     def _pump(self) -> None:
@@ -159,16 +160,20 @@ class SkywardApp(App[None]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
+        from skyward_core.safe_text import field
+
         from .screens.base import BaseScreen
 
         if (screen := self._front(BaseScreen)) is not None:
-            screen.flash(text, kind)
+            screen.flash(field(text), kind)
 
     def tell(self, title: str, text: str) -> None:
         """Show what is too long, or too grave, for a line that goes away; it stays until it is closed."""
+        from skyward_core.safe_text import paragraph
+
         from .screens.ask import ChoiceScreen
 
-        self.push_screen(ChoiceScreen(title, text, [("close", "Close", False)], escape="close"))
+        self.push_screen(ChoiceScreen(title, paragraph(text), [("close", "Close", False)], escape="close"))
 
     def copy(self, text: str, what: str) -> None:
         """Put text on the terminal's clipboard (OSC 52), and say so."""

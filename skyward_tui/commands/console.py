@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 from typing import Any, BinaryIO, TextIO
 
-from skyward_core.logs import LINE_LIMIT, prefix_of
+import click
+
+from skyward_core.logs import Lines, prefix_of
+from skyward_core.safe_text import RESET, closed, paragraph
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
-# Any escape sequence but a colour (SGR), and control characters that would move the cursor or ring.
-_UNSAFE = re.compile(
-    rb"\x1b\[[0-?]*[ -/]*(?!m)[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|\x1b(?!\[)[ -/]*[0-~]?"
-    rb"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
-)
 
 
 class Console:
     """Text for people, an object for programs.
 
-    With ``as_json`` stdout holds nothing but one JSON object, at the end; the rest goes to stderr.
+    With ``as_json`` stdout holds nothing but one JSON object, at the end; the rest goes to stderr. Whatever text comes
+    here, printable text goes out; the colours are ours.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -30,29 +28,31 @@ class Console:
         self.unread = False  # nobody reads our output any more
         self._main: TextIO = sys.stderr if as_json else sys.stdout
 
-    def say(self, text: str) -> None:
-        """A part of what was asked for."""
+    def say(self, text: str, *codes: int) -> None:
+        """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
+        text = paragraph(text)
+        if codes and wants_color(self._main):
+            text = f"\x1b[{';'.join(map(str, codes))}m{text}{RESET}"
         self._print(text, self._main)
 
     def note(self, text: str) -> None:
         """What happens meanwhile."""
-        self._print(text, sys.stderr)
+        self._print(paragraph(text), sys.stderr)
+
+    def confirm(self, question: str) -> bool:
+        """Ask the person at the terminal for a yes."""
+        return click.confirm(paragraph(question), err=True)
 
     def result(self, value: dict[str, Any]) -> None:
         """The object that a program asked for; nothing without ``as_json``."""
         if self.as_json:
-            self._print(json.dumps(value), sys.stdout)
+            # json escapes all control characters but this one.
+            self._print(json.dumps(value).replace("\x7f", r"\u007f"), sys.stdout)
 
     def fail(self, error: Exception) -> None:
         """What went wrong; as an object too, for a command that has no better one to give after it."""
         self.note(f"error: {error}")
         self.result({"error": {"type": type(error).__name__, "message": str(error)}})
-
-    def paint(self, text: str, *codes: int) -> str:
-        """Colour a text where the output is a terminal that wants it."""
-        if not codes or not wants_color(self._main):
-            return text
-        return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
     def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """What prints ranks' logs, where the rest goes or to another stream."""
@@ -86,8 +86,8 @@ class Console:
 class LogPrinter:
     """Prints what ranks print, whole line by whole line, each with its rank before it (unless not ``prefix``).
 
-    To a pipe or a file the bytes go as they came. On a terminal colours stay, other escape sequences go, and
-    a line longer than 64 KiB is cut (the log file has it whole).
+    To a pipe or a file the bytes go as they came. On a terminal text and colours are shown, and a line longer than
+    64 KiB is cut (the log file has it whole).
     """
 
     def __init__(
@@ -97,10 +97,14 @@ class LogPrinter:
         self._prefixed = prefix
         self._color = color
         self._terminal = terminal
+        self._shown: dict[tuple[int, str], Lines] = {}
         self._unfinished: dict[tuple[int, str], list[bytes]] = {}
 
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Take bytes of a rank's stream; print the lines they complete."""
+        if self._terminal:
+            self._show(rank, self._shown.setdefault((rank, stream), Lines()).split(data))
+            return
         if not data:
             return
         pieces = self._unfinished.setdefault((rank, stream), [])
@@ -108,7 +112,7 @@ class LogPrinter:
         if not newline:
             pieces.append(data)
             return
-        self._print(rank, b"".join([*pieces, head]))
+        self._pass_on(rank, b"".join([*pieces, head]))
         pieces[:] = [tail] if tail else []
 
     def flush(self) -> None:
@@ -117,33 +121,31 @@ class LogPrinter:
 
     def finish(self) -> None:
         """Print last lines that never ended."""
+        for (rank, _), lines in self._shown.items():
+            if lines.preview():
+                self._show(rank, lines.split(b"\n"))
         for (rank, _), pieces in self._unfinished.items():
             if pieces:
-                self._print(rank, b"".join(pieces))
+                self._pass_on(rank, b"".join(pieces))
         self._unfinished.clear()
         self.flush()
 
-    def _print(self, rank: int, body: bytes) -> None:
-        prefix = self._prefix(rank)
-        if not self._terminal:
-            self._sink.write(prefix + body.replace(b"\n", b"\n" + prefix) + b"\n")
+    def _show(self, rank: int, lines: list[str]) -> None:
+        if not lines:
             return
-        for line in body.split(b"\n"):
-            self._sink.write(prefix + shown(line) + (b"\x1b[0m\n" if b"\x1b" in line else b"\n"))
+        prefix = self._prefix(rank)
+        text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
+        self._sink.write(text.encode())
 
-    def _prefix(self, rank: int) -> bytes:
+    def _pass_on(self, rank: int, body: bytes) -> None:
+        prefix = self._prefix(rank).encode()
+        self._sink.write(prefix + body.replace(b"\n", b"\n" + prefix) + b"\n")
+
+    def _prefix(self, rank: int) -> str:
         if not self._prefixed:
-            return b""
+            return ""
         text = prefix_of(rank)
-        return (f"\x1b[{_HUES[rank % len(_HUES)]}m{text}\x1b[0m" if self._color else text).encode()
-
-
-def shown(line: bytes) -> bytes:
-    """A line as it may go to a terminal: safe, not endless, and only the last thing that "\\r" left of it."""
-    line = line.rstrip(b"\r").rpartition(b"\r")[2]
-    if len(line) > LINE_LIMIT:
-        line = line[:LINE_LIMIT] + f" … [{len(line) - LINE_LIMIT:,} more bytes in the log file]".encode()
-    return _UNSAFE.sub(b"", line)
+        return f"\x1b[{_HUES[rank % len(_HUES)]}m{text}{RESET}" if self._color else text
 
 
 def wants_color(stream: TextIO) -> bool:

@@ -33,7 +33,7 @@ def doctor(console: Console) -> int:
         console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
     else:
         for line, check in zip(lines, checks, strict=True):
-            console.say(console.paint(line, _LOOKS[check.state][1]))
+            console.say(line, _LOOKS[check.state][1])
     return exits.FAILED if any(c.state == "fail" for c in checks) else exits.OK
 
 

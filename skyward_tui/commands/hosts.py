@@ -7,8 +7,6 @@ import os
 import shutil
 import sys
 
-import click
-
 from skyward_core import exits, providers
 from skyward_core.errors import UsageError
 from skyward_core.transport import connect, hostkeys, sshconfig
@@ -42,7 +40,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
             raise UsageError(
                 "nobody is here to compare fingerprints: look at it on the host, then give --yes"
             )
-        if not click.confirm("is it the one that the host itself prints? then accept it", err=True):
+        if not console.confirm("is it the one that the host itself prints? then accept it"):
             console.note("it was not accepted")
             console.result(found | {"accepted": False, "file": None})
             return exits.FAILED

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from skyward_core import exits
 from skyward_core.errors import SkywardError
 
@@ -39,7 +37,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, console: Console) ->
         question = f"tear down {', '.join(names)}? what runs there is stopped"
         if not names:
             console.note("no pools are up")
-        elif not yes and console.is_terminal and not click.confirm(question, err=True):
+        elif not yes and console.is_terminal and not console.confirm(question):
             console.note("nothing was torn down")
             return exits.FAILED
         with follower.signals():

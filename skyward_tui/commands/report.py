@@ -31,7 +31,7 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
 
 
 def _rank_json(task: TaskView) -> dict[str, Any]:
-    outcome = task.outcome
+    outcome = task.told
     error = outcome.error if outcome else None
     return {
         "rank": task.rank,
@@ -144,7 +144,7 @@ def receipt_line(receipt: Receipt) -> str:
 def show_run(run: RunView, console: Console) -> None:
     """The result table, the aggregate and what failed."""
     for line, color in run_table(run):
-        console.say(console.paint(clip(line, console.width), *([color] if color else [])))
+        console.say(clip(line, console.width), *([color] if color else []))
     for line in aggregate_lines(run):
         console.say(line)
     for line in failure_lines(run):

@@ -13,7 +13,7 @@ from ..actions import bindings
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..widgets.text import clip, count, duration, money
+from ..widgets.text import clip, count, duration, money, one_line
 from .base import BaseScreen
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class PoolList(Roll):
         if (left := pool.lease_left(self._now)) is not None:
             parts.append((f"  ends in {duration(left)}", "$text-warning"))
         elif run is None and pool.detail:
-            parts.append((clip(pool.detail, 160), "$muted"))
+            parts.append((clip(one_line(pool.detail), 160), "$muted"))
         line = Content.assemble(*parts)
         if here:
             line = line.pad_right(max(0, width - line.cell_length)).stylize_before(

@@ -209,7 +209,7 @@ class RunScreen(BaseScreen[None]):
             subject += f"  pool {look(pool.state).word}"
         panel.subject = subject
         panel.describe()
-        waiting = "nothing printed yet" if run else pool.detail or "no run yet: L launches one here"
+        waiting = "nothing printed yet" if run else one_line(pool.detail) or "no run yet: L launches one here"
         panel.pane.empty_text = waiting
 
     # Choosing

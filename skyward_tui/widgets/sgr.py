@@ -1,7 +1,6 @@
-"""User output made safe to show: colours stay, every other escape sequence goes.
+"""A log's lines as they are painted: their colours (SGR, ECMA-48, 8.3.117) as styles over plain text.
 
-A log may hold anything, an OSC 52 that would set the clipboard included. Only SGR (ECMA-48, 8.3.117) is
-understood; control characters and direction overrides show as �.
+What else a line may hold that acts on a terminal is the core's to take out (:mod:`skyward_core.safe_text`).
 """
 
 from __future__ import annotations
@@ -14,17 +13,12 @@ from typing import NamedTuple
 from rich.color import Color
 from rich.style import Style
 
+from skyward_core.safe_text import colored
+
 CELL_LIMIT = 2_000  # cells of one line that are ever painted
 _RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be escapes
 
-_TOKEN = re.compile(
-    r"\x1b\[(?P<sgr>[0-9;:]*)m"
-    r"|(?P<drop>\x1b\[[0-?]*[ -/]*[@-~]?"  # any other control sequence
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)?"  # OSC, DCS and their like, with all they carry
-    r"|\x1b[ -/]*[0-~]?)"
-    r"|(?P<control>[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069])"
-)
-_SUSPECT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
 
 class Parsed(NamedTuple):
@@ -53,34 +47,25 @@ _OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse"
 
 def plain(text: str) -> str:
     """The text without escapes, as it would show."""
-    return text if _SUSPECT.search(text) is None else parse(text).plain
+    return text if text.isprintable() else parse(text).plain
 
 
 def parse(text: str) -> Parsed:
     """One line of output, cut to what may be painted."""
-    if _SUSPECT.search(text) is None:
+    if text.isprintable():
         return Parsed(text[:CELL_LIMIT], ())
-    text = text[:_RAW_LIMIT].expandtabs(8)
     pieces: list[str] = []
     spans: list[tuple[int, int, Style]] = []
-    pen, length, place = _NO_PEN, 0, 0
-
-    def put(piece: str) -> None:
-        nonlocal length
-        if piece:
-            if pen is not _NO_PEN and pen != _NO_PEN:
-                spans.append((length, length + len(piece), _style(pen)))
-            pieces.append(piece)
-            length += len(piece)
-
-    for token in _TOKEN.finditer(text):
-        put(text[place : token.start()])
-        place = token.end()
-        if token["control"]:
-            put("�")
-        elif token["sgr"] is not None:
-            pen = _turn(pen, token["sgr"])
-    put(text[place:])
+    pen, length = _NO_PEN, 0
+    # Text and the parameters of SGR sequences, in turn.
+    for place, part in enumerate(_SGR.split(colored(text[:_RAW_LIMIT]).expandtabs(8))):
+        if place % 2:
+            pen = _turn(pen, part)
+        elif part:
+            if pen != _NO_PEN:
+                spans.append((length, length + len(part), _style(pen)))
+            pieces.append(part)
+            length += len(part)
     whole = "".join(pieces)
     if len(whole) <= CELL_LIMIT:
         return Parsed(whole, tuple(spans))

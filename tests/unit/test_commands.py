@@ -23,7 +23,7 @@ from skyward_core.views import PoolView, RunView, TaskView
 from skyward_tui import packaged
 from skyward_tui.cli import cli
 from skyward_tui.commands import manage, reach
-from skyward_tui.commands.console import Console, LogPrinter, shown
+from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json, run_table
 from skyward_tui.commands.run import Wish, _Job, run
@@ -71,19 +71,22 @@ def test_prefixes_are_coloured_by_rank_and_can_be_left_out() -> None:
         (b"a\x1b[2Jb\x1b[10;3Hc\x1b[?25ld", b"abcd"),
         (b"a\x1b]52;c;aGk=\x07b\x1b]0;title\x1b\\c", b"abc"),
         (b"a\x1bcb\x1b(0c", b"abc"),
-        (b"bell\x07back\x08nul\x00", b"bellbacknul"),
+        (b"a\x1b[\x002Jb\x1b\x00]0;title\x07c\x1b[>4;1md", b"abcd"),
+        (b"c1 \xc2\x9b2J\xc2\x9d52;c;aGk=\xc2\x9cend", b"c1 end"),
+        ("bell\x07back\x08nul\x00\u202e".encode(), "bell�back�nul��".encode()),
         (b" 10%\r 50%\r100%", b"100%"),
         (b"done\r", b"done"),
     ],
 )
 def test_what_reaches_a_terminal_is_safe(line: bytes, safe: bytes) -> None:
-    assert shown(line) == safe
-    expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in line else b"\n")
+    expected = b"r000| " + safe + (b"\x1b[0m\n" if b"\x1b" in safe else b"\n")
     assert printed((0, "out", line + b"\n"), terminal=True) == expected
+    assert printed((0, "out", line), terminal=True) == expected
 
 
 def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
-    assert shown(b"x" * 70_000).endswith(" … [4,464 more bytes in the log file]".encode())
+    cut = printed((0, "out", b"x" * 70_000), terminal=True)
+    assert cut.endswith(" … [4,464 more bytes in the log file]\n".encode())
     assert len(printed((0, "out", b"x" * 70_000))) == 70_007
 
 

@@ -19,6 +19,7 @@ from skyward_core.errors import NotPicklableError
 from skyward_core.function import PendingFunction
 from skyward_core.loop import submit
 from skyward_core.payload import make_task
+from tests.terminals import through_pty
 
 
 class Pool:
@@ -87,6 +88,18 @@ def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -
     shown.close()
     pool.print(1, "out", b" too late\n")
     assert out.getvalue() == "r001| no newline\nr002| 100%\n"
+
+
+def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) -> None:
+    def write(sink: Any) -> None:
+        pool = Pool()
+        shown = console(pool, io.TextIOWrapper(sink, encoding="utf-8", write_through=True))
+        pool.print(0, "out", b"\x1b[31mred\x1b[\x002J\x1b]0;title\x07\nnext\xc2\x9b2J\n")
+        pool.print(1, "err", b"unfinished\x1b[5;5H\x1b[7m")
+        shown.close()
+        sys.stdout.detach()
+
+    assert through_pty(write) == b"r000| \x1b[31mred\x1b[0m\nr000| next\nr001| unfinished\x1b[7m\x1b[0m\n"
 
 
 def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:

@@ -12,6 +12,7 @@ import pytest
 import skyward_core as sky
 from skyward_core import errors
 from skyward_core.outcome import Outcome, RootCause
+from tests.terminals import is_harmful
 
 
 def every_error() -> list[type[Exception]]:
@@ -66,3 +67,13 @@ def test_a_remote_traceback_prints_where_the_cause_belongs() -> None:
     printed = "".join(traceback.format_exception(error))
     assert 'RemoteTraceback: \n"""\nTraceback (most recent call last):\n  File far away"""' in printed
     assert printed.rstrip().endswith("ValueError: mine")
+
+
+def test_what_an_error_quotes_is_safe_to_print() -> None:
+    said = "the host said: \x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\r\nline two"
+    for error in (sky.PoolError(said), errors.SpecError(said, "hosts"), errors.RemoteError("E", said)):
+        printed = "".join(traceback.format_exception(error))
+        assert "the host said: �\nline two" in printed
+        assert not any(is_harmful(character) for character in printed)
+    assert "�\nline two" in str(errors.RemoteTraceback(said))
+    assert sky.PoolError(said).args == (said,)  # as it was, for whoever wants it

@@ -9,13 +9,14 @@ import tracemalloc
 import pytest
 
 from skyward_core.logs import LINE_LIMIT, Lines, LogBook, LogRing, prefix_of
+from skyward_core.safe_text import colored
 
 
 def shown(line: bytes) -> str:
     """What a terminal leaves of a finished line: the model that every way of feeding must agree with."""
     drawn = line.rstrip(b"\r").split(b"\r")[-1]
     if len(drawn) <= LINE_LIMIT:
-        return drawn.decode("utf-8", "replace")
+        return colored(drawn.decode("utf-8", "replace"))
     whole = drawn[:LINE_LIMIT].decode("utf-8", "ignore")  # a character cut in two is not shown
     return f"{whole} … [{len(drawn) - LINE_LIMIT:,} more bytes in the log file]"
 

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from skyward_core import events as ev
 from skyward_core import views
 from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.views import PoolView, aggregate, apply
+from tests.terminals import is_harmful
 
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 
@@ -315,3 +316,55 @@ def test_money_spent_grows_with_time_and_never_falls_below_zero() -> None:
     view.price_hourly = 36.0
     assert view.spent(9.0 + 100) == pytest.approx(1.0)
     assert view.spent(0.0) == 0.0
+
+
+EVIL = "E\x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\tV\nnext"
+
+
+def texts(thing: Any) -> list[str]:
+    """Every text that is anywhere in it."""
+    if isinstance(thing, str):
+        return [thing]
+    if isinstance(thing, dict):
+        return [text for pair in thing.items() for part in pair for text in texts(part)]
+    if isinstance(thing, list | tuple):
+        return [text for part in thing for text in texts(part)]
+    if is_dataclass(thing):
+        names = [each.name for each in fields(thing) if each.name not in ("told", "last_told")]
+        return [text for name in names for text in texts(getattr(thing, name))]
+    return []
+
+
+def test_no_text_in_a_view_could_harm_a_terminal() -> None:
+    error = ErrorInfo(EVIL, EVIL, EVIL)
+    told = Summary(EVIL, EVIL, {EVIL: [EVIL, 1.0], "deep": {EVIL: EVIL}}, True, 9)
+    receipt = {"gone": [0], "unaccounted": [EVIL], "notes": [EVIL]}
+    story: list[ev.Event] = [
+        ev.PoolOpened(pool="p", spec=SPEC | {"image": {"setup": [EVIL]}, EVIL: EVIL}, created_at=9.0),
+        ev.PoolState(pool="p", state="degraded", detail=EVIL),
+        ev.NodePhase(pool="p", node=0, phase="running", detail=EVIL, address=EVIL),
+        ev.NodeLink(pool="p", node=0, up=False, detail=EVIL),
+        replace(RUN, function=EVIL),
+        ev.ItemYielded(pool="p", run="r1", index=0, rank=0, seq=0, summary=told),
+        ev.RankEnded(pool="p", run="r1", outcome=Outcome(0, 0, 0, "returned", summary=told)),
+        ev.RankEnded(pool="p", run="r1", outcome=Outcome(1, 1, 0, "raised", error=error)),
+        ev.RunEnded(pool="p", run="r1", state="failed", root_cause=RootCause(1, "raised", EVIL, EVIL)),
+        ev.PoolGone(pool="p", receipt=receipt),
+    ]
+    view = view_of(*story)
+    shown = [PoolView(EVIL, EVIL, "gone", EVIL, spec=SPEC | {EVIL: EVIL}, receipt=receipt), view]
+    found = [text for each in shown for text in texts(each)] + list(view.metrics.latest("r1", 0))
+    assert found and not [text for text in found if any(is_harmful(c) or c in "\x1b\t" for c in text)]
+    assert view.runs["r1"].function == "E�⇥V↵next"  # a line of its own stays one
+    assert view.runs["r1"].root_cause == RootCause(1, "raised", "E�⇥V↵next", "E�      V\nnext")
+    assert list(view.runs["r1"].aggregate() or {}) == []
+    task = view.runs["r1"].tasks[0]
+    assert (
+        task.told is not None and task.told.summary == task.last_told == told
+    )  # a program gets it as it was
+
+
+def test_a_clean_outcome_is_held_once() -> None:
+    outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
+    task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
+    assert task.outcome is task.told is outcome

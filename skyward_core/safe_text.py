@@ -1,0 +1,134 @@
+"""Text of ranks, hosts and servers, made safe to show on a terminal. Standard library only.
+
+Whoever wrote such text may mean harm: an escape sequence can set the clipboard, change the title or paint over other
+lines, a direction override can make text read as what it is not. A tokenizer takes the text apart as a terminal
+would (ECMA-48, and the parser that terminals share: an escape character begins anew wherever it stands, control
+characters inside a sequence do not end it). What comes out is put together from nothing but text and, where
+colours are wanted, whole SGR sequences, so that what is taken out can never leave a new sequence behind.
+
+What was no sequence and cannot be shown shows as "�".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+NEWLINE, TAB = "↵", "⇥"  # what they show as where a text has to stay within one line
+RESET = "\x1b[0m"
+DEPTH = 32
+
+_UNSHOWN = "�"
+_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\n\t"})
+# Control characters, zero-width and formatting ones that hide or reorder text (joiners, which emoji and whole scripts
+# need, do neither), other line ends, and halves of surrogate pairs, which cannot be encoded.
+_BAD = (
+    "\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
+    "\ufeff\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
+_FORBIDDEN = re.compile(f"[{_BAD}]")
+_ESCAPES = re.compile("\x1b+")
+_C1 = re.compile("[\x80-\x9f]")
+_SGR = re.compile(r"\[[0-9;:]{0,200}m")
+_COLORED = re.compile(rf"[^{_BAD}]*(?:\x1b{_SGR.pattern}[^{_BAD}]*)*")
+_STRING_ENDS = "\x07\x18\x1a"  # BEL, and CAN and SUB, which break any sequence off
+_IGNORED = r"\x00-\x17\x19\x1c-\x1f\x7f"  # within a sequence; neither ESC nor what breaks it off
+# What follows ESC: a control sequence, the beginning of a string, or a short sequence; each may be cut short.
+_SEQUENCE = re.compile(
+    rf"[{_IGNORED}]*(?:\[[{_IGNORED} -?]*[@-~\x18\x1a]?|(?P<string>[\]PX^_])|[{_IGNORED} -/]*[0-~\x18\x1a]?)"
+)
+_END = re.compile(f"[{_STRING_ENDS}]")
+
+
+def is_clean(data: bytes) -> bool:
+    """Whether bytes are ASCII that needs no filter: lines and tabs, nothing else that a terminal acts on.
+
+    Quick, for floods; where it says no the text may still be harmless.
+    """
+    return data.isascii() and len(data.translate(None, _CONTROLS)) == len(data)
+
+
+def colored(line: str) -> str:
+    """One line of a log: text, tabs and colours."""
+    if line.isprintable() or _COLORED.fullmatch(line):
+        return line
+    return _filtered(line, colors=True)
+
+
+def closed(line: str) -> str:
+    """A :func:`colored` line as it is printed: its colours end with it."""
+    return line + RESET if "\x1b" in line else line
+
+
+def field(text: str) -> str:
+    """What has to stay within one line (a name, a value, a message in a table): printable text, nothing else."""
+    if text.isprintable():
+        return text
+    marked = re.sub("\r\n?|\n", NEWLINE, text).replace("\t", TAB)
+    return _filtered(marked, colors=False)
+
+
+def paragraph(text: str) -> str:
+    """Text of several lines (a traceback, a host's answer): printable, newlines stay, tabs become spaces."""
+    if text.isprintable():
+        return text
+    lines = re.sub("\r\n?", "\n", text).split("\n")
+    return "\n".join(_filtered(line, colors=False).expandtabs(8) for line in lines)
+
+
+def value(thing: Any, depth: int = DEPTH) -> Any:
+    """A value of JSON types with every text in it, keys of objects too, a :func:`field`.
+
+    Args:
+        depth: levels of lists and objects that are looked into; deeper ones become "…".
+    """
+    kind = type(thing)
+    if kind is str:
+        return field(thing)
+    if kind is not dict and kind is not list and kind is not tuple:
+        return thing
+    if not depth:
+        return "…"
+    if kind is dict:
+        return {field(str(key)): value(item, depth - 1) for key, item in thing.items()}
+    return [value(item, depth - 1) for item in thing]
+
+
+def _filtered(line: str, *, colors: bool) -> str:
+    if not line.isascii():
+        line = _C1.sub(_as_escape, line)
+    if "\x1b" not in line:
+        return _FORBIDDEN.sub(_UNSHOWN, line)
+    text, *sequences = _ESCAPES.split(line)
+    out = [_shown(text)]
+    last = len(sequences) - 1
+    for place, rest in enumerate(
+        sequences
+    ):  # each began with ESC, and ends at the latest before the next one
+        if colors and (sgr := _SGR.match(rest)):
+            out += ("\x1b", sgr[0], _shown(rest[sgr.end() :]))
+        else:
+            out.append(_shown(rest[_end_of_sequence(rest, is_last=place == last) :]))
+    return "".join(out)
+
+
+def _end_of_sequence(rest: str, *, is_last: bool) -> int:
+    """Where text begins again behind ESC."""
+    sequence = _SEQUENCE.match(rest)
+    if sequence is None:
+        return 0
+    if sequence["string"] is None:
+        return sequence.end()
+    if end := _END.search(rest, sequence.end()):
+        return end.end()
+    # The next ESC ends it. Where none comes, what would never end is shown rather than lost.
+    return sequence.end() if is_last else len(rest)
+
+
+def _shown(text: str) -> str:
+    return text if text.isprintable() else _FORBIDDEN.sub(_UNSHOWN, text)
+
+
+def _as_escape(c1: re.Match[str]) -> str:
+    """A control character of the upper range as the two characters that mean the same."""
+    return "\x1b" + chr(ord(c1[0]) - 0x40)

@@ -1,0 +1,100 @@
+"""Whatever ranks, hosts and servers wrote, screens show it as text, in its own line, and do nothing that it says."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core import events as ev
+from skyward_core.errors import PoolError
+from skyward_core.outcome import ErrorInfo, RootCause, Summary
+from skyward_core.views import PoolView
+from skyward_tui.app import SkywardApp
+from tests.terminals import is_harmful
+
+from .conftest import screen_text
+from .fakes import FakeSession, value
+from .waiting import until
+
+# The clipboard, the title, the screen wiped (in both forms of control characters, and past a filter that takes out
+# only once), text turned round, another line begun, and markup of the app's own.
+EVIL = "E\x1b]52;c;aGk=\x07\x1b]0;t\x1b\\\x1b[\x002J\x1b[2\x1b[2JJ\x9b2J\x9d52;c;aGk=\x9c\u202e\t[b $error]V\nOTHER\r!"
+
+
+def evil_pool(session: FakeSession) -> PoolView:
+    view = session.pool("llama-ft", 2)
+    session.emit(view, ev.NodePhase(pool="llama-ft", node=0, phase="ready", detail=EVIL, address=EVIL))
+    session.emit(view, ev.NodeLink(pool="llama-ft", node=1, up=False, detail=EVIL))
+    session.emit(view, ev.PoolState(pool="llama-ft", state="degraded", detail=EVIL))
+    return view
+
+
+def evil_run(session: FakeSession, view: PoolView) -> None:
+    run = session.open_run(view, EVIL)
+    session.emit(
+        view, ev.ItemYielded(pool=view.name, run=run.id, index=0, rank=0, seq=0, summary=value({EVIL: 1.5}))
+    )
+    view.metrics.note(run.id, 1, session.now, {EVIL: 2.5})
+    session.print(view, 0, EVIL + "\n")
+    session.print(view, 1, EVIL, "err")
+    session.end_rank(view, run, 0, summary=value({EVIL: EVIL, "loss": 1.0}))
+    session.end_rank(view, run, 1, "raised", error=ErrorInfo(EVIL, EVIL, f"Traceback {EVIL}"))
+    session.end_run(view, run, "failed", RootCause(1, "raised", EVIL, EVIL))
+    odd = session.open_run(view, "odd", kind="single")
+    session.end_rank(view, odd, 0, summary=Summary(EVIL, EVIL, None, False, 3))
+
+
+def looks_harmless(app: SkywardApp) -> None:
+    for row in app.screen._compositor.render_strips():
+        for segment in row:
+            bad = [c for c in segment.text if c in "\r\n\t\x1b" or is_harmful(c)]
+            assert not segment.control and not bad, (bad, segment.text)
+    rows = screen_text(app).splitlines()
+    assert len(rows) == app.size.height
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
+async def test_no_screen_shows_more_than_text(
+    app: SkywardApp, session: FakeSession, size: tuple[int, int]
+) -> None:
+    def refused(pool: str, run: str) -> Future[None]:
+        future: Future[None] = Future()
+        future.set_exception(PoolError(EVIL))
+        return future
+
+    async def look(pilot: Pilot[None], *keys: str) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        looks_harmless(app)
+
+    session.cancel = refused  # type: ignore[method-assign]
+    view = evil_pool(session)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await look(pilot)
+        assert "[b $error]V" in screen_text(app)  # not taken for markup
+        await look(pilot, "enter")  # a pool without a run: its detail in the log's place
+        evil_run(session, view)
+        for keys in (
+            ["["],
+            ["1"],
+            ["a"],
+            ["w"],
+            ["3"],
+            ["4"],
+            ["5"],
+            ["{"],
+            ["2", "/", "V", "enter"],
+            ["escape"],
+        ):
+            await look(pilot, *keys)
+        await look(pilot, "e")
+        await until(pilot, lambda: "rank 1 on node 1" in screen_text(app))
+        await look(pilot, "escape")
+        app.flash(EVIL, "error")
+        await look(pilot)
+        app.tell("What a host said", EVIL)
+        await look(pilot)
+        await look(pilot, "escape", "X")
