@@ -176,11 +176,26 @@ class SkywardApp(App[None]):
         self.push_screen(ChoiceScreen(title, paragraph(text), [("close", "Close", False)], escape="close"))
 
     def copy(self, text: str, what: str) -> None:
-        """Put text on the terminal's clipboard (OSC 52), and say so."""
+        """Put text on the person's clipboard, and say so, or that it could not be done."""
         if not text:
             return self.flash(f"no {what} to copy")
-        self.copy_to_clipboard(text)
-        return self.flash(f"copied {what} ({len(text):,} characters)", "done")
+        super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
+        self._pass_on(text, what)
+        return None
+
+    def copy_to_clipboard(self, text: str) -> None:
+        self.copy(text, "text")
+
+    @work(exclusive=True, group="copy")
+    async def _pass_on(self, text: str, what: str) -> None:
+        from .clipboard import NotCopied, pass_on
+
+        try:
+            remark = await asyncio.to_thread(pass_on, text)
+        except NotCopied as error:
+            return self.flash(f"could not copy {what}: {error}", "error")
+        said = f"copied {what} ({len(text):,} characters)"
+        return self.flash(f"{said}, {remark}" if remark else said, "done")
 
     @on(HostKeyQuestions.News)
     def _ask_about_host_keys(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 
 from textual import events, on
@@ -24,7 +25,7 @@ from ..widgets.numbers import NumbersPane
 from ..widgets.phase_board import PhaseBoard
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import FAILURES, link_note, rank_states
-from ..widgets.results import ResultsPane, table_text
+from ..widgets.results import ResultsPane
 from ..widgets.text import one_line
 from .base import BaseScreen, pool_status
 from .pools import newest_run
@@ -327,7 +328,9 @@ class RunScreen(BaseScreen[None]):
         if selected := self.get_selected_text():
             self.app.copy(selected, "selection")
         elif self.active == "results" and self.run is not None:
-            self.app.copy(table_text(self.run), "results")
+            from ..saving import results_csv
+
+            self.app.copy(results_csv(self.run, "\t"), "results")
         else:
             self.app.copy(self.log_panel.pane.visible_text(), "log lines")
 
@@ -335,22 +338,26 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
+        from ..saving import results_csv, results_json, save
+
         pool, run = self.pool, self.run
         if pool is None:
             return
-        name = "all" if self.merged else f"r{self.rank:03d}"
+        stem = pool.name if run is None else f"{pool.name}-{run.id}"
         ring = self.log_panel.pane.window.ring
-        files = {f"{pool.name}-{name}.log": "\n".join(ring.lines(0, ring.end)) + "\n"}
+        lines = (f"{line}\n" for line in ring.lines(0, ring.end))
+        wanted: dict[str, Iterable[str]] = {
+            f"{stem}-{'all' if self.merged else f'r{self.rank:03d}'}.log": lines
+        }
         if run is not None:
-            files[f"{pool.name}-{run.id}-results.tsv"] = table_text(run) + "\n"
+            wanted |= {f"{stem}-results.json": [results_json(run)], f"{stem}-results.csv": [results_csv(run)]}
         try:
-            for file, text in files.items():
-                await asyncio.to_thread(Path(file).write_text, text, "utf-8")
+            files = [await asyncio.to_thread(save, Path(name), text) for name, text in wanted.items()]
         except OSError as error:
             return self.flash(f"could not save: {error}", "error")
         held = f" (the last {ring.end - ring.first:,} lines; skyward-tui logs has them all)"
         cut = held if ring.first else ""
-        self.flash(f"saved {' and '.join(files)}{cut} in {Path.cwd()}", "done")
+        self.flash(f"saved in {Path.cwd()}: {', '.join(map(str, files))}{cut}", "done")
 
     # Acting on the run and the pool
 

@@ -40,18 +40,6 @@ def _scalar(item: object) -> str:
     return number(item) if isinstance(item, float) else str(item)
 
 
-def table_text(run: RunView) -> str:
-    """The results as tab-separated lines, aggregate included, to copy or save."""
-    lines = ["rank\tnode\toutcome\tseconds\tvalue"]
-    for _, task in sorted(run.tasks.items()):
-        seconds = f"{task.outcome.seconds:.3f}" if task.outcome else ""
-        lines.append(f"{task.rank}\t{task.node}\t{task.state}\t{seconds}\t{task_note(task)}")
-    for name, row in (run.aggregate() or {}).items():
-        numbers = "\t".join(f"{key} {row[key]:.6g}" for key in ("mean", "std", "min", "max"))
-        lines.append(f"{name}\t{numbers}")
-    return "\n".join(lines)
-
-
 class ResultsPane(Roll):
     """The results of one run as they come."""
 

@@ -21,7 +21,8 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    for name in ("SSH_CONNECTION", "TMUX", "STY"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.chdir(tmp_path)
     time.tzset()

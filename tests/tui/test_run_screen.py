@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -154,7 +155,7 @@ async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Pa
     view = session.pool("llama-ft")
     run = session.open_run(view)
     session.print(view, 0, "\x1b[31mone\x1b[0m\ntwo\n")
-    session.end_rank(view, run, 0, summary=value(0.5))
+    session.end_rank(view, run, 0, summary=value(0.1234567890123))
     async with app.run_test(size=SIZE) as pilot:
         await opened(app, pilot)
         await until(pilot, lambda: "two" in screen_text(app))
@@ -164,10 +165,16 @@ async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Pa
         await pilot.press("4")
         await until(pilot, lambda: app.focused is not None and app.focused.id == "results")
         await pilot.press("y")
-        assert "0\t0\treturned\t3.250\t0.5" in app.clipboard
-        await pilot.press("S")
-        await until(pilot, lambda: (tmp_path / "llama-ft-llama-ft-1-results.tsv").exists())
-        assert (tmp_path / "llama-ft-r000.log").read_text() == "\x1b[31mone\x1b[0m\ntwo\n"
+        assert "0\t0\t0\treturned\t3.25\t\t\t0.1234567890123" in app.clipboard
+        Path("llama-ft-llama-ft-1-r000.log").write_text("mine")
+        for again in ("", "-2"):
+            await pilot.press("S")
+            await until(pilot, lambda end=again: Path(f"llama-ft-llama-ft-1-results{end}.csv").exists())  # type: ignore[misc]
+        assert Path("llama-ft-llama-ft-1-r000.log").read_text() == "mine"
+        assert Path("llama-ft-llama-ft-1-r000-2.log").read_text() == "\x1b[31mone\x1b[0m\ntwo\n"
+        await until(pilot, lambda: "saved in" in screen_text(app))
+        saved = json.loads(Path("llama-ft-llama-ft-1-results.json").read_text())
+        assert saved["ranks"][0]["value"] == 0.1234567890123
 
 
 async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: FakeSession) -> None:

@@ -1,0 +1,85 @@
+"""Files that a person asked for: named by pool and run, never over what is there, never half written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from skyward_core.views import RunView, TaskView
+
+from .commands.report import run_json
+
+_FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
+_MOST = 10_000  # files of one name
+
+
+def save(path: Path, pieces: Iterable[str]) -> Path:
+    """Write a new file; where there is one of that name, beside it as ``name-2``.
+
+    Returns:
+        where it was written.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
+    """
+    for number in range(1, _MOST):
+        free = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+        try:
+            target = open(free, "x", encoding="utf-8", newline="")  # noqa: SIM115  closed below
+        except FileExistsError:
+            continue
+        try:
+            with target:
+                target.writelines(pieces)
+        except BaseException:
+            free.unlink(missing_ok=True)
+            raise
+        return free
+    raise FileExistsError(f"there are {_MOST:,} files named like {path} already")
+
+
+def results_json(run: RunView) -> str:
+    """All that is known of a run's results: the object that ``skyward-tui results RUN --json`` prints."""
+    return json.dumps(run_json(run), indent=1) + "\n"
+
+
+def results_csv(run: RunView, delimiter: str = ",") -> str:
+    """A row for each rank or task, numbers to the last digit. A result that is a dict has a column for each of its
+    keys, ``value.loss``; what is no plain text or number stands there as JSON."""
+    rows = [_row(task) for _, task in sorted(run.tasks.items())]
+    columns = dict.fromkeys(_FIXED) | dict.fromkeys(name for row in rows for name in row)
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, list(columns), delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return sheet.getvalue()
+
+
+def _row(task: TaskView) -> dict[str, Any]:
+    outcome = task.outcome
+    row: dict[str, Any] = {
+        "index": task.index,
+        "rank": task.rank,
+        "node": task.node,
+        "outcome": task.state,
+        "seconds": outcome.seconds if outcome else None,
+        "error": outcome.error.type if outcome and outcome.error else None,
+        "message": outcome.error.message if outcome and outcome.error else None,
+    }
+    summary = outcome.summary if outcome else None
+    if summary is None:
+        return row
+    if not summary.is_json:
+        return row | {"value": summary.text}
+    if isinstance(summary.json, dict):
+        return row | {f"value.{key}": _cell(value) for key, value in summary.json.items()}
+    return row | {"value": _cell(summary.json)}
+
+
+def _cell(value: Any) -> Any:
+    """A text as it is, no value as nothing, a number so that it is read back as the same; all else as JSON."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,151 @@
+"""Files that the app saves, and text on its way through tmux to the clipboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from skyward_core.outcome import ErrorInfo
+from skyward_tui.app import SkywardApp
+from skyward_tui.clipboard import NotCopied, pass_on
+from skyward_tui.saving import results_csv, results_json, save
+
+from .conftest import screen_text
+from .fakes import FakeSession, value
+from .waiting import until
+
+
+def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path) -> None:
+    path = tmp_path / "pool-run-r000.log"
+    path.symlink_to(tmp_path / "elsewhere")
+    assert save(path, ["a\n"]) == tmp_path / "pool-run-r000-2.log"
+    assert save(path, ["b\n"]) == tmp_path / "pool-run-r000-3.log"
+    assert (tmp_path / "pool-run-r000-2.log").read_text() == "a\n"
+    assert not (tmp_path / "elsewhere").exists()
+
+    def breaks() -> Iterator[str]:
+        yield "half"
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        save(tmp_path / "new.log", breaks())
+    assert not (tmp_path / "new.log").exists()
+
+
+def test_results_load_again_as_they_were(session: FakeSession) -> None:
+    view = session.pool("p", 5)
+    run = session.open_run(view)
+    values: list[Any] = [
+        {"loss": 0.1 + 0.2, "rank": 7, "note": 'a,"b"\nc', "deep": {"x": [1, None]}, "big": 2**60},
+        {"loss": 1e-320, "ok": True, "none": None},
+        None,
+        [1, 2.5, "x"],
+    ]
+    for rank, each in enumerate(values):
+        session.end_rank(view, run, rank, summary=value(each))
+    session.end_rank(view, run, 4, "raised", error=ErrorInfo("ValueError", "bad\tthing", "trace"))
+    loaded = json.loads(results_json(run))
+    assert [rank["value"] for rank in loaded["ranks"]] == [*values, None]
+    assert loaded["ranks"][4]["error"]["traceback"] == "trace"
+    for delimiter in ",\t":
+        rows = list(csv.DictReader(io.StringIO(results_csv(run, delimiter)), delimiter=delimiter))
+        assert float(rows[0]["value.loss"]) == 0.1 + 0.2 and float(rows[1]["value.loss"]) == 1e-320
+        assert (int(rows[0]["value.big"]), int(rows[0]["value.rank"]), rows[0]["rank"]) == (2**60, 7, "0")
+        assert rows[0]["value.note"] == 'a,"b"\nc' and json.loads(rows[0]["value.deep"]) == {"x": [1, None]}
+        assert (rows[1]["value.ok"], rows[1]["value.none"], rows[1]["value.note"]) == ("true", "", "")
+        assert json.loads(rows[3]["value"]) == [1, 2.5, "x"]
+        assert (rows[4]["error"], rows[4]["message"]) == ("ValueError", "bad\tthing")
+
+
+@pytest.fixture
+def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A tmux of our own, as its programs see it; gives the command that asks it."""
+    if shutil.which("tmux") is None:
+        pytest.skip("needs tmux")
+    command = ["tmux", "-S", str(tmp_path / "tmux")]
+    told = tmp_path / "told"
+    subprocess.run(
+        [
+            *command,
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            f"echo $TMUX > {told}.part; mv {told}.part {told}; cat",
+        ],
+        check=True,
+    )
+    deadline = time.monotonic() + 30
+    while not told.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    monkeypatch.setenv("TMUX", told.read_text().strip())
+    yield command
+    subprocess.run([*command, "kill-server"], check=True)
+
+
+async def copied(app: SkywardApp, session: FakeSession, text: str) -> str:
+    """What the app says after a copy of the log."""
+    async with app.run_test(size=(160, 48)) as pilot:
+        view = session.pool("p")
+        session.open_run(view)
+        session.print(view, 0, text + "\n")
+        await until(pilot, lambda: "▶ p" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: text in screen_text(app))
+        return await _said(app, pilot)
+
+
+async def _said(app: SkywardApp, pilot: Pilot[None]) -> str:
+    await pilot.press("y")
+    await until(pilot, lambda: "log lines" in screen_text(app))
+    return next(line for line in screen_text(app).splitlines() if "log lines" in line)
+
+
+async def test_tmux_takes_what_is_copied(app: SkywardApp, session: FakeSession, tmux: list[str]) -> None:
+    said = await copied(app, session, "größer ✓")
+    assert "copied log lines (8 characters), in tmux's buffer only" in said  # nobody sits before it here
+    assert shown(tmux) == "größer ✓"
+
+
+def shown(tmux: list[str]) -> str:
+    return subprocess.run([*tmux, "show-buffer"], capture_output=True, check=True).stdout.decode()
+
+
+async def test_what_was_not_copied_is_said(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMUX", "/nowhere/socket,1,0")
+    assert "could not copy log lines: tmux" in await copied(app, session, "hello")
+
+
+def test_screen_is_told_from_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pass_on("x") == ""
+    monkeypatch.setenv("STY", "1.pts")
+    with pytest.raises(NotCopied, match="S saves"):
+        pass_on("x")
+
+
+def test_an_older_tmux_keeps_it_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "tmux"
+    fake.write_text(
+        f"#!{sys.executable}\nimport sys\nif '-w' in sys.argv: sys.exit('unknown option -- w')\n"
+        f"open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("TMUX", "x")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "prefix ] pastes it" in pass_on("hello")
+    assert (tmp_path / "got").read_text() == "hello"
