@@ -112,7 +112,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
-    Action("run.save", "S", "save", "save", "Save this log, and the results as JSON and CSV, to new files"),
+    Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action("run.ranks", "1", "panel('ranks')", "", "Go to the ranks"),
     Action("run.log", "2", "panel('log')", "", "Go to the log"),
     Action("run.phases", "3", "panel('phases')", "", "Go to the nodes"),

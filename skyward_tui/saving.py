@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from skyward_core.outcome import Outcome
 from skyward_core.views import RunView, TaskView
 
 from .commands.report import run_json
@@ -29,7 +30,7 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
     for number in range(1, _MOST):
         free = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
         try:
-            target = open(free, "x", encoding="utf-8", newline="")  # noqa: SIM115  closed below
+            target = open(free, "x", encoding="utf-8", errors="backslashreplace", newline="")  # noqa: SIM115  closed below
         except FileExistsError:
             continue
         try:
@@ -47,10 +48,19 @@ def results_json(run: RunView) -> str:
     return json.dumps(run_json(run), indent=1) + "\n"
 
 
-def results_csv(run: RunView, delimiter: str = ",") -> str:
+def results_csv(run: RunView) -> str:
     """A row for each rank or task, numbers to the last digit. A result that is a dict has a column for each of its
     keys, ``value.loss``; what is no plain text or number stands there as JSON."""
-    rows = [_row(task) for _, task in sorted(run.tasks.items())]
+    return _sheet(run, lambda task: task.told, ",")
+
+
+def results_text(run: RunView) -> str:
+    """The same to be pasted somewhere: between tabs, and with nothing in it that acts on a terminal."""
+    return _sheet(run, lambda task: task.outcome, "\t")
+
+
+def _sheet(run: RunView, outcome: Callable[[TaskView], Outcome | None], delimiter: str) -> str:
+    rows = [_row(task, outcome(task)) for _, task in sorted(run.tasks.items())]
     columns = dict.fromkeys(_FIXED) | dict.fromkeys(name for row in rows for name in row)
     sheet = io.StringIO()
     writer = csv.DictWriter(sheet, list(columns), delimiter=delimiter, lineterminator="\n")
@@ -59,8 +69,7 @@ def results_csv(run: RunView, delimiter: str = ",") -> str:
     return sheet.getvalue()
 
 
-def _row(task: TaskView) -> dict[str, Any]:
-    outcome = task.outcome
+def _row(task: TaskView, outcome: Outcome | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": task.index,
         "rank": task.rank,

@@ -328,9 +328,9 @@ class RunScreen(BaseScreen[None]):
         if selected := self.get_selected_text():
             self.app.copy(selected, "selection")
         elif self.active == "results" and self.run is not None:
-            from ..saving import results_csv
+            from ..saving import results_text
 
-            self.app.copy(results_csv(self.run, "\t"), "results")
+            self.app.copy(results_text(self.run), "results")
         else:
             self.app.copy(self.log_panel.pane.visible_text(), "log lines")
 

@@ -20,7 +20,7 @@ from textual.pilot import Pilot
 from skyward_core.outcome import ErrorInfo
 from skyward_tui.app import SkywardApp
 from skyward_tui.clipboard import NotCopied, pass_on
-from skyward_tui.saving import results_csv, results_json, save
+from skyward_tui.saving import results_csv, results_json, results_text, save
 
 from .conftest import screen_text
 from .fakes import FakeSession, value
@@ -59,14 +59,16 @@ def test_results_load_again_as_they_were(session: FakeSession) -> None:
     loaded = json.loads(results_json(run))
     assert [rank["value"] for rank in loaded["ranks"]] == [*values, None]
     assert loaded["ranks"][4]["error"]["traceback"] == "trace"
-    for delimiter in ",\t":
-        rows = list(csv.DictReader(io.StringIO(results_csv(run, delimiter)), delimiter=delimiter))
-        assert float(rows[0]["value.loss"]) == 0.1 + 0.2 and float(rows[1]["value.loss"]) == 1e-320
-        assert (int(rows[0]["value.big"]), int(rows[0]["value.rank"]), rows[0]["rank"]) == (2**60, 7, "0")
-        assert rows[0]["value.note"] == 'a,"b"\nc' and json.loads(rows[0]["value.deep"]) == {"x": [1, None]}
-        assert (rows[1]["value.ok"], rows[1]["value.none"], rows[1]["value.note"]) == ("true", "", "")
-        assert json.loads(rows[3]["value"]) == [1, 2.5, "x"]
-        assert (rows[4]["error"], rows[4]["message"]) == ("ValueError", "bad\tthing")
+    rows = list(csv.DictReader(io.StringIO(results_csv(run))))
+    assert float(rows[0]["value.loss"]) == 0.1 + 0.2 and float(rows[1]["value.loss"]) == 1e-320
+    assert (int(rows[0]["value.big"]), int(rows[0]["value.rank"]), rows[0]["rank"]) == (2**60, 7, "0")
+    assert rows[0]["value.note"] == 'a,"b"\nc' and json.loads(rows[0]["value.deep"]) == {"x": [1, None]}
+    assert (rows[1]["value.ok"], rows[1]["value.none"], rows[1]["value.note"]) == ("true", "", "")
+    assert json.loads(rows[3]["value"]) == [1, 2.5, "x"]
+    assert (rows[4]["error"], rows[4]["message"]) == ("ValueError", "bad\tthing")
+    pasted = list(csv.DictReader(io.StringIO(results_text(run)), delimiter="\t"))
+    assert float(pasted[0]["value.loss"]) == 0.1 + 0.2
+    assert "\n" not in pasted[0]["value.note"]
 
 
 @pytest.fixture
