@@ -18,7 +18,7 @@ from ..watched import watch
 from . import hostkeys
 from .dial import CONNECT_TIMEOUT, Dials
 from .lib import asyncssh
-from .target import Target
+from .target import SSH_PORT, Target
 
 if TYPE_CHECKING:
     from .channel import Channel
@@ -43,20 +43,35 @@ Begin = Callable[["Link"], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a target comes to once ``~/.ssh/config`` has been read."""
+    """What a target comes to once ``~/.ssh/config`` has been read.
+
+    Attributes:
+        name: what known_hosts files know the host by.
+        has_alias: whether that is a ``HostKeyAlias``.
+        revoked: files of keys that no host may show.
+        host_key_algorithms: whether the configuration names those that a host may sign with.
+    """
 
     host: str
     port: int
     user: str
     name: str
+    has_alias: bool
     jump: str | None
     known_hosts: tuple[Path, ...]
+    revoked: tuple[Path, ...]
     ciphers: tuple[str, ...]
+    host_key_algorithms: bool
     identities: tuple[str, ...]
     proxy_command: str | None
 
     def __str__(self) -> str:
         return f"{self.user}@{self.host}:{self.port}"
+
+    @property
+    def known_port(self) -> int:
+        """The port that known_hosts files know the host by: with an alias they go by none."""
+        return SSH_PORT if self.has_alias else self.port
 
 
 async def resolve(target: Target) -> Route:
@@ -76,16 +91,21 @@ async def resolve(target: Target) -> Route:
     else:
         users = options.config.get("UserKnownHostsFile", ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"])
         files = [str(hostkeys.own_file()), *users]
-        files += options.config.get("GlobalKnownHostsFile", ["/etc/ssh/ssh_known_hosts"])
+        system = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
+        files += options.config.get("GlobalKnownHostsFile", system)
+    revoked = options.config.get("RevokedHostKeys")
     jump = target.jump or options.tunnel
     return Route(
         host=options.host,
         port=options.port,
         user=options.username,
         name=options.host_key_alias or options.host,
+        has_alias=bool(options.host_key_alias),
         jump=jump if jump not in (target.host, options.host) else None,
         known_hosts=tuple(Path(file).expanduser() for file in files),
+        revoked=(Path(revoked).expanduser(),) if revoked else (),
         ciphers=() if options.config.get("Ciphers") else CIPHERS,
+        host_key_algorithms=bool(options.config.get("HostKeyAlgorithms")),
         identities=target.keys or tuple(options.config.get("IdentityFile", ())),
         proxy_command=shlex.join(options.proxy_command) if options.proxy_command else None,
     )
@@ -111,6 +131,7 @@ class Link(asyncssh.SSHClient):
         route: what was reached.
         made: whether there has been a connection, which then is whose socket it is to close.
         lost: set once the connection is gone.
+        shown, signed: the key that it showed, or whether it was a certificate.
         begun: a command channel that was opened ahead, for the first who needs one.
     """
 
@@ -121,6 +142,7 @@ class Link(asyncssh.SSHClient):
         self.route = route
         self.known = known
         self.shown: asyncssh.SSHKey | None = None
+        self.signed = False
         self.made = False
         self.lost = asyncio.Event()
         self.begun: Channel | None = None
@@ -135,9 +157,14 @@ class Link(asyncssh.SSHClient):
         watch(sock)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """asyncssh's question about a key that is not among the trusted ones."""
+        """asyncssh's question about the key that the host shows."""
         self.shown = key
-        return False
+        return self.known.verdict(key) == "known"
+
+    def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """asyncssh's question about who signed the certificate that the host shows."""
+        self.signed = True
+        return key in self.known.authorities and not self.known.lists
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set()
@@ -238,8 +265,10 @@ async def close_early(targets: Sequence[Target]) -> None:
             await link.close()
 
 
-async def _attempt(target: Target, route: Route, seconds: float, dials: Dials | None = None) -> Link:
-    known = hostkeys.look_up(route.known_hosts, route.name, route.port)
+async def _attempt(
+    target: Target, route: Route, seconds: float, dials: Dials | None = None, *, certificates: bool = True
+) -> Link:
+    known = hostkeys.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
     link = Link(target, route, known)
     if route.jump:
         link.jump = await _Jump.borrow(_jump_target(target, route.jump))
@@ -250,7 +279,11 @@ async def _attempt(target: Target, route: Route, seconds: float, dials: Dials | 
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
             sock=dialled,
-            known_hosts=((*known.trusted, *known.elsewhere), known.authorities, known.revoked),
+            known_hosts=((), (), known.revoked),  # of all others the link is asked
+            # Those of the configuration, else:
+            server_host_key_algs=()
+            if route.host_key_algorithms
+            else known.algorithms(certificates=certificates),
             client_keys=_keys(target, route),
             ignore_encrypted=True,  # those are the ssh-agent's to use
             encryption_algs=route.ciphers,
@@ -271,10 +304,11 @@ async def _attempt(target: Target, route: Route, seconds: float, dials: Dials | 
             dialled.close()
         link.connection_lost(None)
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
+            if link.signed and certificates and "revoked" not in str(error):
+                # As OpenSSH does: a certificate that does not hold is a host's plain key.
+                return await _attempt(target, route, seconds, certificates=False)
             await _judge(target, route, link, error)
             return await _attempt(target, route, seconds)
-        if isinstance(error, asyncssh.KeyExchangeFailed) and known.trusted:
-            await _other_type(target, route, known)
         if isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError) and target.keys:
             raise UsageError(f"A key given for host {target.host} cannot be used: {error}.") from error
         raise
@@ -294,7 +328,10 @@ async def _judge(target: Target, route: Route, link: Link, error: Exception) -> 
     if link.shown is None:
         raise hostkeys.refused(target.host, str(error)) from error
     shown = _server_key(target, route, link.shown)
-    if link.known.verdict(link.shown) == "changed":
+    verdict = link.known.verdict(link.shown)
+    if verdict == "revoked":
+        raise hostkeys.refused(target.host, "it is revoked") from error
+    if verdict == "changed":
         raise hostkeys.changed(shown, link.known) from error
     if target.host_keys == "known":
         raise hostkeys.unknown(shown) from error
@@ -303,15 +340,8 @@ async def _judge(target: Target, route: Route, link: Link, error: Exception) -> 
     hostkeys.accept(shown)
 
 
-async def _other_type(target: Target, route: Route, known: hostkeys.Known) -> None:
-    """A host that no longer has a key of a type that is known shows a changed key, too."""
-    shown = await fetch_host_key(target)
-    if known.verdict(shown.key) == "changed":
-        raise hostkeys.changed(shown, known)
-
-
 def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> hostkeys.ServerKey:
-    return hostkeys.ServerKey(target.label, route.name, route.port, key, route.known_hosts[0])
+    return hostkeys.ServerKey(target.label, route.name, route.known_port, key, route.known_hosts[0])
 
 
 async def fetch_host_key(target: Target) -> hostkeys.ServerKey:
@@ -328,7 +358,10 @@ async def fetch_host_key(target: Target) -> hostkeys.ServerKey:
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             key = await asyncssh.get_server_host_key(
-                target.host, tunnel=jump.link.ssh if jump else None, **asked
+                target.host,
+                tunnel=jump.link.ssh if jump else None,
+                server_host_key_algs=() if route.host_key_algorithms else hostkeys.Known().algorithms(),
+                **asked,
             )
     except (OSError, asyncssh.Error) as error:
         raise PoolError(in_words(target, route, error)) from error

@@ -1,7 +1,7 @@
 """Host keys: always verified, against the person's ``known_hosts`` files and one of our own.
 
-The rules are OpenSSH's: an entry is looked up by the host's name (or ``HostKeyAlias``), as ``[name]:port``
-where the port is not 22; addresses are not looked up beside names (``CheckHostIP no``, its default).
+The rules are OpenSSH's: an entry is looked up by the host's name, as ``[name]:port`` where the port is not 22, or by
+its ``HostKeyAlias`` alone; addresses are not looked up beside names (``CheckHostIP no``, its default).
 """
 
 from __future__ import annotations
@@ -9,14 +9,26 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from .. import config
 from ..errors import HostKeyError
-from .lib import asyncssh
+from .knownhosts import Entry, Marker, entries
+from .lib import asyncssh, get_certificate_algs, get_public_key_algs
 from .target import SSH_PORT
+
+PLAIN = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
+SIGNED = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@openssh.com" for each in PLAIN)
 
 
 def own_file() -> Path:
@@ -31,7 +43,7 @@ class ServerKey:
     Attributes:
         host: what the person calls the host.
         name: the name it goes by in known_hosts files.
-        port: where it listens.
+        port: where it listens, as far as those files go by it: the standard one with a ``HostKeyAlias``.
         key: the public key.
         file: where :func:`accept` writes it.
     """
@@ -64,92 +76,114 @@ ask_hook: Callable[[ServerKey], Awaitable[bool]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a known_hosts file."""
-
-    file: Path
-    line: int
-    hosts: asyncssh.SSHKnownHosts
-
-
-@dataclass(frozen=True, slots=True)
 class Known:
     """What the files say of one host.
 
     Attributes:
         trusted: keys that the host may show.
-        elsewhere: keys of the same name on the standard port; they count as known too, as for OpenSSH, but
-            another key on this port is not called changed because of them.
+        elsewhere: keys of the same name on the standard port; where nothing is said of this port they count as known
+            too, as for OpenSSH, but another key here is not called changed because of them.
         authorities: keys that may have signed its certificate.
         revoked: keys that nobody may show.
         places: file and line of each of ``trusted``.
+        lists: files of revoked keys that the configuration names.
     """
 
-    trusted: tuple[asyncssh.SSHKey, ...]
-    elsewhere: tuple[asyncssh.SSHKey, ...]
-    authorities: tuple[asyncssh.SSHKey, ...]
-    revoked: tuple[asyncssh.SSHKey, ...]
-    places: tuple[tuple[Path, int], ...]
+    trusted: tuple[asyncssh.SSHKey, ...] = ()
+    elsewhere: tuple[asyncssh.SSHKey, ...] = ()
+    authorities: tuple[asyncssh.SSHKey, ...] = ()
+    revoked: tuple[asyncssh.SSHKey, ...] = ()
+    places: tuple[tuple[Path, int], ...] = ()
+    lists: tuple[Path, ...] = ()
 
-    def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed"]:
-        """What to think of a key that the host showed; revoked ones do not come this far."""
+    def is_revoked(self, key: asyncssh.SSHKey) -> bool:
+        """Whether nobody may show a key, or have signed with it.
+
+        Raises:
+            HostKeyError: a list of revoked keys cannot be used.
+        """
+        if key in self.revoked or not self.lists:
+            return key in self.revoked
+        from .revoked import revokes  # late: few have such a list
+
+        return any(revokes(file, key) for file in self.lists)
+
+    def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed", "revoked"]:
+        """What to think of a key that the host showed.
+
+        Raises:
+            HostKeyError: a list of revoked keys cannot be used.
+        """
+        if self.is_revoked(key):
+            return "revoked"
         if key in self.trusted or key in self.elsewhere:
             return "known"
         return "changed" if self.trusted else "unknown"
 
+    def algorithms(self, *, certificates: bool = True) -> list[str]:
+        """How a host may sign, the wanted first, in OpenSSH's order: by certificates, keys of known types, any others.
 
-def look_up(files: Sequence[Path], name: str, port: int) -> Known:
+        All are offered, so that a host that has other keys only can show one, and be told from one that is silent.
+        A certificate is asked for only where somebody could have signed it, and there is no list of revoked keys, which
+        may name certificates by their numbers: plain keys can be judged by it.
+        """
+        known = {
+            each.decode("ascii") for key in (*self.trusted, *self.elsewhere) for each in key.sig_algorithms
+        }
+        signed = SIGNED if certificates and self.authorities and not self.lists else ()
+        possible = {each.decode("ascii") for each in (*get_public_key_algs(), *get_certificate_algs())}
+        wanted = [*signed, *(each for each in PLAIN if each in known), *PLAIN]
+        return [each for each in dict.fromkeys(wanted) if each in possible]
+
+
+def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> Known:
     """What known_hosts files say of a host; files that do not exist say nothing.
+
+    Args:
+        port: where it listens; the standard one for a ``HostKeyAlias``, which goes by no port.
+        lists: files of revoked keys that the configuration names.
 
     Raises:
         HostKeyError: a file exists and cannot be read.
     """
-    trusted: list[asyncssh.SSHKey] = []
-    elsewhere: list[asyncssh.SSHKey] = []
-    authorities: list[asyncssh.SSHKey] = []
-    revoked: list[asyncssh.SSHKey] = []
-    places: list[tuple[Path, int]] = []
-    exact, plain = ("", name) if port == SSH_PORT else (f"[{name}]:{port}", name)
+    name = name.lower()
+    here, places = _said(files, name if port == SSH_PORT else f"[{name}]:{port}")
+    plain, _ = _said(files, name) if port != SSH_PORT else ({}, ())
+    if here.get(""):
+        plain.pop("", None)
+    return Known(
+        trusted=tuple(here.get("", ())),
+        elsewhere=tuple(plain.get("", ())),
+        authorities=(*here.get("@cert-authority", ()), *plain.get("@cert-authority", ())),
+        revoked=(*here.get("@revoked", ()), *plain.get("@revoked", ())),
+        places=places,
+        lists=tuple(lists),
+    )
+
+
+def _said(
+    files: Sequence[Path], name: str
+) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
+    """The keys of lines about a name, by marker; and where those without one stand."""
+    keys: dict[Marker, list[asyncssh.SSHKey]] = {}
+    places = []
     for file in files:
         for entry in _entries_of(file):
-            keys, cas, bad, *_ = entry.hosts.match(exact or plain, "", None)
-            trusted += keys
-            places += [(entry.file, entry.line)] * len(keys)
-            if exact:
-                also, more_cas, more_bad, *_ = entry.hosts.match(plain, "", None)
-                elsewhere += also
-                cas, bad = [*cas, *more_cas], [*bad, *more_bad]
-            authorities += cas
-            revoked += bad
-    return Known(tuple(trusted), tuple(elsewhere), tuple(authorities), tuple(revoked), tuple(places))
+            if entry.is_about(name) and (key := entry.key()) is not None:
+                keys.setdefault(entry.marker, []).append(key)
+                if not entry.marker:
+                    places.append((entry.file, entry.line))
+    return keys, tuple(places)
 
 
-def _entries_of(file: Path) -> tuple[Entry, ...]:
+def _entries_of(file: Path) -> Sequence[Entry]:
     try:
-        found = file.stat()
-        return _parse(file, found.st_mtime_ns, found.st_size)
-    except FileNotFoundError:
-        return ()
+        return entries(file)
     except OSError as error:
         raise HostKeyError(
             f"The known_hosts file {file} cannot be read ({error.strerror}), so no host can be verified; "
             "make it readable, or name another one with known_hosts=."
         ) from error
-
-
-@lru_cache(maxsize=32)
-def _parse(file: Path, mtime: int, size: int) -> tuple[Entry, ...]:
-    """The lines of a file that can be read; ``mtime`` and ``size`` are the cache's key."""
-    entries = []
-    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        try:
-            entries.append(Entry(file, number, asyncssh.import_known_hosts(text)))
-        except ValueError:
-            continue  # as OpenSSH does: a line that makes no sense trusts nobody
-    return tuple(entries)
 
 
 def accept(key: ServerKey) -> Path:

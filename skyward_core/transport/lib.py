@@ -19,6 +19,8 @@ _collects = gc.isenabled()
 gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
 try:
     import asyncssh
+    from asyncssh.config import SSHClientConfig, SSHConfig
+    from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
         gc.enable()
@@ -26,4 +28,7 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
-__all__ = ["asyncssh"]
+# An option that asyncssh does not know it passes over in silence, and this one says whom not to believe.
+SSHClientConfig._handlers.setdefault("revokedhostkeys", ("RevokedHostKeys", SSHConfig._set_string))
+
+__all__ = ["asyncssh", "get_certificate_algs", "get_public_key_algs"]

@@ -65,9 +65,10 @@ async def _entry(pool: str, node: int, target: Target) -> str:
     route = await resolve(target)
     names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node}"
     lines = [f"HostName {route.host}", f"Port {route.port}", f"User {route.user}"]
-    lines += [f"HostKeyAlias {route.name}"] if route.name != route.host else []
+    lines += [f"HostKeyAlias {route.name}"] if route.has_alias else []
     lines += [f"IdentityFile {_quoted(file)}" for file in route.identities]
     lines.append("UserKnownHostsFile " + " ".join(_quoted(str(file)) for file in route.known_hosts))
+    lines += [f"RevokedHostKeys {_quoted(str(file))}" for file in route.revoked]
     lines.append("StrictHostKeyChecking yes")
     if route.jump:
         lines.append(f"ProxyJump {route.jump}")

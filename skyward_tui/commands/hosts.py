@@ -27,7 +27,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
     key, known = asyncio.run(_look(host, known_hosts))
     found = {"host": host, "kind": key.kind, "fingerprint": key.fingerprint}
     console.note(f"host {host} ({key.name} port {key.port}) shows the {key.kind} key {key.fingerprint}")
-    if key.key in known.revoked:
+    if known.is_revoked(key.key):
         raise hostkeys.refused(host, "its key is revoked")
     if known.verdict(key.key) == "known":
         console.note("it is known already")
@@ -54,7 +54,7 @@ async def _look(host: str, known_hosts: str | None) -> tuple[hostkeys.ServerKey,
     target = Target("", known_hosts=known_hosts).named(host)
     key = await connect.fetch_host_key(target)
     route = await connect.resolve(target)
-    return key, hostkeys.look_up(route.known_hosts, key.name, key.port)
+    return key, hostkeys.look_up(route.known_hosts, key.name, key.port, route.revoked)
 
 
 def shell(pool: str, node: int, include: bool, console: Console) -> int:
