@@ -36,9 +36,7 @@ def split(run: Run, cancel: Callable[[], None]) -> list[Iterator[Any]]:
     def items(index: int) -> Iterator[Any]:
         try:
             while (found := inboxes[index].get()) is not None:
-                link, header, body = found
-                yield run.pool.load_item(run, link, header, body)
-                run.pool.pay(run, link, header)
+                yield from run.item(*found)
             if run.state not in ("running", "done"):
                 raise run.error()
         except GeneratorExit:

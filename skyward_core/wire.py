@@ -11,9 +11,11 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-VERSION = 2  # another one where client and agent of before and after would not understand each other
+VERSION = 3  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
+
+WINDOW = 16  # values that a generator may be ahead of its reader
 
 Header = dict[str, Any]
 
@@ -32,6 +34,12 @@ def frame(header: Header, body: bytes = b"") -> bytes:
     """One frame as bytes."""
     head = _encode(header).encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
+
+
+def lengths(data: bytes) -> tuple[int, int]:
+    """Of a frame's header and of its body, from its first eight bytes."""
+    head, body = _LENGTHS.unpack(data)
+    return head, body
 
 
 def decode(head: bytes | bytearray) -> Header:

@@ -24,6 +24,7 @@ from .processes import become_reaper, descendants, kill_all, orphans, reap
 from .redact import Redactor, secret_values
 from .signals import act_on
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
+from .yields import Yields
 
 SLOW = 0.05  # seconds after which a call that still runs is announced as running
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
@@ -132,6 +133,7 @@ class Agent:
                 )
                 call.slot = header["slot"]
                 self.register.add(call)
+                self.open_yields(call)
             elif (known := self.register.calls.get(key)) is not None and known.outcome is None:
                 known.result = body
                 self.register.end(known, header)
@@ -242,7 +244,7 @@ class Agent:
         """Say something to the worker that runs a call, if one does."""
         for slot in self.slots:
             if call.key in slot.running and slot.process and slot.process.connection:
-                slot.process.connection.send(header)
+                slot.process.connection.reply(header)
 
     def need_apps(self) -> None:
         """Have what the gang's plugins have around the node entered for its epoch."""
@@ -259,6 +261,8 @@ class Agent:
                     slot.connected(connection, header, body)
                     self._learn(header)
                     self._news.set()
+                    for running in slot.running.values():
+                        self.clients.credit(running)
                     return
             if self.apps.process is not None and self.apps.process.pid == header["pid"]:
                 self.apps.connected(connection, header)
@@ -270,7 +274,9 @@ class Agent:
             return
         slot = self._workers[connection]
         if self.redactor and kind in ("outcome", "item"):
-            header |= {key: self.redactor.json(header[key]) for key in ("summary", "error") if key in header}
+            header |= {
+                key: self.redactor.json(header[key]) for key in ("summary", "error", "last") if key in header
+            }
             if header.get("kind") == "raised":
                 body = self.redactor.data(body)
         if kind == "outcome":
@@ -290,12 +296,19 @@ class Agent:
 
     def _item(self, slot: Slot, call: Call, header: Header, body: bytes) -> None:
         header = header | {"rank": slot.rank, "node": self.config.node}
-        call.items.append((header, body))
-        if call.owner is not None:
-            call.owner.send(header, body)
-        else:
-            self.to_worker(call, {"t": "credit", "run": call.run, "i": call.index, "n": 1})
-        self.clients.broadcast(header, skip=call.owner)
+        self.open_yields(call)
+        data = frame(header, body)
+        if call.yields is not None and call.yields.add(header["seq"], header.get("file"), data):
+            self.clients.hand_on(call, call.yields, data)
+            header.pop("file", None)  # whoever only watches gets no values
+            self.clients.broadcast(header, skip=call.owner)
+        if call.owner is None:
+            self.clients.credit(call)
+
+    def open_yields(self, call: Call) -> None:
+        """Have a place for what a generator yields, with what an agent before this one kept there."""
+        if call.yields is None and call.header.get("stream"):
+            call.yields = Yields(self.config.spool / f"{call.run}.{call.index}.yields")
 
     def _outcome(self, slot: Slot, call: Call, header: Header, body: bytes) -> None:
         killed = slot.process.killed if slot.process is not None else ""
@@ -333,8 +346,8 @@ class Agent:
             self.clients.flush(ends)
         call.result = body
         data = frame(header, body)
-        if call.owner is not None:
-            call.owner.write(data)
+        if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):
+            call.owner.write(data)  # else it follows the last of the values
         self.register.end(call, header)
         self.journal.write(data)
         self.clients.broadcast(header, skip=call.owner)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..wire import Header, frame
 from .connection import Connection
+from .yields import Yields
 
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
@@ -31,7 +32,7 @@ class Call:
     log_start: dict[str, int] = field(default_factory=dict)
     stop_reason: str = ""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    items: list[tuple[Header, bytes]] = field(default_factory=list)
+    yields: Yields | None = None
     outcome: Header | None = None
     result: bytes = b""
 
@@ -159,6 +160,8 @@ class Register:
 
     def drop(self, call: Call) -> None:
         """Forget a call that nobody needs any more; its run's record stays."""
+        if call.yields is not None:
+            call.yields.remove()
         del self.calls[call.key]
         calls = self._by_run[call.run]
         del calls[call.index]

@@ -17,8 +17,8 @@ RETRY = 0.05  # seconds between attempts to find a new agent
 class Channel:
     """Frames over a Unix socket; ``send`` may be called by any thread, ``receive`` by one.
 
-    When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the
-    last agent may not have taken: everything since it last said something.
+    When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the last
+    one may not have taken: all frames but those that it said it had seen ("seen", their number on its connection).
 
     Args:
         hello: makes the greeting, header and body.
@@ -33,7 +33,8 @@ class Channel:
         self._frames: deque[tuple[Header, bytes]] = deque()
         self._lock = threading.Lock()
         self._back = threading.Condition(self._lock)
-        self._recent: list[bytes] = []
+        self._unseen: deque[bytes] = deque()
+        self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
         self._given_up = False
         self._socket = self._connect()
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
@@ -41,7 +42,7 @@ class Channel:
     def send(self, header: Header, body: bytes = b"") -> None:
         data = frame(header, body)
         with self._lock:
-            self._recent.append(data)
+            self._unseen.append(data)
             try:
                 self._socket.sendall(data)
             except OSError:
@@ -60,8 +61,9 @@ class Channel:
             except OSError:
                 data = b""
             if data:
-                self._recent.clear()
-                self._frames.extend(self._decoder.feed(data))
+                for header, body in self._decoder.feed(data):
+                    self._forget(current, header)
+                    self._frames.append((header, body))
                 continue
             with self._lock:
                 while self._socket is current and not self._given_up:
@@ -69,6 +71,13 @@ class Channel:
                 if self._given_up:
                     raise EOFError("the agent is gone")
         return self._frames.popleft()
+
+    def _forget(self, connection: socket.socket, header: Header) -> None:
+        with self._lock:
+            if self._socket is connection:  # else the next agent has been sent it all already
+                for _ in range(header.get("seen", 0) - self._seen):
+                    self._unseen.popleft()
+                    self._seen += 1
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -101,13 +110,14 @@ class Channel:
             return False
         with self._lock:
             try:
-                for data in self._recent:
+                for data in self._unseen:
                     fresh.sendall(data)
             except OSError:
                 fresh.close()
                 return False
             old, self._socket = self._socket, fresh
             self._decoder = Decoder()
+            self._seen = 1
             old.close()
             self._back.notify_all()
         return True

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..wire import CHUNK, VERSION, Header
+from ..wire import CHUNK, VERSION, WINDOW, Header
 from .calls import Call
 from .connection import Connection
 from .exchange import Exchange
 from .gang import Gang, GangLock, Port
 from .moves import Moves
 from .tail import Tail
+from .yields import Yields
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -100,7 +101,7 @@ class Clients:
         for call in self._register.calls.values():
             if call.owner is connection:
                 call.owner = None
-                self._grant_alone(call)
+                self.credit(call)
 
     def _frame(self, connection: Connection, header: Header, body: bytes) -> None:
         handler = self._handlers.get(header.get("t", ""))
@@ -169,11 +170,38 @@ class Clients:
     def _claim(self, connection: Connection, call: Call, header: Header) -> None:
         """A client asks again for what it asked before, over a new connection."""
         call.owner = connection
-        for item, body in call.items:
-            if item["seq"] >= header.get("next", 0):
-                connection.send(item, body)
-        if call.outcome is not None:
+        self._agent.open_yields(call)
+        if call.yields is not None:
+            call.yields.taken(header.get("taken", 0))
+            call.yields.sent = header.get("next", 0)
+            self._deliver(connection, call, call.yields)
+            self.credit(call)
+        elif call.outcome is not None:
             connection.send(call.outcome, call.result)
+
+    def hand_on(self, call: Call, yields: Yields, data: bytes) -> None:
+        """A generator's new value, to who reads them; behind those that it has not been sent yet."""
+        if call.owner is None:
+            return
+        if yields.sent == yields.next - 1 < yields.first + WINDOW:
+            yields.sent += 1
+            call.owner.write(data)
+        else:
+            self._deliver(call.owner, call, yields)
+
+    @staticmethod
+    def _deliver(owner: Connection, call: Call, yields: Yields) -> None:
+        """Send a reader what its window has room for, and the outcome behind the last of it."""
+        for data in yields.due():
+            owner.write(data)
+        if call.outcome is not None and yields.sent >= yields.next:
+            owner.send(call.outcome, call.result)
+
+    def credit(self, call: Call) -> None:
+        """Tell a generator how far its reader is; where nobody reads, its values wait here, and it goes on."""
+        if call.yields is not None and call.outcome is None:
+            until = call.yields.next if call.owner is None else call.yields.first
+            self._agent.to_worker(call, {"t": "credit", "run": call.run, "i": call.index, "next": until})
 
     def _take_run(self, connection: Connection, header: Header, body: bytes) -> None:
         """A client wants the results of a run whose own client is gone."""
@@ -195,19 +223,12 @@ class Clients:
 
     def _credit(self, connection: Connection, header: Header, body: bytes) -> None:
         call = self._register.calls.get((header["run"], header["i"]))
-        if call is None:
+        if call is None or call.yields is None:
             return
-        for item, _ in call.items:
-            if item["seq"] < header.get("next", 0) and (name := item.get("file")):
-                (self._agent.config.spool / Path(name).name).unlink(missing_ok=True)
-        call.items = [entry for entry in call.items if entry[0]["seq"] >= header.get("next", 0)]
-        self._agent.to_worker(call, header)
-
-    def _grant_alone(self, call: Call) -> None:
-        """Nobody takes a generator's values now: let it go on, they wait here."""
-        if call.header.get("stream") and call.outcome is None and call.items:
-            credit = {"t": "credit", "run": call.run, "i": call.index, "n": len(call.items)}
-            self._agent.to_worker(call, credit)
+        call.yields.taken(header["next"])
+        if call.yields.sent < call.yields.next:
+            self._deliver(connection, call, call.yields)
+        self.credit(call)
 
     def _stop(self, connection: Connection, header: Header, body: bytes) -> None:
         agent = self._agent

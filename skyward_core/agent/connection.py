@@ -31,6 +31,7 @@ class Connection(asyncio.BufferedProtocol):
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()
         self.open = False
+        self.heard = 0  # frames that have come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -52,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
     def received(self, data: memoryview) -> None:
         try:
             for header, body in self._decoder.feed(data):
+                self.heard += 1
                 self._on_frame(self, header, body)
         except WireError as error:
             self.send({"t": "error", "message": str(error)})
@@ -70,6 +72,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, header: Header, body: bytes = b"") -> None:
         self.write(frame(header, body))
+
+    def reply(self, header: Header, body: bytes = b"") -> None:
+        """Send, and tell how much has been heard, so that the other side may forget it; see :mod:`.channel`."""
+        self.write(frame(header | {"seen": self.heard}, body))
 
     def write(self, data: bytes) -> None:
         """Send a frame that is made already."""

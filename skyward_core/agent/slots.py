@@ -174,7 +174,7 @@ class Slot:
         call.given_at = time.monotonic()
         call.slot = self.number
         call.log_start = self._log_ends
-        connection.send(call.header, call.body)
+        connection.reply(call.header, call.body)
         # Written while the worker begins.
         self.agent.journal.write(call.given())
         self.agent.call_given(self, call, armed=process.ready or process.epoch is None)

@@ -24,11 +24,10 @@ from typing import Any
 from .. import alias
 from ..runtime import metrics
 from ..runtime.info import InstanceInfo, instance_info, set_current, using
-from ..wire import INLINE, Header
+from ..wire import INLINE, WINDOW, Header
 from .channel import Channel
 from .results import Pickled, describe_error, pickle_result
 
-WINDOW = 16  # values a generator may be ahead of its reader
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
 FUNCTIONS_KEPT = 64
 
@@ -80,7 +79,7 @@ class Worker:
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None
-        self._credits: dict[tuple[str, int], _Credit] = {}
+        self._windows: dict[tuple[str, int], _Window] = {}
         self._waiting: deque[tuple[Header, bytes]] = deque()
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
@@ -103,7 +102,7 @@ class Worker:
                 if pool is None:
                     self._call(header, body)
                 else:
-                    self._credits[header["run"], header["i"]] = _Credit()
+                    self._windows[header["run"], header["i"]] = _Window()
                     pool.submit(self._call, header, body)
             elif kind == "credit":
                 self._credited(header)
@@ -191,7 +190,9 @@ class Worker:
         answer["seconds"] = time.perf_counter() - started
         answer |= result.header()
         self._flush()
-        self._credits.pop((run, index), None)
+        window = self._windows.pop((run, index), None)
+        if window is not None and window.made:
+            answer |= {"items": window.made, "last": window.last}
         self._channel.send(answer, result.data)
         if exit_code is not None:
             os._exit(exit_code)
@@ -228,30 +229,30 @@ class Worker:
 
     def _stream(self, header: Header, values: Generator[Any, None, Any]) -> Any:
         key = (header["run"], header["i"])
-        credit = self._credits.setdefault(key, _Credit())
-        sequence = 0
+        window = self._windows.setdefault(key, _Window())
         try:
             while True:
                 try:
                     value = next(values)
                 except StopIteration as end:
                     return end.value
-                what = f"value {sequence} of {header.get('name', 'the generator')}()"
-                item = pickle_result(value, what, self._spill(header, f"{sequence}.item"))
+                what = f"value {window.made} of {header.get('name', 'the generator')}()"
+                item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
                 self._flush()
-                item_header = {"t": "item", "run": key[0], "i": key[1], "seq": sequence} | item.header()
-                self._channel.send(item_header, item.data)
-                sequence += 1
-                self._wait_for(credit)
+                told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
+                self._channel.send(told, item.data)
+                window.made += 1
+                window.last = told["summary"]
+                self._wait_for(window)
         finally:
             values.close()
 
-    def _wait_for(self, credit: _Credit) -> None:
-        """Spend one credit; wait for more when there is none."""
+    def _wait_for(self, window: _Window) -> None:
+        """Wait until the reader is near enough for one more value."""
         if self._capacity > 1:
-            credit.take()
+            window.wait()
             return
-        while not credit.try_take():
+        while not window.is_open:
             header, body = self._channel.receive()
             if header["t"] == "credit":
                 self._credited(header)
@@ -259,9 +260,9 @@ class Worker:
                 self._waiting.append((header, body))
 
     def _credited(self, header: Header) -> None:
-        credit = self._credits.get((header["run"], header["i"]))
-        if credit is not None:
-            credit.give(header["n"])
+        window = self._windows.get((header["run"], header["i"]))
+        if window is not None:
+            window.taken(header["next"])
 
     def _flush(self) -> None:
         self._flush_metrics()
@@ -274,30 +275,34 @@ class Worker:
                 os.write(2, f"flush failed: {error}\n".encode()) if stream is sys.stdout else None
 
 
-class _Credit:
-    """How many values a generator may still send before its reader has caught up."""
+class _Window:
+    """How far a generator may be ahead of its reader.
+
+    Attributes:
+        made: how many values it has yielded.
+        last: the summary of the latest one.
+    """
 
     def __init__(self) -> None:
+        self.made = 0
+        self.last: Header | None = None
         self._condition = threading.Condition()
-        self._left = WINDOW - 1
+        self._end = WINDOW
 
-    def give(self, count: int) -> None:
+    def taken(self, until: int) -> None:
+        """The reader has all values below a number; told again, and out of order, after a link was down."""
         with self._condition:
-            self._left += count
+            self._end = max(self._end, until + WINDOW)
             self._condition.notify()
 
-    def try_take(self) -> bool:
-        with self._condition:
-            if self._left <= 0:
-                return False
-            self._left -= 1
-            return True
+    @property
+    def is_open(self) -> bool:
+        return self.made < self._end
 
-    def take(self) -> None:
+    def wait(self) -> None:
         with self._condition:
-            while self._left <= 0:
+            while not self.is_open:
                 self._condition.wait()
-            self._left -= 1
 
 
 class StopSignal:

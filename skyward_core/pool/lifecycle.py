@@ -38,7 +38,7 @@ from .pool_end import PoolEnd
 from .reconcile import close_if_gone, in_words
 from .records import Records
 from .replace import Replacements
-from .run import Run, Value, load
+from .run import Run
 from .spread import Spread
 from .startup import Startup, whole_image
 from .teardown import GOODBYE, tear_down
@@ -567,16 +567,6 @@ class Pool:
         self.records.ended(run.id, run.state, time.time(), run.root_cause)
         self.emit(ev.RunEnded(pool=self.name, run=run.id, state=run.state, root_cause=run.root_cause))
 
-    def load_item(self, run: Run, link: Link, header: Header, body: bytes) -> Any:
-        """A generator's value, in the reader's thread."""
-        name = header.get("file")
-        value: Value = body
-        if name is not None:
-            path = self.archive.results / f"{run.id}.{header['i']}.{header['seq']}.item"
-            value = Landing(path, header["size"], in_place=True)
-            asyncio.run_coroutine_threadsafe(self.fetch(link, name, value), link.loop).result()
-        return load(value)
-
     async def fetch(self, link: Link, name: str, landing: Landing) -> None:
         """Bring a file of a node's spool here, by the best way there is.
 
@@ -587,11 +577,6 @@ class Pool:
         # Standalone nodes listen nowhere.
         if self.alone or not await self._direct.get(link, name, landing):
             await link.fetch(name, landing)
-
-    def pay(self, run: Run, link: Link, header: Header) -> None:
-        """A reader took a value: the generator may make another. Called in the reader's thread."""
-        credit = {"t": "credit", "run": run.id, "i": header["i"], "n": 1, "next": header["seq"] + 1}
-        link.loop.call_soon_threadsafe(link.send, credit)
 
     def later(self, work: Callable[..., None], *args: Any) -> None:
         """Do a moment later what nobody waits for, in order: a caller who has its result may send the next run first.

@@ -73,7 +73,7 @@ class Link:
         self._pipe: Pipe | None = None
         self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
         self._decoder = Decoder()
-        self._calls: dict[Key, bytes] = {}
+        self._calls: dict[Key, tuple[Header, bytes]] = {}
         self._claims: set[str] = set()
         self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
         self._files: dict[int, _Download] = {}
@@ -119,8 +119,8 @@ class Link:
         cursors = self._listener.cursors(self.node)
         there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
         self._write({"t": "tail", "cursors": there})
-        for data in self._calls.values():
-            self._pipe.write(data)
+        for header, body in self._calls.values():
+            self._write(header, body)
         for run in self._claims:
             self._write({"t": "claim", "run": run})
         self._send_acks()
@@ -321,11 +321,10 @@ class Link:
         return True
 
     def call(self, header: Header, body: bytes) -> None:
-        """Ask for a call; asked again after every reconnection until its outcome is here."""
-        data = frame(header, body)
-        self._calls[header["run"], header["i"]] = data
-        if self.up and self._pipe is not None:
-            self._pipe.write(data)
+        """Ask for a call; asked again, as it then stands, after every reconnection until its outcome is here."""
+        self._calls[header["run"], header["i"]] = header, body
+        if self.up:
+            self._write(header, body)
 
     def acknowledge(self, run: str, index: int | None = None) -> None:
         """Tell the agent, soon, that the results of a run (or of one call) are here and need not be kept."""
@@ -392,11 +391,12 @@ class Link:
 
 
 def is_news(header: Header, body: bytes) -> bool:
-    """Whether an outcome is only told, as it is to every client, without the value that its owner gets.
+    """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.
 
     An owner may hear of it so, when its claim crosses the outcome on their ways; the value is still to come.
     """
-    return header.get("kind") in ("returned", "raised") and not body and "file" not in header
+    valued = header.get("t") == "item" or header.get("kind") in ("returned", "raised")
+    return valued and not body and "file" not in header
 
 
 class _Download:

@@ -88,6 +88,7 @@ class Run:
         self._stopping = False
         self._fetching = 0
         self._ending: PoolEnd | None = None
+        self._readings: dict[int, Reading] = {}
 
     # -- dispatch ----------------------------------------------------------------------------------------
 
@@ -160,6 +161,7 @@ class Run:
             header["timeout"] = task.timeout
         if task.stream:
             header["stream"] = True
+            self._readings[index] = Reading(header)
         if self.pool.alone:
             header["alone"] = True
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
@@ -168,24 +170,55 @@ class Run:
         if link.gone:
             self.pool.lost_call(self, index)
         else:
-            link.call(header | extra, body)
+            header |= extra
+            link.call(header, body)
 
     # -- what comes back ---------------------------------------------------------------------------------
 
     def on_item(self, link: Link, header: Header, body: bytes) -> None:
-        """A generator's value."""
-        summary = Summary.from_wire(header["summary"])
-        if summary is not None:
-            self.pool.emit(
-                ev.ItemYielded(
-                    pool=self.pool.name, run=self.id, index=header["i"], rank=header["rank"], seq=header["seq"],
-                    summary=summary,
-                )
-            )  # fmt: skip
-        if self.consumed:
-            self.arrivals.put(("item", link, header, body))
-        else:
-            link.send({"t": "credit", "run": self.id, "i": header["i"], "n": 1, "next": header["seq"] + 1})
+        """A generator's value, perhaps once more: what a link or an agent lost on its way is sent again."""
+        index = header["i"]
+        if index in self.outcomes or is_news(header, body):
+            return
+        reading = self._readings.get(index)
+        if reading is None:
+            reading = self._readings[index] = Reading({})
+        if reading.is_new(header["seq"]):
+            reading.next = header["seq"] + 1
+            if (summary := Summary.from_wire(header["summary"])) is not None:
+                self.pool.emit(
+                    ev.ItemYielded(
+                        pool=self.pool.name, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
+                        summary=summary,
+                    )
+                )  # fmt: skip
+            if self.consumed:
+                self.arrivals.put(("item", link, header, body))
+        elif header["seq"] > reading.next:
+            self._values_lost(link, index, header["rank"], reading.next, header["seq"])
+        if not self.consumed:
+            self.took(link, index, reading.next)
+
+    def took(self, link: Link, index: int, until: int) -> None:
+        """A reader took all values below a number: the generator may make more."""
+        if (reading := self._readings.get(index)) is None:
+            return  # given up
+        reading.took(until)
+        link.send({"t": "credit", "run": self.id, "i": index, "next": until})
+        if self.state != "running":
+            self._acknowledge()
+
+    def _values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
+        """Values are missing that nobody has any more."""
+        what = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
+        said = (
+            f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
+        )
+        header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self.pool.spec_options.grace}
+        link.send(header)
+        self.logs[index] = {}
+        error = ErrorInfo("ValuesLost", said)
+        self._take(link, Outcome(index, rank, link.node, "lost", error=error))
 
     def on_stale(self, index: int) -> None:
         """A call was handed back: its gang broke before it began."""
@@ -202,7 +235,10 @@ class Run:
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
         name = header.get("file")
-        if name is None:
+        reading = self._readings.get(index)
+        if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
+            self._values_lost(link, index, outcome.rank, reading.next, header["items"])
+        elif name is None:
             self.values[index] = body
             self._take(link, outcome)
         else:
@@ -214,14 +250,7 @@ class Run:
         path = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
         landing = Landing(path, size, in_place=awaited)
         try:
-            while True:
-                try:
-                    await self.pool.fetch(link, name, landing)
-                    break
-                except ConnectionError as error:
-                    if link.gone:
-                        raise OSError(str(error)) from error
-                    await asyncio.sleep(0.1)  # the link is on its way up again
+            await self._bring(link, name, landing)
             self.values[outcome.index] = landing
             if isinstance(self.future, Ending) and awaited:
                 self.future.land(self, outcome.index)
@@ -235,6 +264,20 @@ class Run:
             self._fetching -= 1
         self._take(link, outcome)
 
+    async def _bring(self, link: Link, name: str, landing: Landing) -> None:
+        """Bring a file of a node's spool here, however often the link drops.
+
+        Raises:
+            OSError: it is not there, cannot be written here, or nothing can come from there any more.
+        """
+        while True:
+            try:
+                return await self.pool.fetch(link, name, landing)
+            except ConnectionError as error:
+                if link.gone or self.pool.leaving or self._ending is not None:
+                    raise OSError(str(error)) from error
+                await asyncio.sleep(0.1)  # the link is on its way up again
+
     def _take(self, link: Link, outcome: Outcome) -> None:
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
@@ -242,7 +285,8 @@ class Run:
         self.arrivals.put(("outcome", outcome.index))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
-            link.acknowledge(self.id, outcome.index)
+            if outcome.index not in self._readings:
+                link.acknowledge(self.id, outcome.index)
         if is_failure(outcome) and not self._stopping and self.pool.spec_options.fail_fast:
             if is_symptom(outcome) and self.total > 1:
                 asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
@@ -256,6 +300,8 @@ class Run:
 
     def cancel(self, why: str) -> None:
         """Stop everything of this run that still runs."""
+        if self.state != "running":
+            self._give_up_values()
         if self.state != "running" or self.cancelled:
             return
         self.cancelled = why
@@ -364,9 +410,20 @@ class Run:
         self.pool.records.outcome(self.id, outcome, self.logs[outcome.index])
 
     def _wind_up(self) -> None:
-        for link in self.pool.links:
-            link.acknowledge(self.id)
+        self._acknowledge()
         self.pool.ended(self)
+
+    def _acknowledge(self) -> None:
+        """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
+        if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
+            for link in self.pool.links:
+                link.acknowledge(self.id)
+
+    def _give_up_values(self) -> None:
+        """Nobody reads on."""
+        if any(reading.behind for reading in self._readings.values()):
+            self._readings.clear()
+            self._acknowledge()
 
     # -- for the caller's thread -------------------------------------------------------------------------
 
@@ -438,13 +495,66 @@ class Run:
         while True:
             kind, *rest = self.arrivals.get()
             if kind == "item":
-                link, header, body = rest
-                yield self.pool.load_item(self, link, header, body)
-                self.pool.pay(self, link, header)
+                yield from self.item(*rest)
             elif kind == "end":
                 if self.state != "done":
                     raise self.error()
                 return
+
+    def item(self, link: Link, header: Header, body: bytes) -> Iterator[Any]:
+        """One value that a generator yielded; once it is taken, the generator may make another.
+
+        Raises:
+            PoolError: it is large, and cannot be fetched.
+        """
+        value: Value = body
+        if (name := header.get("file")) is not None:
+            path = self.pool.archive.results / f"{self.id}.{header['i']}.{header['seq']}.item"
+            value = landing = Landing(path, header["size"], in_place=True)
+            try:
+                asyncio.run_coroutine_threadsafe(self._bring(link, name, landing), link.loop).result()
+            except OSError as error:
+                if self._ending is not None:
+                    raise self.error() from error
+                said = f"value {header['seq']} of {self.name}() on rank {header['rank']} cannot be fetched: {error}"
+                raise PoolError(said) from error
+        yield load(value)
+        link.loop.call_soon_threadsafe(self.took, link, header["i"], header["seq"] + 1)
+
+
+class Reading:
+    """How far the values of one generator have come, and how far its reader is.
+
+    Args:
+        request: the call that asks for them, as it is asked for again when a link has dropped.
+
+    Attributes:
+        next: number of the next value to come.
+    """
+
+    def __init__(self, request: Header) -> None:
+        self._request = request
+        self._claimed = not request  # another client read the first values
+        self._next = self._taken = 0
+
+    @property
+    def next(self) -> int:
+        return self._next
+
+    @next.setter
+    def next(self, number: int) -> None:
+        self._next = self._request["next"] = number
+
+    @property
+    def behind(self) -> bool:
+        """Whether values have come that were not taken."""
+        return self._taken < self._next
+
+    def is_new(self, number: int) -> bool:
+        return number == self._next or (self._claimed and number > self._next)
+
+    def took(self, until: int) -> None:
+        self._taken = self._request["taken"] = until
 
 
 def outcome_of(header: Header) -> Outcome:

@@ -94,7 +94,8 @@ def test_an_end_that_no_agent_could_tell_is_found_in_the_ledger(home: Path) -> N
         pid = end_from_elsewhere("shared")
         error = wait.exception(30)
         assert isinstance(error, sky.PoolGone)
-        assert f"process {pid} " in str(error)
+        # Where its receipt takes long nobody can say more.
+        assert error.by.startswith(f"process {pid} ") or error.by == "another client"
 
 
 def test_an_agent_that_is_ended_on_its_machine_takes_only_its_node(home: Path, tmp_path: Path) -> None:

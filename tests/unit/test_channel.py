@@ -1,0 +1,64 @@
+"""The worker's end of its connection: what an agent may not have taken goes to the next one."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from skyward_core.agent.channel import Channel
+from skyward_core.wire import Decoder, Header, frame
+
+
+class Agent:
+    """Listens where the worker looks, and reads frames."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        self._server.settimeout(30)
+
+    def accept(self) -> None:
+        self._connection, _ = self._server.accept()
+        self._connection.settimeout(30)
+        self._decoder = Decoder()
+
+    def read(self, count: int) -> list[Header]:
+        got: list[Header] = []
+        while len(got) < count:
+            got += [header for header, _ in self._decoder.feed(self._connection.recv(1 << 16))]
+        return got
+
+    def say(self, header: Header) -> None:
+        self._connection.sendall(frame(header))
+
+    def die(self) -> None:
+        self._server.close()
+        self._connection.close()
+
+
+def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    agent = Agent(path)
+    channel = Channel(str(path), lambda: ({"t": "hello"}, b""), 30)
+    agent.accept()
+    for number in range(4):
+        channel.send({"t": "outcome", "i": number})
+    assert [header.get("i") for header in agent.read(5)] == [None, 0, 1, 2, 3]
+    agent.say({"t": "call", "seen": 3})  # the greeting, and two of them
+    agent.say({"t": "credit"})
+    assert [channel.receive()[0]["t"] for _ in range(2)] == ["call", "credit"]
+    agent.die()
+    following = Agent(path)
+    following.accept()
+    assert [header.get("i") for header in following.read(3)] == [None, 2, 3]
+    channel.send({"t": "outcome", "i": 4})
+    assert following.read(1)[0]["i"] == 4
+    following.say({"t": "call", "seen": 2})
+    channel.receive()
+    following.die()
+    last = Agent(path)
+    last.accept()
+    assert [header.get("i") for header in last.read(3)] == [None, 3, 4]
+    last.die()
