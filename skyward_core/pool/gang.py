@@ -96,9 +96,9 @@ class GangKeeper(Keeper):
 
     async def _hold(self) -> None:
         if not self._held:
-            self._granted = asyncio.get_running_loop().create_future()
             if not self.head.send({"t": "lock"}):
                 raise ConnectionError("the link to the head is down")
+            self._granted = asyncio.get_running_loop().create_future()
             self._unclean = await self._granted
         if self._unclean:
             await self._repair()
@@ -135,6 +135,8 @@ class GangKeeper(Keeper):
             if active[run] and calls[run] < total:
                 for link in links:
                     link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
+                    # Its agent will say so; but what we start next would reach it before we hear of it.
+                    link.broken = link.broken or why
 
     async def _form(self) -> None:
         await self._know_plugins()

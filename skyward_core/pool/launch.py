@@ -68,7 +68,7 @@ class Launch:
         if gang is None:
             raise PoolError(f"pool {self._pool.name} is not up")
         try:
-            await self._when_reached(run, lambda: gang.start(run.send_gang))
+            await self._when_reached([run], lambda: gang.start(run.send_gang))
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
 
@@ -141,20 +141,32 @@ class Launch:
                     return
                 await pool.replacements.settled()
             if pool.gang is not None:
-                await self._when_reached(run, pool.gang.ensure)
+                await self._when_reached([run], pool.gang.ensure)
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
             return
         run.feed()
 
-    async def _when_reached(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what needs the nodes, once more after each time that a link was down for it and has come up again.
+    async def mend_gang(self) -> None:
+        """A gang broke: tasks that wait on nodes for the plugins' contexts need a new one to go on."""
+        pool = self._pool
+        tasks = [run for run in pool.runs.values() if run.kind != "broadcast"]
+        if pool.gang is None or not tasks or pool.replacements.under_way:  # its end is a new gang
+            return
+        try:
+            await self._when_reached(tasks, pool.gang.ensure)
+        except OSError as error:
+            pool.complain(f"the gang broke, and could not be formed anew: {error}")
+
+    async def _when_reached(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
+        and has come up again.
 
         Raises:
             ConnectionError: it cannot be done, and no link is on its way up.
         """
         links = self._pool.links
-        while run.state == "running":
+        while any(run.state == "running" for run in runs):
             connections = [link.welcome for link in links]
             try:
                 return await work()
@@ -162,7 +174,7 @@ class Launch:
                 same = all(link.welcome is had for link, had in zip(links, connections, strict=True))
                 if same and not self._links_return:
                     raise
-            while run.state == "running" and self._links_return:
+            while self._links_return and any(run.state == "running" for run in runs):
                 await asyncio.sleep(0.02)
 
     @property

@@ -362,13 +362,7 @@ class Pool:
             and not self.gang.whole
             and not self.observer
         ):
-            self.spawn(self._mend())
-
-    async def _mend(self) -> None:
-        if self.replacements.under_way:
-            return  # it ends with a new epoch
-        if self.gang is not None and any(run.kind != "broadcast" for run in self.runs.values()):
-            await self.gang.ensure()
+            self.spawn(self.launch.mend_gang())
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         self.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -213,8 +214,15 @@ async def test_a_lost_head_takes_the_lock_with_it(gang: Gang) -> None:
     with pytest.raises(ConnectionError, match="head went down"):
         await task
     gang.head.up = False
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     with pytest.raises(ConnectionError, match="head is down"):
         await gang.start()
+    gang.keeper.on_down(gang.head)
+    gang.head.up = True
+    (await gang.starting()).cancel()
+    gc.collect()
+    assert unheard == [], "nobody waits for the lock any more"
 
 
 async def test_only_the_head_grants(gang: Gang) -> None:
@@ -253,6 +261,7 @@ async def test_a_run_that_came_to_some_agents_only_is_stopped(gang: Gang) -> Non
         (stop,) = link.of("stop")
         assert (stop["run"], stop["break"]) == ("half", 1)
         assert "client went away" in stop["why"]
+    assert gang.started == [5], "on a gang formed anew: the old one breaks where that run is stopped"
     await gang.start()
     assert stopped(gang) == ["half"], "once"
 
@@ -290,7 +299,7 @@ async def test_what_cannot_be_asked_now_is_asked_before_the_next_start(gang: Gan
     gang.links[2].up = True
     gang.links[2].runs = {}
     await gang.start()
-    assert (gang.started, stopped(gang)) == ([1], ["whole"])
+    assert (gang.started, stopped(gang)) == ([5], ["whole"])
 
 
 async def test_a_lock_given_back_before_that_stays_unclean(gang: Gang) -> None:
