@@ -55,9 +55,14 @@ def _is_ours(path: Path) -> bool:
     return (path / "ledger.db").exists() or not any(path.iterdir())
 
 
+def pool_path(pool: str) -> Path:
+    """Where the client keeps a pool's logs, results and events; there may be none of them (any more)."""
+    return home() / "pools" / pool
+
+
 def pool_dir(pool: str) -> Path:
-    """Where the client keeps a pool's logs, results and events."""
-    path = home() / "pools" / pool
+    """The same folder, made where it is not there."""
+    path = pool_path(pool)
     path.parent.mkdir(exist_ok=True, mode=0o700)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path

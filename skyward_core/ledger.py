@@ -343,14 +343,22 @@ class Ledger:
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
 
-    def find(self, name: str) -> PoolRow | None:
-        """The pool of that name that has not ended, else the latest."""
-        rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
+    def find(self, pool: str) -> PoolRow | None:
+        """A pool by its key, or by its name: of those that have it the one that has not ended, else the latest."""
+        name, _, token = pool.partition(".")
+        if token:
+            rows = self._pools("WHERE name=? AND token=?", (name, token))
+        else:
+            rows = self._pools("WHERE name=? ORDER BY ended_at IS NOT NULL, created_at DESC LIMIT 1", (name,))
         return rows[0] if rows else None
 
     def live(self) -> list[PoolRow]:
         """Pools that have not ended, newest first."""
         return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
+
+    def over(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
+        """Pools that have ended, at a time or after it, the one that was made last first; no more than ``limit``."""
+        return self._pools("WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
 
     def _pools(self, where: str, values: tuple[Any, ...] = ()) -> list[PoolRow]:
         sql = f"SELECT token, name, provider, spec, state, created_at, ended_at, receipt, pid FROM pools {where}"

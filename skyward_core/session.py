@@ -2,24 +2,28 @@
 
 A session runs its pools on the background thread. Its methods may be called from any thread and return
 ``concurrent.futures.Future``; wrap one with ``asyncio.wrap_future`` to await it. It never unpickles anything.
+
+A pool is named by its key (``PoolView.key``), which no other one ever has; where its name is given, the one of that
+name that is up is meant, else the latest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from . import providers
 from .errors import PoolError, UsageError
-from .events import Event, PoolState
+from .events import Event, PoolGone
+from .history import outline, recall
 from .ledger import Ledger, PoolRow, Receipt
 from .loop import submit
 from .payload import Task
 from .pool.lifecycle import LogSink, Pool
-from .pool.reconcile import close_if_gone, in_words
+from .pool.reconcile import close_if_gone, is_being_made
 from .spec import PoolSpec
 from .views import PoolView, RunView
 
@@ -37,7 +41,9 @@ class Session:
         self._pools: dict[str, Pool] = {}  # by token
         self._attaching: set[str] = set()
         self._unreachable: dict[str, PoolView] = {}
-        self._ended: dict[str, PoolView] = {}  # found to have ended with nobody there
+        self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
+        self._read_over = 0.0  # the end of the last of them
+        self._recalled = ""  # token of the one of them that is whole
 
     @property
     def notice(self) -> str:
@@ -48,20 +54,21 @@ class Session:
     # -- looking -----------------------------------------------------------------------------------------
 
     def pools(self) -> list[PoolView]:
-        """Pools known to this session, newest first; ended ones stay until the session ends."""
-        known = [pool.view for pool in self._known()]
-        return [*known, *self._unreachable.values(), *self._ended.values()]
+        """Pools known to this session: those that are up, newest first, then those that are not."""
+        known = {token: pool.view for token, pool in list(self._pools.items())}
+        views = {**self._over, **self._unreachable, **known}.values()
+        return sorted(views, key=lambda view: (not view.is_live, -view.created_at))
 
     def _known(self) -> list[Pool]:
         return sorted(self._pools.values(), key=lambda pool: -pool.row.created_at)
 
-    def view(self, name: str) -> PoolView:
-        """The live pool of that name, else the latest.
+    def view(self, pool: str) -> PoolView:
+        """What a pool that this session is connected to looks like.
 
         Raises:
             PoolError: this session knows none.
         """
-        return self._find(name).view
+        return self._find(pool).view
 
     def subscribe(
         self,
@@ -83,34 +90,78 @@ class Session:
 
         return submit(work())
 
-    def refresh(self) -> Future[list[PoolView]]:
-        """Look for pools that others made on this machine, and watch them."""
-        return submit(self._refresh())
+    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
+        """Look for pools that others made on this machine, and watch them.
 
-    async def _refresh(self) -> list[PoolView]:
-        for row in self.ledger.live():
-            if row.token in self._pools or row.token in self._attaching:
-                continue
-            try:
-                await self._watch(row, observer=True)
-            except (PoolError, OSError) as error:
-                receipt = await close_if_gone(row, providers.from_json(row.provider), self.ledger)
-                if receipt is None:
-                    self._cannot_reach(row, str(error))
-                else:
-                    self._ended[row.token] = _view(row, "gone", in_words(receipt), receipt.to_json())
-        live = {row.token for row in self.ledger.live()}
-        for token in [token for token in self._unreachable if token not in live]:
+        Args:
+            over: read from the ledger also those that have ended.
+        """
+        return submit(self._refresh(over))
+
+    async def _refresh(self, over: bool) -> list[PoolView]:
+        rows = self.ledger.live()
+        live = {row.token for row in rows}
+        new = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
+        known = [pool for token, pool in self._pools.items() if token in live]
+        gone = [pool for token, pool in self._pools.items() if token not in live]
+        await asyncio.gather(
+            *(self._look_at(row) for row in new),
+            *(pool.healing.look_again() for pool in known),
+            *(self._see_it_gone(pool) for pool in gone if pool.observer and pool.view.is_live),
+        )
+        if over:
+            await self._read_history()
+        for token in self._unreachable.keys() - live:
             del self._unreachable[token]
-        for pool in list(self._pools.values()):
-            if pool.observer and pool.row.token not in live and pool.view.is_live:
-                await self._see_it_gone(pool)
         return self.pools()
+
+    async def _look_at(self, row: PoolRow) -> None:
+        """Come to a pool that we do not know, or see that it is gone."""
+        try:
+            await self._watch(row, observer=True)
+        except (PoolError, OSError) as error:
+            receipt = await close_if_gone(row, providers.from_json(row.provider), self.ledger)
+            if receipt is None:
+                self._cannot_reach(row, str(error))
+            else:
+                self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+
+    async def _read_history(self) -> None:
+        """Take from the ledger the pools that have ended since we last looked."""
+        rows = self.ledger.over(self._read_over)
+        self._read_over = max([self._read_over, *(row.ended_at or 0.0 for row in rows)])
+        new = [row for row in rows if row.token not in self._over and row.token not in self._pools]
+        for row in new:
+            # One at a time, in a thread: whoever has years of pools waits for none of them.
+            self._over[row.token] = await asyncio.to_thread(outline, self.ledger, row)
+
+    def recall(self, pool: str) -> Future[PoolView]:
+        """Have a pool that has ended, whole: with its outcomes and logs. Of one at a time, all of it is kept.
+
+        Raises (through the future):
+            PoolError: there is no such pool.
+            LedgerError, OSError: what was kept of it cannot be read.
+        """
+
+        async def work() -> PoolView:
+            row = self.ledger.find(pool)
+            if row is None:
+                raise PoolError(f"the ledger has no pool {pool!r}; skyward-tui ls --all shows those it has")
+            if row.token in self._pools or row.ended_at is None:
+                return self.view(row.key)
+            view = await asyncio.to_thread(recall, self.ledger, row)
+            if self._recalled and self._recalled != row.token:
+                before = self.ledger.pool(self._recalled)
+                self._over[before.token] = await asyncio.to_thread(outline, self.ledger, before)
+            self._over[row.token], self._recalled = view, row.token
+            return view
+
+        return submit(work())
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
         self._attaching.add(row.token)
         try:
-            if row.state == "starting" and not self.ledger.machines(row.token):
+            if is_being_made(row):
                 raise PoolError(f"pool {row.name} is being started by process {row.pid}")
             pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
             try:
@@ -131,8 +182,7 @@ class Session:
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
         row = self.ledger.pool(pool.row.token)
-        pool.view.receipt = row.receipt
-        pool.emit(PoolState(pool=pool.name, state=row.state))
+        pool.emit(PoolGone(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
         await pool.detach()
 
     # -- doing -------------------------------------------------------------------------------------------
@@ -272,11 +322,13 @@ class Session:
 
         submit(work()).result()
 
-    def _find(self, name: str) -> Pool:
-        found = [pool for pool in self._known() if pool.name == name]
+    def _find(self, pool: str) -> Pool:
+        found = [each for each in self._known() if pool in (each.row.key, each.name)]
         if not found:
-            raise PoolError(f"no pool named {name!r} is known here; skyward-tui ls shows those that are up")
-        return next((pool for pool in found if pool.view.is_live), found[0])
+            raise PoolError(
+                f"no pool {pool!r} is known here; skyward-tui ls --all shows what there is and was"
+            )
+        return next((each for each in found if each.view.is_live), found[0])
 
     def _live(self, name: str) -> PoolRow:
         row = self.ledger.find(name)
@@ -294,7 +346,7 @@ class Session:
         return pool
 
 
-def _view(row: PoolRow, state: str, detail: str, receipt: dict[str, Any] | None = None) -> PoolView:
+def _view(row: PoolRow, state: str, detail: str) -> PoolView:
     """A pool that we have no connection to."""
     provider = row.provider["provider"]
-    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, receipt=receipt)
+    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)

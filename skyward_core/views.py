@@ -119,7 +119,11 @@ class RunView:
 
 @dataclass(slots=True)
 class PoolView:
-    """A pool. ``state``: starting, up, degraded, stopping, gone, failed, unreachable."""
+    """A pool. ``state``: starting, up, degraded, stopping, gone, failed, unreachable.
+
+    ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
+    Unix time at which it was verified gone.
+    """
 
     name: str
     provider: str = ""
@@ -135,6 +139,8 @@ class PoolView:
     ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
     receipt: dict[str, Any] | None = None
     version: int = 0
+    key: str = ""
+    ended_at: float | None = None
 
     def __post_init__(self) -> None:
         self.name, self.provider = safe(self.name), safe(self.provider)
@@ -323,6 +329,7 @@ def _(event: ev.LeaseNews, view: PoolView) -> None:
 def _(event: ev.PoolGone, view: PoolView) -> None:
     view.receipt = value(event.receipt)
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
+    view.ended_at = event.at if view.state == "gone" else None
     for node in view.nodes:
         if node.phase != "gone" and node.index in event.receipt.get("gone", []):
             node.phase, node.since = "gone", event.at

@@ -88,7 +88,6 @@ class SkywardApp(App[None]):
         self.unlaunched: Form | None = None  # what was entered for the last pool, until it is up
         self.host_keys = HostKeyQuestions(self)
         self._session_factory = session_factory
-        self._refreshing: Future[list[PoolView]] | None = None
         self._refresh_error = ""
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
@@ -138,25 +137,42 @@ class SkywardApp(App[None]):
         """The topmost screen of a kind; dialogs may lie over it."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
 
-    def refresh_pools(self) -> None:
-        """Look for pools that others made; one look at a time."""
-        session, last = self.session, self._refreshing
-        if session is None or (last is not None and not last.done()):
+    @work(group="refresh")
+    async def refresh_pools(self) -> None:
+        """Look for pools that others made, and for those that are over. One that does not answer holds nobody up:
+        the next look passes it by."""
+        from skyward_core.errors import SkywardError
+
+        if self.session is None:
             return
-        error = None if last is None else last.exception()
-        if error is not None and str(error) != self._refresh_error:
-            self.flash(f"looking for pools failed: {error}", "error")
-        self._refresh_error = "" if error is None else str(error)
-        self._refreshing = session.refresh()
+        failed = ""
+        try:
+            await settled(self.session.refresh(over=True))
+        except (SkywardError, OSError) as error:
+            failed = str(error)
+        if failed and failed != self._refresh_error:
+            self.flash(f"looking for pools failed: {failed}", "error")
+        self._refresh_error = failed
 
     # What screens ask of it
 
     def pools(self) -> list[PoolView]:
         return [] if self.session is None else self.session.pools()
 
-    def find_pool(self, name: str) -> PoolView | None:
-        """The newest pool of that name."""
-        return next((pool for pool in self.pools() if pool.name == name), None)
+    def find_pool(self, key: str) -> PoolView | None:
+        """The pool with that key."""
+        return next((pool for pool in self.pools() if pool.key == key), None)
+
+    def show_pool(self, key: str) -> None:
+        """Watch a pool, one step from the list of pools, whatever was open."""
+        from .screens.run import RunScreen
+
+        while len(self.screen_stack) > 2:
+            self.pop_screen()
+        if len(self.screen_stack) == 2:
+            self.switch_screen(RunScreen(key))
+        else:
+            self.push_screen(RunScreen(key))
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
@@ -236,8 +252,8 @@ class SkywardApp(App[None]):
         elif choice == "down":
             from .screens.teardown import TeardownScreen
 
-            names = [pool.name for pool in self.pools() if pool.is_live]
-            self.push_screen(TeardownScreen(names), self._quit_if)
+            keys = [pool.key for pool in self.pools() if pool.is_live]
+            self.push_screen(TeardownScreen(keys), self._quit_if)
 
     def _quit_if(self, all_gone: bool | None) -> None:
         if all_gone:

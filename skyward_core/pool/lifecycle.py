@@ -31,6 +31,7 @@ from .blobs import Blobs
 from .direct import Direct
 from .foreign import ForeignRuns
 from .gang import GangKeeper
+from .heal import Healing
 from .keeper import Keeper
 from .launch import Launch
 from .link import Link
@@ -70,7 +71,7 @@ class Pool:
         self.archive = Archive(row.key)
         self._came_at = dict(self.archive.cursors)
         self.records = Records(row.token, ledger, self.archive, self.complain)
-        self.view = PoolView(row.name)
+        self.view = PoolView(row.name, key=row.key)
         self.links: list[Link] = []
         self.machines: list[Machine] = []
         self.runs: dict[str, Run] = {}
@@ -100,6 +101,7 @@ class Pool:
         self.redactor = Redactor(secret_values(os.environ))
         self.startup = Startup(self)
         self.replacements = Replacements(self)
+        self.healing = Healing(self)
         self.emit(ev.PoolOpened(pool=self.name, spec=row.spec, created_at=row.created_at))
 
     # -- coming up ---------------------------------------------------------------------------------------
@@ -219,9 +221,14 @@ class Pool:
         )
 
     def _up(self) -> None:
-        state = "up" if all(link.up or link.returning for link in self.links) else "degraded"
-        self.ledger.pool_state(self.row.token, state)
-        self.emit(ev.PoolState(pool=self.name, state=state))
+        if not self.observer:  # who only looks changes nothing
+            self.ledger.pool_state(self.row.token, self.healing.state()[0])
+        self.emit_state()
+
+    def emit_state(self) -> None:
+        """Say that the pool is up, or what of it is not there."""
+        state, detail = self.healing.state()
+        self.emit(ev.PoolState(pool=self.name, state=state, detail=detail))
 
     async def renewed(self, *, form: bool) -> None:
         """A node lives on another machine now. ``form``: have a gang with it, if no other node is gone."""

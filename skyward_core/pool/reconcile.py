@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from ..ledger import Ledger, PoolRow, Receipt, process_lives
 from ..providers.base import Provider
 
@@ -12,9 +14,9 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     Returns:
         The receipt, with the nodes' last words as notes; None when something is left, or is being made.
     """
-    machines = ledger.machines(row.token)
-    if not machines and row.state == "starting" and process_lives(row.pid or 0):
+    if is_being_made(row):
         return None
+    machines = ledger.machines(row.token)
     if any(each.is_alive for each in ledger.replacements(row.token)):
         return None  # the machine that is to come leaves no trace before its agent runs
     machines += ledger.former(row.token)
@@ -27,6 +29,13 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     receipt = Receipt(row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)))
     ledger.ended(row.token, receipt)
     return receipt
+
+
+def is_being_made(row: PoolRow) -> bool:
+    """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
+    patience = float(row.spec.get("options", {}).get("start_timeout", 0.0))
+    is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
+    return row.state == "starting" and process_lives(row.pid or 0) and not is_late
 
 
 def in_words(receipt: Receipt) -> str:

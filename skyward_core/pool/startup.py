@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
 from ..agent.redact import secret_values, url_secrets
-from ..archive import rank_of
 from ..errors import PoolError
+from ..history import show_logs
 from ..plugins.base import bootstrap_steps, check_standalone, transform_image
 from ..providers.base import Machine
 from ..spec import Image, PoolSpec
@@ -22,8 +22,6 @@ from .link import Link
 
 if TYPE_CHECKING:
     from .lifecycle import Pool
-
-PRIMED = 1 << 20  # bytes of each old log that a new client shows
 
 
 class Startup:
@@ -77,7 +75,7 @@ class Startup:
         seen = await pool.provider.describe(pool.name, pool.machines)
         if not seen or all(machine.state == "gone" for machine in seen):
             raise PoolError(f"no machine of pool {pool.name} is left")
-        self._prime()
+        show_logs(pool.view, pool.archive.logs)  # the end of what was printed before we came
         pool.links = [self._link(machine) for machine in pool.machines]
         orphans = []
         for link, machine in zip(pool.links, seen, strict=True):
@@ -96,9 +94,15 @@ class Startup:
             if any(link.up for link in there):
                 await self.learn()  # a new agent should know what the one before it did
             results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
-        failures = [error for error in results if isinstance(error, BaseException)]
+        failures = [
+            (link, error)
+            for link, error in zip([*there, *orphans], results, strict=True)
+            if isinstance(error, BaseException)
+        ]
         if failures and len(failures) == len(results):
-            raise PoolError(_no_answer(pool.name, failures[0])) from failures[0]
+            raise PoolError(_no_answer(pool.name, failures[0][1])) from failures[0][1]
+        for link, error in failures:
+            pool.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
@@ -278,16 +282,6 @@ class Startup:
                 f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._pool.name} has: '
                 f"{told}; give the number: ranks_per_node={min(counts)}, say"
             )
-
-    def _prime(self) -> None:
-        """Show the end of what was printed before we came."""
-        archive, view = self._pool.archive, self._pool.view
-        for name in sorted(archive.cursors):
-            rank, stream = rank_of(name), name.rpartition(".")[2]
-            if stream == "metrics":
-                view.metrics.feed(name, rank, archive.tail(name, PRIMED))
-            else:
-                view.logs.feed(rank, stream, archive.tail(name, PRIMED))
 
     def _phase(
         self, link: Link, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""

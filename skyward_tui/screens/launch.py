@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -39,7 +38,7 @@ from .launch_plan import (
     path_of,
     plan,
 )
-from .launching import create, follow
+from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
     from skyward_core.payload import Task
@@ -327,25 +326,22 @@ class LaunchScreen(BaseScreen[None]):
             )
             self._say(f"creating pool {launch.pool} …" if launch.spec else "launching …")
             with self.app.host_keys.held():
-                created = await create(self.app, launch)
-                self._leave_for(launch, task, created)
+                self._leave_for(launch, task, await create(self.app, launch))
         except SkywardError as error:
             self._busy = False
             self.query_one("#launch", Button).disabled = False
             self._say(one_line(str(error)), error=True)
             self._show_plan([], self.form(), str(error))
 
-    def _leave_for(self, launch: Launch, task: Task, created: Future[PoolView] | None) -> None:
-        from .run import RunScreen
-
+    def _leave_for(self, launch: Launch, task: Task, begun: Begun) -> None:
         app, form = self.app, self.form()
         app.unlaunched = None if form.pool else form
         try:
             remember(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.switch_screen(RunScreen(launch.pool))
-        app.run_worker(follow(app, launch, task, created), name="launch", exclusive=False)
+        app.run_worker(follow(app, launch, task, begun), name="launch", exclusive=False)
+        app.show_pool(begun.key)
 
     def action_files(self) -> None:
         from .files import FilesScreen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.errors import Cancelled, PoolError, SkywardError
 from skyward_core.views import PoolView
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from .launch_plan import Launch
 
 
-async def create(app: SkywardApp, launch: Launch) -> Future[PoolView] | None:
-    """Ask for the pool; returns as soon as there is one to look at. None where a live one is used.
+class Begun(NamedTuple):
+    """The pool that a launch uses: its key, and when it is up; None where it was before."""
+
+    key: str
+    created: Future[PoolView] | None = None
+
+
+async def create(app: SkywardApp, launch: Launch) -> Begun:
+    """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
         SkywardError: it was refused at once (its name is taken, the ledger cannot be written).
@@ -29,32 +36,36 @@ async def create(app: SkywardApp, launch: Launch) -> Future[PoolView] | None:
     if session is None:
         raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
     if launch.spec is None:
-        return None
+        live = [pool.key for pool in session.pools() if pool.name == launch.pool and pool.is_live]
+        if not live:
+            raise PoolError(f"pool {launch.pool} is not up any more")
+        return Begun(live[0])
     if getattr(launch.spec.provider, "host_keys", "") == "ask":
         app.host_keys.begin()
-    before = set(map(id, session.pools()))
+    before = {pool.key for pool in session.pools()}
     future = session.create(launch.spec)
-    while not future.done():
-        if any(pool.name == launch.pool and id(pool) not in before for pool in session.pools()):
-            return future
+    while True:
+        new = [pool.key for pool in session.pools() if pool.name == launch.pool and pool.key not in before]
+        if new:
+            return Begun(new[0], future)
+        if future.done():
+            return Begun(future.result().key, future)
         await asyncio.sleep(0.02)
-    future.result()
-    return future
 
 
-async def follow(app: SkywardApp, launch: Launch, task: Task, created: Future[PoolView] | None) -> None:
+async def follow(app: SkywardApp, launch: Launch, task: Task, begun: Begun) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
     session = app.session
     if session is None:
         return
     try:
-        if created is not None and not await _is_up(app, launch, created):
+        if begun.created is not None and not await _is_up(app, launch, begun.created):
             return
-        run = await settled(session.launch(launch.pool, task, one=launch.one))
+        run = await settled(session.launch(begun.key, task, one=launch.one))
         if launch.keep or launch.spec is None:
             return
-        await settled(session.wait(launch.pool, run.id))
-        receipt = await settled(session.down(launch.pool))
+        await settled(session.wait(begun.key, run.id))
+        receipt = await settled(session.down(begun.key))
     except SkywardError as error:
         app.flash(f"{launch.pool}: {one_line(str(error))}", "error")
         return

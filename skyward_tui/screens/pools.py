@@ -42,7 +42,7 @@ class PoolList(Roll):
 
     @dataclass
     class Opened(Message):
-        pool: str
+        key: str
 
     def __init__(self) -> None:
         super().__init__(id="list")
@@ -61,9 +61,9 @@ class PoolList(Roll):
         if state == self._state:
             return
         # The cursor stays on its pool while others come above it.
-        chosen = self.chosen
+        chosen = self.chosen.key if self.chosen else ""
         self._state, self.pools, self.note, self._now = state, pools, note, now
-        places = [i for i, pool in enumerate(pools) if pool is chosen]
+        places = [i for i, pool in enumerate(pools) if pool.key == chosen]
         self.cursor = places[0] if places else min(self.cursor, max(0, len(pools) - 1))
         self.refresh()
 
@@ -126,7 +126,7 @@ class PoolList(Roll):
 
     def action_open(self) -> None:
         if self.chosen is not None:
-            self.post_message(self.Opened(self.chosen.name))
+            self.post_message(self.Opened(self.chosen.key))
 
 
 class PoolsScreen(BaseScreen[None]):
@@ -174,16 +174,11 @@ class PoolsScreen(BaseScreen[None]):
         return True
 
     def on_pool_list_opened(self, event: PoolList.Opened) -> None:
-        self._open(event.pool)
+        self.app.show_pool(event.key)
 
     def action_open(self) -> None:
         if (chosen := self.query_one(PoolList).chosen) is not None:
-            self._open(chosen.name)
-
-    def _open(self, pool: str) -> None:
-        from .run import RunScreen
-
-        self.app.push_screen(RunScreen(pool))
+            self.app.show_pool(chosen.key)
 
     def action_new(self) -> None:
         from .launch import LaunchScreen
@@ -200,7 +195,7 @@ class PoolsScreen(BaseScreen[None]):
         from .teardown import TeardownScreen
 
         if (chosen := self.query_one(PoolList).chosen) is not None:
-            self.app.push_screen(TeardownScreen([chosen.name]))
+            self.app.push_screen(TeardownScreen([chosen.key]))
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

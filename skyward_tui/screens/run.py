@@ -39,7 +39,7 @@ class RunScreen(BaseScreen[None]):
     """Watch a pool. Without a run named it shows the newest one, and moves on to the next when that opens.
 
     Args:
-        pool: name of the pool.
+        pool: key of the pool.
         run: id of a run of it.
     """
 
@@ -78,7 +78,7 @@ class RunScreen(BaseScreen[None]):
 
     def __init__(self, pool: str, run: str | None = None) -> None:
         super().__init__()
-        self.pool_name = pool
+        self.key = pool
         self.run_id = run
         self._view: PoolView | None = None
         self._awaits_run = False
@@ -112,6 +112,17 @@ class RunScreen(BaseScreen[None]):
         if self._awaits_run:
             self.active = "phases"
         self.pulse(self.app.clock())
+        if self.pool is not None and not self.pool.is_live:
+            self.run_worker(self._recall(), group="recall")
+
+    async def _recall(self) -> None:
+        """Have a pool that is over read from what was kept of it; :attr:`pool` finds it."""
+        if self.app.session is None:
+            return
+        try:
+            await settled(self.app.session.recall(self.key))
+        except (SkywardError, OSError) as error:
+            self.flash(f"what was kept of this pool cannot be read: {error}", "error")
 
     # What it looks at
 
@@ -122,7 +133,7 @@ class RunScreen(BaseScreen[None]):
     @property
     def pool(self) -> PoolView | None:
         """The view of the pool; the last one known once the session has dropped it."""
-        self._view = self.app.find_pool(self.pool_name) or self._view
+        self._view = self.app.find_pool(self.key) or self._view
         return self._view
 
     @property
@@ -135,7 +146,9 @@ class RunScreen(BaseScreen[None]):
     def pulse(self, now: float) -> None:
         pool = self.pool
         if pool is None:
-            self.query_one(Crumbs).show(["pools", self.pool_name], [Content("no such pool (any more)")])
+            self.query_one(Crumbs).show(
+                ["pools", self.key.partition(".")[0]], [Content("no such pool (any more)")]
+            )
             return super().pulse(now)
         run = self.run
         name = run.function if run else "no run yet"
@@ -403,7 +416,7 @@ class RunScreen(BaseScreen[None]):
         if self.app.session is None:
             return
         try:
-            await settled(self.app.session.cancel(run.pool, run.id))
+            await settled(self.app.session.cancel(self.key, run.id))
         except SkywardError as error:
             return self.flash(str(error), "error")
         self.flash(f"run {run.id} is cancelled", "done")
@@ -411,12 +424,12 @@ class RunScreen(BaseScreen[None]):
     def action_down(self) -> None:
         from .teardown import TeardownScreen
 
-        self.app.push_screen(TeardownScreen([self.pool_name]))
+        self.app.push_screen(TeardownScreen([self.key]))
 
     def action_launch_here(self) -> None:
         from .launch import LaunchScreen
 
-        self.app.push_screen(LaunchScreen(pool=self.pool_name))
+        self.app.push_screen(LaunchScreen(pool="" if self._view is None else self._view.name))
 
     def action_back(self) -> None:
         """One thing at a time: prompt, search, filter, zoom, then the screen."""

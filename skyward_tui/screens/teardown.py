@@ -30,6 +30,9 @@ class TeardownScreen(ModalScreen[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
     A pool that costs money or has more than one node wants its name typed. Cancel has the focus.
+
+    Args:
+        pools: their keys.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -50,13 +53,13 @@ class TeardownScreen(ModalScreen[bool]):
 
     def __init__(self, pools: list[str]) -> None:
         super().__init__()
-        self._names = pools
+        self._keys = pools
         self._receipts: dict[str, Receipt | str] = {}
         self._began = False
 
     @property
     def _views(self) -> list[PoolView]:
-        found = (self.app.find_pool(name) for name in self._names)
+        found = (self.app.find_pool(key) for key in self._keys)
         return [view for view in found if view is not None]
 
     @property
@@ -65,12 +68,12 @@ class TeardownScreen(ModalScreen[bool]):
         views = self._views
         if all(view.price_hourly == 0 and len(view.nodes) <= 1 for view in views):
             return ""
-        return self._names[0] if len(self._names) == 1 else str(len(self._names))
+        return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog") as dialog:
-            many = len(self._names)
-            dialog.border_title = f"Tear down {self._names[0] if many == 1 else count(many, 'pool')}?"
+            many = len(self._keys)
+            dialog.border_title = f"Tear down {_name(self._keys[0]) if many == 1 else count(many, 'pool')}?"
             yield Static(self._question(), id="text")
             answer = Input(placeholder=self._word, compact=True, id="answer")
             answer.cursor_blink = False
@@ -84,7 +87,7 @@ class TeardownScreen(ModalScreen[bool]):
         now = self.app.clock()
         lines = [self._facts(view, now) for view in self._views]
         if word := self._word:
-            what = "the pool's name" if len(self._names) == 1 else "the number of pools"
+            what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
             lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to confirm:"))
         return Content("\n").join(lines)
 
@@ -144,38 +147,42 @@ class TeardownScreen(ModalScreen[bool]):
         session = self.app.session
         if session is None:
             return
-        futures = {name: session.down(name) for name in self._names}
-        for name, future in futures.items():
+        futures = {key: session.down(key) for key in self._keys}
+        for key, future in futures.items():
             try:
                 verified: Receipt = await settled(future)
-                self._receipts[name] = verified
+                self._receipts[key] = verified
             except (SkywardError, OSError) as error:
-                self._receipts[name] = str(error)
-        for name, receipt in self._receipts.items():
-            self.app.flash(f"{name}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
+                self._receipts[key] = str(error)
+        for key, receipt in self._receipts.items():
+            self.app.flash(f"{_name(key)}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
         if self.is_attached:
             self._show_progress()
             self.query_one("#cancel", Button).label = "Close"
 
     @property
     def _is_over(self) -> bool:
-        return len(self._receipts) == len(self._names)
+        return len(self._receipts) == len(self._keys)
 
     @property
     def _all_gone(self) -> bool:
         return all(_is_gone(receipt) for receipt in self._receipts.values())
 
     def _show_progress(self) -> None:
-        blocks = []
-        for name in self._names:
-            view = self.app.find_pool(name)
-            blocks.append(_progress(name, view, self._receipts.get(name)))
+        blocks = [
+            _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
+        ]
         self.query_one("#text", Static).update(Content("\n").join(blocks))
         if self._is_over:
             title = "Torn down, nothing left" if self._all_gone else "Something may be left"
             dialog = self.query_one("#dialog")
             dialog.border_title = title
             dialog.set_class(self._all_gone, "-gone")
+
+
+def _name(key: str) -> str:
+    """The pool's name, of its key."""
+    return key.partition(".")[0]
 
 
 def _is_gone(receipt: Receipt | str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,5 +76,103 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
             assert "or end it: skyward-tui down older" in told
         receipt = session.down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
+    finally:
+        session.detach()
+
+
+WIDE = """
+import asyncio, pathlib, sys
+import skyward_core as sky
+from skyward_core.pool.startup import Startup
+
+bring_up = Startup._bring_up
+
+async def late(self, link, gate):
+    while link.node > 3 and not pathlib.Path(sys.argv[1]).exists():
+        await asyncio.sleep(0.01)
+    await bring_up(self, link, gate)
+
+Startup._bring_up = late
+with sky.Compute(provider=sky.Local(), nodes=8, name="wide", options=sky.Options(console=False)):
+    sys.stdin.read()
+"""
+
+
+def test_a_pool_that_another_process_makes_is_never_shown_as_less_than_it_is(home: Path) -> None:
+    go_on = home.with_name("go-on")
+    maker = subprocess.Popen([sys.executable, "-c", WIDE, go_on], stdin=subprocess.PIPE, text=True)
+    session = Session()
+    try:
+        seen = []
+        deadline = time.monotonic() + 90
+        while "up" not in [state for state, _ in seen] and time.monotonic() < deadline:
+            machines = [m for row in session.ledger.live() for m in session.ledger.machines(row.token)]
+            half_made = [Path(m.extra["folder"], "agent.json").exists() for m in machines].count(True) == 4
+            seen += [(view.state, view.detail) for view in session.refresh().result(90)]
+            if half_made:
+                go_on.touch()
+        (view,) = session.pools()
+        assert {state for state, _ in seen} == {"starting", "up"}, seen
+        assert seen[0][1] == f"pool wide is being started by process {maker.pid}"
+        assert (view.nodes_ready, view.detail) == (8, "")
+    finally:
+        maker.communicate("", timeout=90)
+        session.detach()
+
+
+def test_a_node_that_was_away_when_we_came_is_joined_as_soon_as_it_is_there(home: Path) -> None:
+    spec = PoolSpec(name="pair", provider=Local(), nodes=2, options=Options(console=False))
+    maker, session = Session(), Session()
+    try:
+        maker.create(spec).result(90)
+        away = Path(maker.ledger.machines(maker.ledger.live()[0].token)[1].extra["socket"])
+        away.rename(away.with_suffix(".away"))
+        (view,) = session.refresh().result(90)
+        assert (view.state, view.nodes_ready) == ("degraded", 1)
+        assert "node 1" in view.detail and "No such file" in view.detail, view.detail
+        assert maker.ledger.live()[0].state == "up", "who only looks changes nothing"
+        away.with_suffix(".away").rename(away)
+        deadline = time.monotonic() + 60
+        while view.state != "up" and time.monotonic() < deadline:
+            (view,) = session.refresh().result(90)
+        assert (view.state, view.nodes_ready, view.detail) == ("up", 2, "")
+    finally:
+        session.detach()
+        maker.down("pair").result(90)
+        maker.detach()
+
+
+def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> None:
+    def said(words: str) -> str:
+        print("heard", words)
+        return words
+
+    session = Session()
+    try:
+        for words in ("first", "second"):
+            spec = PoolSpec(name="twice", provider=Local(), nodes=1, options=Options(console=False))
+            session.create(spec).result(90)
+            run = session.launch("twice", make_task(sky.function(said)(words))).result(90)
+            session.wait("twice", run.id).result(90)
+            assert session.down("twice").result(90).ok
+    finally:
+        session.detach()
+    session = Session()  # as after a restart
+    try:
+        assert session.refresh().result(90) == []
+        second, first = session.refresh(over=True).result(90)
+        assert (second.name, first.name) == ("twice", "twice")
+        for view, words in ((first, "first"), (second, "second"), (first, "first")):
+            assert (view.state, [(r.function, r.state, r.outcomes()) for r in view.runs.values()]) == (
+                "gone", [("said", "done", [])]
+            )  # fmt: skip
+            whole = session.recall(view.key).result(90)
+            assert whole is next(each for each in session.pools() if each.key == view.key)
+            assert whole.logs.rank(0).lines(0, 9) == [f"heard {words}"]
+            (run,) = whole.runs.values()
+            assert [outcome.summary and outcome.summary.json for outcome in run.outcomes()] == [words]
+            assert (whole.receipt, [node.phase for node in whole.nodes]) == (view.receipt, ["gone"])
+        with pytest.raises(sky.PoolError, match="ls --all"):
+            session.recall("never").result(90)
     finally:
         session.detach()

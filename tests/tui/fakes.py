@@ -26,6 +26,7 @@ class FakeSession:
     launched: list[tuple[str, Task]] = field(default_factory=list)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
+    recalled: list[str] = field(default_factory=list)
     detached: bool = False
     notice: str = ""
     creating: dict[str, Future[PoolView]] = field(default_factory=dict)
@@ -39,8 +40,12 @@ class FakeSession:
     def pools(self) -> list[PoolView]:
         return list(reversed(self.views))
 
-    def refresh(self) -> Future[list[PoolView]]:
+    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
         return done(self.pools())
+
+    def recall(self, pool: str) -> Future[PoolView]:
+        self.recalled.append(pool)
+        return done(self.view(pool))
 
     def create(self, spec: PoolSpec) -> Future[PoolView]:
         future: Future[PoolView] = Future()
@@ -55,8 +60,8 @@ class FakeSession:
         return future
 
     def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
-        self.launched.append((pool, task))
         view = self.view(pool)
+        self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast")
         return done(run)
 
@@ -64,6 +69,7 @@ class FakeSession:
         return self.runs_ended.setdefault(run, Future())
 
     def cancel(self, pool: str, run: str) -> Future[None]:
+        pool = self.view(pool).name
         self.cancelled.append((pool, run))
         self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
@@ -72,9 +78,10 @@ class FakeSession:
         return done(self.view(pool))
 
     def down(self, pool: str) -> Future[Receipt]:
-        self.torn_down.append(pool)
-        self.emit(self.view(pool), ev.PoolState(pool=pool, state="stopping", at=self.now))
-        future = self.downing.setdefault(pool, Future())
+        view = self.view(pool)
+        self.torn_down.append(view.name)
+        self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))
+        future = self.downing.setdefault(view.name, Future())
         if self.auto:
             self.finish_down(pool)
         return future
@@ -85,7 +92,8 @@ class FakeSession:
     # What tests call
 
     def view(self, name: str) -> PoolView:
-        return next(view for view in reversed(self.views) if view.name == name)
+        """The pool with that key, else the latest of that name."""
+        return next(view for view in reversed(self.views) if name in (view.key, view.name))
 
     def emit(self, view: PoolView, event: ev.Event) -> None:
         apply(view, event)
@@ -102,7 +110,7 @@ class FakeSession:
         price: float = 0.0,
         provider: str = "local",
     ) -> PoolView:
-        view = PoolView(name)
+        view = PoolView(name, key=f"{name}.{len(self.views)}")
         spec: dict[str, Any] = {
             "provider": provider, "nodes": nodes, "worker": {"ranks_per_node": ranks_per_node}
         }  # fmt: skip
@@ -157,9 +165,9 @@ class FakeSession:
 
     def finish_down(self, pool: str) -> None:
         view = self.view(pool)
-        receipt = Receipt(pool, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
-        self.emit(view, ev.PoolGone(pool=pool, receipt=receipt.to_json(), at=self.now))
-        self.downing[pool].set_result(receipt)
+        receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
+        self.emit(view, ev.PoolGone(pool=view.name, receipt=receipt.to_json(), at=self.now))
+        self.downing[view.name].set_result(receipt)
 
 
 def done(value: Any) -> Future[Any]:

@@ -18,6 +18,7 @@ from skyward_tui.recent import recent, remember
 from skyward_tui.screens.accelerators import AcceleratorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_plan import FieldError, Form, check, command_line, free_name
+from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.toggles import Toggles
 
@@ -126,6 +127,27 @@ async def test_a_live_pool_is_used_as_it_is(app: SkywardApp, session: FakeSessio
         await pilot.press("ctrl+r")
         await until(pilot, lambda: [pool for pool, _ in session.launched] == ["warm"])
         assert session.created == []
+
+
+async def test_launching_again_is_one_step_from_the_pools_too(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    session.pool("warm", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ warm" in screen_text(app))
+        await pilot.press("enter")
+        for launches in (1, 2):
+            await until(pilot, lambda: isinstance(app.screen, RunScreen))
+            await pilot.press("L")
+            await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+            await typed(app, pilot, "train.py")
+            app.screen.query_one("#arguments", Input).value = "epochs=1"
+            await until(pilot, lambda: "pool warm: 2 nodes, world size 2" in screen_text(app))
+            await pilot.press("ctrl+r")
+            await until(pilot, lambda made=launches: len(session.launched) == made)  # type: ignore[misc]
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
 async def test_a_script_that_does_not_load_costs_no_pool(

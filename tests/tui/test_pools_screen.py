@@ -172,3 +172,31 @@ async def test_ctrl_c_ends_nothing(app: SkywardApp, session: FakeSession) -> Non
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("ctrl+c")
         assert app.is_running and session.torn_down == [] and session.cancelled == []
+
+
+async def test_of_two_pools_of_one_name_the_chosen_one_opens(app: SkywardApp, session: FakeSession) -> None:
+    for words in ("of the first", "of the second"):
+        view = session.pool("twice", 1, state="gone", age=3600)
+        session.open_run(view)
+        session.print(view, 0, f"last words {words}\n")
+        view.created_at += 60 * len(session.views)
+    first = session.views[0]
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ twice" in screen_text(app))
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: "last words of the first" in screen_text(app))
+        assert session.recalled == [first.key]
+        await pilot.press("q", "up", "enter")
+        await until(pilot, lambda: "last words of the second" in screen_text(app))
+
+
+async def test_a_live_pool_is_torn_down_and_not_its_forerunner(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("twice", 1, state="gone")
+    live = session.pool("twice", 1)
+    session.views.reverse()
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: screen_text(app).count("twice") == 2)
+        await pilot.press("down", "X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: live.state == "gone")

@@ -45,10 +45,10 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[object]]]:
     session.print(view, 0, "\x1b[31mred\x1b[0m plain\n")
     return [
         PoolsScreen,
-        lambda: RunScreen(view.name),
+        lambda: RunScreen(view.key),
         lambda: ErrorsScreen(run),
         LaunchScreen,
-        lambda: TeardownScreen([view.name]),
+        lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),
         HelpScreen,
         AcceleratorsScreen,

@@ -547,3 +547,18 @@ def test_a_pool_that_is_torn_down_gets_no_machine(ledger: Ledger) -> None:
     assert (ledger.machines("t1"), ledger.former("t1")) == ([old], [])
     ledger.ended("t1", Receipt("fit", 1, (0,), (), 0.1))
     assert ledger.replacements("t1") == []
+
+
+def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
+    for token in ("t1", "t2"):
+        row = ledger.intend(token, "fit", LOCAL, SPEC)
+        assert row.key == f"fit.{token}"
+        ledger.ended(token, Receipt("fit", 2, (0, 1), (), 0.5))
+    tokens = [found.token if (found := ledger.find(key)) else None for key in ("fit.t1", "fit.t2", "fit")]
+    assert tokens == ["t1", "t2", "t2"]
+    assert ledger.find("other.t1") is None
+    assert [row.token for row in ledger.over()] == ["t2", "t1"]
+    assert [row.token for row in ledger.over(limit=1)] == ["t2"]
+    last = ledger.pool("t2").ended_at
+    assert last is not None
+    assert [row.token for row in ledger.over(last)] == ["t2"]

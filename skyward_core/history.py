@@ -1,0 +1,81 @@
+"""Pools that are over, as ledger, journal and log files have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import events as ev
+from .archive import rank_of, replay
+from .config import pool_path
+from .ledger import Ledger, PoolRow, RunRow
+from .views import RUNS_KEPT, PoolView, apply
+
+SHOWN = 1 << 20  # bytes of each log, from its end, that a screen gets
+
+
+def outline(ledger: Ledger, row: PoolRow) -> PoolView:
+    """A pool that has ended, for a list: its runs lack their outcomes, and there are no logs."""
+    view = PoolView(row.name, key=row.key)
+    _open(view, row)
+    for run in ledger.runs(row.token)[-RUNS_KEPT:]:
+        _add_run(view, run)
+    return _end(view, row)
+
+
+def recall(ledger: Ledger, row: PoolRow) -> PoolView:
+    """A pool that has ended, whole: what its journal tells, and whatever else the ledger knows; the ends of its logs.
+
+    Raises:
+        LedgerError, OSError: it cannot be read.
+    """
+    folder = pool_path(row.key)
+    view = PoolView(row.name, key=row.key)
+    _open(view, row)
+    if (folder / "events.jsonl").exists():
+        for event in replay(folder):
+            apply(view, event)
+    for run in ledger.runs(row.token)[-RUNS_KEPT:]:
+        _add_run(view, run)
+        for outcome, _ in ledger.outcomes(run.run):
+            apply(view, ev.RankEnded(pool=row.name, run=run.run, outcome=outcome))
+    view.runs = dict(sorted(view.runs.items(), key=lambda item: item[1].opened_at))
+    if (folder / "logs").is_dir():
+        show_logs(view, folder / "logs")
+    return _end(view, row)
+
+
+def show_logs(view: PoolView, folder: Path) -> None:
+    """Give a view the ends of the log files that are in a folder."""
+    for path in sorted(folder.iterdir()):
+        rank, stream = rank_of(path.name), path.name.rpartition(".")[2]
+        with open(path, "rb") as source:
+            source.seek(max(0, path.stat().st_size - SHOWN))
+            data = source.read()
+        if stream == "metrics":
+            view.metrics.feed(path.name, rank, data)
+        else:
+            view.logs.feed(rank, stream, data)
+
+
+def _open(view: PoolView, row: PoolRow) -> None:
+    opened = ev.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at, at=row.created_at)
+    apply(view, opened)
+
+
+def _add_run(view: PoolView, row: RunRow) -> None:
+    opened = ev.RunOpened(
+        pool=view.name, run=row.run, function=row.function, kind=row.kind, total=row.total, at=row.opened_at
+    )
+    apply(view, opened)
+    if row.state != "running":
+        at = row.opened_at if row.ended_at is None else row.ended_at
+        ended = ev.RunEnded(pool=view.name, run=row.run, state=row.state, root_cause=row.root_cause, at=at)
+        apply(view, ended)
+
+
+def _end(view: PoolView, row: PoolRow) -> PoolView:
+    receipt = row.receipt or {}
+    at = row.created_at if row.ended_at is None else row.ended_at
+    apply(view, ev.PoolGone(pool=row.name, receipt=receipt, at=at))
+    view.detail = "; ".join(sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())}))
+    return view
