@@ -9,15 +9,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import events as ev
 from .config import pool_dir
 from .errors import UsageError
 from .ledger import Ledger
-
-PIECE = 1 << 20  # bytes of a log that are read at once
 
 
 class Archive:
@@ -55,18 +53,6 @@ class Archive:
         with open(path, "rb") as source:
             source.seek(max(0, path.stat().st_size - size))
             return source.read()
-
-    def since(self, cursors: Mapping[str, int]) -> Iterator[tuple[str, int, bytes]]:
-        """What log files hold beyond cursors: name, offset and bytes of each piece."""
-        for name, end in self.cursors.items():
-            at, path = cursors.get(name, 0), self.logs / name
-            if at >= end or not path.exists():  # a full disk may not have taken it
-                continue
-            with open(path, "rb") as source:
-                source.seek(at)
-                while at < end and (data := source.read(min(PIECE, end - at))):
-                    yield name, at, data
-                    at += len(data)
 
     def sizes(self) -> dict[str, int]:
         """How many bytes of each log file are on disk, whoever wrote them."""

@@ -9,8 +9,9 @@ from .archive import rank_of, replay
 from .config import pool_path
 from .ledger import Ledger, PoolRow, RunRow
 from .views import RUNS_KEPT, PoolView, apply
+from .weave import Piece, Place, place_of_end, start_of_last, weave
 
-SHOWN = 1 << 20  # bytes of each log, from its end, that a screen gets
+SHOWN = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
 
 
 def outline(ledger: Ledger, row: PoolRow) -> PoolView:
@@ -44,17 +45,28 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
     return _end(view, row)
 
 
-def show_logs(view: PoolView, folder: Path) -> None:
-    """Give a view the ends of the log files that are in a folder."""
+def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
+    """Give a view the ends of the log files that are in a folder; worker's files -> how far they were shown."""
+    ends: dict[str, Place] = {}
     for path in sorted(folder.iterdir()):
-        rank, stream = rank_of(path.name), path.name.rpartition(".")[2]
-        with open(path, "rb") as source:
-            source.seek(max(0, path.stat().st_size - SHOWN))
-            data = source.read()
-        if stream == "metrics":
-            view.metrics.feed(path.name, rank, data)
-        else:
-            view.logs.feed(rank, stream, data)
+        if path.suffix == ".metrics":
+            view.metrics.feed(path.name, rank_of(path.name), _end_of(path))
+        elif path.stem not in ends:
+            ends[path.stem] = end = place_of_end(folder, path.stem)
+            for piece in weave(folder, path.stem, start_of_last(folder, path.stem, end, SHOWN), end):
+                show(view, path.stem, piece)
+    return ends
+
+
+def show(view: PoolView, stem: str, piece: Piece) -> None:
+    """Give a view what a worker printed; ``stem`` is its files' name without the ending."""
+    view.logs.feed(rank_of(stem), piece.stream, piece.data, piece.at, piece.run, stem)
+
+
+def _end_of(path: Path) -> bytes:
+    with open(path, "rb") as source:
+        source.seek(max(0, path.stat().st_size - SHOWN))
+        return source.read()
 
 
 def _open(view: PoolView, row: PoolRow) -> None:

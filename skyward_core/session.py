@@ -22,7 +22,8 @@ from .history import outline, recall
 from .ledger import Ledger, PoolRow, Receipt
 from .loop import submit
 from .payload import Task
-from .pool.lifecycle import LogSink, Pool
+from .pool.lifecycle import Pool
+from .pool.live import LogSink
 from .pool.reconcile import close_if_gone, is_being_made
 from .spec import PoolSpec
 from .views import PoolView, RunView

@@ -121,6 +121,7 @@ class Agent:
         """Go on where an agent that died in this folder stopped: its results, its workers, their calls."""
         left = orphans(self.config.worker_socket)
         for slot in self.slots:
+            slot.open_logs()
             if pid := left.get((slot.rank, slot.number)):
                 slot.adopt(pid)
         if pid := left.get(PLACE):
@@ -128,8 +129,9 @@ class Agent:
         for header, body in self.journal.read():
             key = (header["run"], header["i"])
             if header["t"] == "given":
+                now = asyncio.get_running_loop().time()
                 call = Call(
-                    *key, header | {"t": "call"}, b"", None, header["rank"], asyncio.get_running_loop().time()
+                    *key, header | {"t": "call"}, b"", None, header["rank"], now, header.get("log", {})
                 )
                 call.slot = header["slot"]
                 self.register.add(call)
@@ -169,6 +171,7 @@ class Agent:
             if not Path(self.config.folder).exists():
                 self.end.set()  # somebody removed it: nobody can find this agent any more
                 return
+            self.mark_logs()
             if left is not None and left <= 0 and not self.register.active:
                 self.end_by("", self.lease.reason())
                 self._say_goodbye(self.lease.reason())
@@ -342,8 +345,8 @@ class Agent:
         header["begun"] = call.given_at is not None
         if slot is not None and call.given_at is not None:
             header["log"] = log = slot.log_range(call)
-            ends = {name: end for name, (_, end) in log.items()} | slot.metrics_end()
-            self.clients.flush(ends)
+            ends = {name: end for name, (_, end) in log.items()}
+            self.clients.flush(slot.other_ends() | ends)
         call.result = body
         data = frame(header, body)
         if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):
@@ -353,6 +356,11 @@ class Agent:
         self.clients.broadcast(header, skip=call.owner)
 
     # -- what slots ask of the agent ---------------------------------------------------------------------
+
+    def mark_logs(self) -> None:
+        """Mark what native code and children have printed; what Python prints is marked already."""
+        for slot in self.slots:
+            slot.mark_logs()
 
     def waiting_task(self, idle: Slot) -> Call | None:
         """Take a task that any slot can run out of the queue of one that is busy, or still starting."""

@@ -55,7 +55,9 @@ class Call:
 
     def given(self) -> bytes:
         """What the journal says when it is handed to its worker."""
-        return frame(self.header | {"t": "given", "slot": self.slot, "rank": self.rank})
+        return frame(
+            self.header | {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
+        )
 
     def no_result(self) -> Header:
         """The outcome of a call that its worker tells nothing of, without its kind."""

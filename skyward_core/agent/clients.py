@@ -140,7 +140,9 @@ class Clients:
         client = self._open[connection]
         if client.follower is None:
             spool, redactor = self._agent.config.spool, self._agent.redactor
-            client.tail = Tail(spool, connection, header.get("cursors", {}), self._busy, redactor)
+            client.tail = Tail(
+                spool, connection, header.get("cursors", {}), self._busy, redactor, self._agent.mark_logs
+            )
             client.follower = asyncio.create_task(self._follow(client.tail))
 
     async def _follow(self, tail: Tail) -> None:

@@ -11,11 +11,13 @@ import os
 import signal
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..wire import Header
 from .calls import Call
 from .connection import Connection
+from .marks import AFTER, Marker
 from .processes import signal_group
 from .spawn import spawn, when_ended
 
@@ -52,7 +54,9 @@ class Slot:
         name = f"r{rank:03d}" if number == 0 else f"r{rank:03d}.{number}"
         self.log_files = [name + ".out", name + ".err"]
         self._metrics = name + ".metrics"
-        self._metrics_path = str(agent.config.spool / self._metrics)
+        self._spool = str(agent.config.spool)
+        self._marks = name + ".marks"
+        self._marker: Marker | None = None
         self._logs: dict[str, int] = {}
         self._log_ends: dict[str, int] = {}
 
@@ -62,30 +66,45 @@ class Slot:
         A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
         print into the same files at the same time, share what they saw.
         """
-        self._log_ends = {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
+        self.mark_logs(call)
+        self._log_ends = self._log_sizes()
         return {name: [call.log_start.get(name, 0), end] for name, end in self._log_ends.items()}
 
-    def metrics_end(self) -> dict[str, int]:
-        """The size of the slot's file of metrics, where there is one."""
-        try:
-            return {self._metrics: os.stat(self._metrics_path).st_size}
-        except FileNotFoundError:
-            return {}
+    def _log_sizes(self) -> dict[str, int]:
+        return {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
+
+    def mark_logs(self, ended: Call | None = None) -> None:
+        """Mark what has been printed since this was last done as a run's, where but one has calls here; a call that
+        has just ``ended`` is among them."""
+        if self._marker is not None:
+            runs = {call.run for call in (*self.running.values(), *filter(None, (ended,)))}
+            self._marker.after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
+
+    def other_ends(self) -> dict[str, int]:
+        """The sizes of the files that come beside the logs, of those that are there."""
+        sizes = {}
+        for name in (self._marks, self._metrics):
+            with suppress(FileNotFoundError):
+                sizes[name] = os.stat(f"{self._spool}/{name}").st_size
+        return sizes
 
     @property
     def load(self) -> int:
         return len(self.queue) + len(self.running)
 
-    def _open_logs(self) -> None:
+    def open_logs(self) -> None:
+        """Have the log files. What an agent before this one did not see the end of belongs to no later call."""
         if not self._logs:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            spool = self.agent.config.spool
-            self._logs = {name: os.open(spool / name, flags, 0o600) for name in self.log_files}
+            self._logs = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.log_files}
+            self._log_ends = self._log_sizes()
+            out, err = self._logs.values()
+            self._marker = Marker(f"{self._spool}/{self._marks}", out, err, AFTER)
 
     def spawn(self) -> None:
         """Start a fresh interpreter in this slot."""
         config = self.agent.config
-        self._open_logs()
+        self.open_logs()
         out, err = (self._logs[name] for name in self.log_files)
         env = {"SKYWARD_CAPACITY": str(config.capacity)}
         if config.devices:
@@ -191,8 +210,6 @@ class Slot:
 
     def adopt(self, pid: int) -> None:
         """Take over a worker that another agent started: we learn of its end, but not how it ended."""
-        self._open_logs()
-        self._log_ends = {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
         self.process = Process(pid)
         when_ended(pid, lambda: self.ended(None))
 

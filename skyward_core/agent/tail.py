@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from ..wire import CHUNK
 from .connection import Connection
+from .marks import WIDTH, decode
 from .redact import Redactor
 
 POLL = 0.03  # seconds between looks at the files' sizes while ranks are busy
 IDLE_POLL = 0.3
+PIECE = CHUNK // 4
+FOLLOWED = (".out", ".err", ".marks", ".metrics")
 
 
 class Tail:
-    """Follows every log file, and every file of metrics, of a spool for one connection."""
+    """Follows the files of a spool that ranks write, for one connection: what they print, with marks of its order, and
+    numbers.
+
+    Args:
+        mark: marks what has been printed by now.
+    """
 
     def __init__(
         self,
@@ -29,14 +38,17 @@ class Tail:
         cursors: dict[str, int],
         busy: Callable[[], bool],
         redactor: Redactor,
+        mark: Callable[[], None],
     ) -> None:
         self._spool = spool
         self._connection = connection
         self._cursors = dict(cursors)
         self._files: dict[str, int] = {}
+        self._groups: dict[str, _Group] = {}
         self._busy = busy
         self._redactor = redactor
         self._held: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
+        self._mark = mark
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -44,9 +56,10 @@ class Tail:
         try:
             while self._connection.open:
                 self._discover()
+                self._mark()
                 moved = False
-                for name in list(self._files):
-                    moved |= self._send(name, CHUNK // 4) > 0
+                for group in list(self._groups.values()):
+                    moved |= self._send_group(group)
                     await self._connection.drain()
                 if not moved:
                     await self._pause()
@@ -56,6 +69,7 @@ class Tail:
             for descriptor in self._files.values():
                 os.close(descriptor)
             self._files.clear()
+            self._groups.clear()
 
     def wake(self) -> None:
         self._wake.set()
@@ -77,14 +91,15 @@ class Tail:
     async def finish(self) -> dict[str, int]:
         """Send everything that is left; returns the final size of every file."""
         self._discover()
-        for name in self._files:
-            while self._connection.open and self._send(name, CHUNK // 4, whole=True):
+        self._mark()
+        for group in self._groups.values():
+            while self._connection.open and self._send_group(group, whole=True):
                 await self._connection.drain()
         return dict(self._cursors)
 
     def _discover(self) -> None:
         for entry in os.scandir(self._spool):
-            if entry.name not in self._files and entry.name.endswith((".out", ".err", ".metrics")):
+            if entry.name not in self._files and entry.name.endswith(FOLLOWED):
                 self._open(entry.name)
 
     def _open(self, name: str) -> None:
@@ -93,10 +108,33 @@ class Tail:
         except FileNotFoundError:
             return
         self._cursors.setdefault(name, 0)
+        stem = name.rpartition(".")[0]
+        self._groups.setdefault(stem, _Group(stem))
+
+    def _send_group(self, group: _Group, *, whole: bool = False) -> bool:
+        """Send some of what a worker wrote, marks first, and no stream far ahead of the other: who puts them together
+        there has to hold little."""
+        moved = self._send(group.metrics, PIECE) + self._send(group.marks, PIECE) > 0
+        streams = (group.out, group.err)
+        ends = group.ends(*(self._cursors.get(name, 0) for name in streams))
+        for limited in (True, False):  # without, where marks promise what is not there
+            for name, end in zip(streams, ends, strict=True):
+                room = end - self._cursors.get(name, 0) if limited else PIECE
+                moved |= room > 0 and self._send(name, min(room, PIECE), whole=whole) > 0
+            if moved:
+                return True
+        return False
 
     def _send(self, name: str, limit: int, *, whole: bool = False) -> int:
+        if name not in self._files:
+            return 0
         at = self._cursors[name]
-        data = self._redacted(name, limit, at, whole)
+        if name.endswith(".marks"):
+            data = os.pread(self._files[name], limit // WIDTH * WIDTH, at)
+            data = data[: data.rfind(b"\n") + 1]
+            self._groups[name.rpartition(".")[0]].learn(data)
+        else:
+            data = self._redacted(name, limit, at, whole)
         if not data:
             return 0
         self._connection.send({"t": "log", "f": name, "at": at}, data)
@@ -125,3 +163,24 @@ class Tail:
                 await self._wake.wait()
         except TimeoutError:
             return
+
+
+class _Group:
+    """The files of one worker's place, and the marks that were sent ahead of what they are about."""
+
+    def __init__(self, stem: str) -> None:
+        self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
+        self._ahead: deque[tuple[int, int]] = deque()
+
+    def learn(self, marks: bytes) -> None:
+        """Take marks that are sent."""
+        self._ahead.extend((mark.out, mark.err) for mark in decode(marks))
+
+    def ends(self, out: int, err: int) -> tuple[int, int]:
+        """How far both streams may be sent from here before it is each other's turn."""
+        while self._ahead and self._ahead[0][0] <= out and self._ahead[0][1] <= err:
+            self._ahead.popleft()
+        for mark in self._ahead:
+            if max(mark[0] - out, 0) + max(mark[1] - err, 0) >= PIECE:
+                return mark
+        return out + PIECE, err + PIECE

@@ -26,6 +26,7 @@ from ..runtime import metrics
 from ..runtime.info import InstanceInfo, instance_info, set_current, using
 from ..wire import INLINE, WINDOW, Header
 from .channel import Channel
+from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
@@ -39,19 +40,17 @@ class Stopped(BaseException):
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
     os.umask(0o077)
-    faulthandler.enable()
     alias.install()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
+    streams = Streams(f"{folder}/spool/{name}.marks")
+    faulthandler.enable()
     capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
     patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
     known: Header = {}
     if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
-    name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
     flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
-    Worker(socket_path, folder, capacity, patience, flush_metrics, known).serve()
+    Worker(socket_path, folder, capacity, patience, flush_metrics, known, streams).serve()
 
 
 class Worker:
@@ -65,6 +64,7 @@ class Worker:
         patience: float,
         flush_metrics: Callable[[], None],
         known: Header,
+        streams: Streams,
     ) -> None:
         self._known: Header = {}
         self._setup: Header = {}
@@ -74,6 +74,7 @@ class Worker:
         self._blobs = f"{folder}/blobs"
         self._spool = f"{folder}/spool"
         self._capacity = capacity
+        self._streams = streams
         self._flush_metrics = flush_metrics
         self._functions: dict[str, Any] = {}
         self._contexts = ExitStack()
@@ -168,6 +169,7 @@ class Worker:
         answer: Header = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
         result = Pickled()
         exit_code: int | None = None
+        self._streams.begin(run)
         started = time.perf_counter()
         try:
             if self._setup_error is not None:
@@ -190,6 +192,7 @@ class Worker:
         answer["seconds"] = time.perf_counter() - started
         answer |= result.header()
         self._flush()
+        self._streams.end(run)
         window = self._windows.pop((run, index), None)
         if window is not None and window.made:
             answer |= {"items": window.made, "last": window.last}

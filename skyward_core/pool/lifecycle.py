@@ -35,6 +35,7 @@ from .heal import Healing
 from .keeper import Keeper
 from .launch import Launch
 from .link import Link
+from .live import LiveLogs, LogSink
 from .pool_end import PoolEnd
 from .reconcile import close_if_gone, in_words
 from .records import Records
@@ -49,8 +50,6 @@ LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is 
 REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
 REVIVE_WINDOW = 60.0
 RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
-
-LogSink = Callable[[int, str, int, bytes], None]
 
 
 class Pool:
@@ -69,9 +68,9 @@ class Pool:
         self.ledger = ledger
         self.observer = observer
         self.archive = Archive(row.key)
-        self._came_at = dict(self.archive.cursors)
         self.records = Records(row.token, ledger, self.archive, self.complain)
         self.view = PoolView(row.name, key=row.key)
+        self.live = LiveLogs(self.archive, self.view)
         self.links: list[Link] = []
         self.machines: list[Machine] = []
         self.runs: dict[str, Run] = {}
@@ -87,7 +86,6 @@ class Pool:
         self._blobs = Blobs(spread, lambda: [link for link in self.links if not link.gone])
         self.launch = Launch(self, self._blobs)
         self._listeners: list[Callable[[ev.Event], None]] = []
-        self._sinks: list[LogSink] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._later_timer: asyncio.TimerHandle | None = None
@@ -265,16 +263,16 @@ class Pool:
         if on_event is not None:
             self._listeners.append(on_event)
         if on_log is not None:
-            for name, at, data in self.archive.since(self._came_at) if missed else ():
-                if not name.endswith(".metrics"):
-                    on_log(rank_of(name), name.rpartition(".")[2], at, data)
-            self._sinks.append(on_log)
+            if missed:
+                self.live.missed(on_log)
+            self.live.sinks.append(on_log)
 
         def stop() -> None:
             if on_event in self._listeners:
                 self._listeners.remove(on_event)
-            if on_log in self._sinks:
-                self._sinks.remove(on_log)
+            if on_log in self.live.sinks:
+                self.live.give_up()
+                self.live.sinks.remove(on_log)
 
         return stop
 
@@ -347,18 +345,12 @@ class Pool:
             return  # another connection brought it already
         if at < have:
             data, at = data[have - at :], have
-        rank, stream = rank_of(name), name.rpartition(".")[2]
         try:
             self.archive.write(name, at, data)
         except OSError as error:
             self.archive.cursors[name] = at + len(data)
             self.records.cannot("logs", error)
-        if stream == "metrics":
-            self.view.metrics.feed(name, rank, data)
-            return
-        self.view.logs.feed(rank, stream, data)
-        for sink in tuple(self._sinks):
-            sink(rank, stream, at, data)
+        self.live.take(name, at, data)
 
     def _gang_broke(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
@@ -509,8 +501,9 @@ class Pool:
         while self.view.is_live and any(link.up for link in self.links):
             ends = self.records.log_ends(run)
             if all(self.archive.cursors.get(name, 0) >= end for name, end in ends.items()):
-                return
+                break
             await asyncio.sleep(0.01)
+        self.live.give_up()
 
     # -- runs --------------------------------------------------------------------------------------------
 
@@ -639,4 +632,5 @@ class Pool:
         for task in tuple(self._tasks):
             task.cancel()
         self._direct.close()
+        self.live.give_up()
         self.records.close()

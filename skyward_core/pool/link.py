@@ -11,9 +11,11 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from ..agent.marks import shifted
 from ..errors import PoolError
 from ..landing import Landing
 from ..transport.base import Pipe, Transport
+from ..weave import STREAMS
 from ..wire import VERSION, Decoder, Header, WireError, frame
 from .identity import ourselves
 
@@ -192,7 +194,7 @@ class Link:
 
     def _frame(self, header: Header, body: bytes) -> None:
         if self._logs_from:
-            self._move_offsets(header)
+            body = self._move_offsets(header, body)
         match header["t"]:
             case "outcome" | "stale":
                 if not is_news(header, body):
@@ -221,11 +223,14 @@ class Link:
                 self.last_sizes = header["logs"]
         self._listener.on_frame(self, header, body)
 
-    def _move_offsets(self, header: Header) -> None:
-        """From offsets in the agent's log files to those in the node's."""
+    def _move_offsets(self, header: Header, body: bytes = b"") -> bytes:
+        """From offsets in the agent's log files to those in the node's, in a frame; gives its body."""
         match header["t"]:
             case "log":
                 header["at"] += self._logs_from.get(header["f"], 0)
+                stem, _, ending = header["f"].rpartition(".")
+                if ending == "marks":
+                    return shifted(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
             case "bye":
                 sizes = header["logs"].items()
                 header["logs"] = {name: size + self._logs_from.get(name, 0) for name, size in sizes}
@@ -238,6 +243,7 @@ class Link:
                 for record in header["runs"]:
                     for outcome in record["outcomes"]:
                         self._move_offsets(outcome)
+        return body
 
     def _greet(self, header: Header) -> None:
         self.welcome = header

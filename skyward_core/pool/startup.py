@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from .. import events as ev
 from ..agent.redact import secret_values, url_secrets
 from ..errors import PoolError
-from ..history import show_logs
 from ..plugins.base import bootstrap_steps, check_standalone, transform_image
 from ..providers.base import Machine
 from ..spec import Image, PoolSpec
@@ -75,7 +74,7 @@ class Startup:
         seen = await pool.provider.describe(pool.name, pool.machines)
         if not seen or all(machine.state == "gone" for machine in seen):
             raise PoolError(f"no machine of pool {pool.name} is left")
-        show_logs(pool.view, pool.archive.logs)  # the end of what was printed before we came
+        pool.live.prime()
         pool.links = [self._link(machine) for machine in pool.machines]
         orphans = []
         for link, machine in zip(pool.links, seen, strict=True):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 
 from skyward_core import exits
-from skyward_core.archive import log_ranges, merged, rank_of
+from skyward_core.archive import rank_of
 from skyward_core.errors import PoolError, UsageError
 from skyward_core.ledger import Ledger, RunRow
+from skyward_core.run_logs import Part, RunLogs
 from skyward_core.views import RunView, TaskView
+from skyward_core.weave import Place, weave
 
 from ..widgets.text import duration, money
 from .console import Console
@@ -135,13 +137,15 @@ class _Out:
 
 def _print_recorded(ledger: Ledger, row: RunRow, out: _Out) -> None:
     """What the ledger knows to be a run's part of the log files."""
-    folder, ranges = log_ranges(ledger, row.run)
-    for rank in sorted(ranges):
-        for name, spans in sorted(
-            ranges[rank].items(), reverse=True
-        ):  # what went well before what went wrong
-            for start, end in merged(spans):
-                out.put(name, _read(folder / name, start, end))
+    found = RunLogs(ledger, row.run)
+    for rank in sorted(found.parts):
+        for part in found.parts[rank]:
+            _print(found, part, out)
+
+
+def _print(found: RunLogs, part: Part, out: _Out) -> None:
+    for piece in weave(found.folder, *part):
+        out.put(f"{part.stem}.{piece.stream}", piece.data)
 
 
 def _follow(ledger: Ledger, row: RunRow, ended: Future[RunView] | None, out: _Out) -> None:
@@ -149,36 +153,21 @@ def _follow(ledger: Ledger, row: RunRow, ended: Future[RunView] | None, out: _Ou
 
     It is read as it grows until ``ended`` is done; without that, until nothing has come for a moment.
     """
-    folder, _ = log_ranges(ledger, row.run)
-    places: dict[str, int] = {}
-    for other in ledger.runs(row.token):
-        for _, log in ledger.outcomes(other.run) if other.run != row.run else ():
-            for name, (_, end) in log.items():
-                places[name] = max(end, places.get(name, 0))
+    seen: dict[str, Place] = {}
     quiet = 0.0
     while True:
         over = quiet >= SETTLED if ended is None else ended.done()
+        found = RunLogs(ledger, row.run)
         came = False
-        for path in sorted(folder.iterdir()):
-            if path.suffix == ".metrics":
-                continue
-            data = _read(path, places.get(path.name, 0), None)
-            places[path.name] = places.get(path.name, 0) + len(data)
-            out.put(path.name, data)
-            came |= bool(data)
+        for part in itertools.chain.from_iterable(found.parts.values()):
+            at = seen.get(part.stem, (0, 0))
+            start = max(at[0], part.start[0]), max(at[1], part.start[1])
+            _print(found, part._replace(start=start), out)
+            seen[part.stem] = end = max(start[0], part.end[0]), max(start[1], part.end[1])
+            came |= start != end
         if over:
             break
         quiet = 0.0 if came else quiet + PERIOD
         time.sleep(PERIOD)
     if ended is not None:
         ended.result()
-
-
-def _read(path: Path, start: int, end: int | None) -> bytes:
-    """Bytes of a log file; nothing where it is not, or not yet."""
-    try:
-        with path.open("rb") as source:
-            source.seek(start)
-            return source.read() if end is None else source.read(end - start)
-    except FileNotFoundError:
-        return b""

@@ -43,14 +43,6 @@ def test_log_bytes_land_where_they_belong(archive: Archive, world: Path) -> None
     assert archive.tail("r003.err", 1000) == b"oops\n"
 
 
-def test_what_came_since_cursors_is_read_in_pieces(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.archive.PIECE", 4)
-    for name, data in (("r000.out", b"0123456789"), ("r001.err", b"new"), ("r002.out", b"old")):
-        archive.write(name, 0, data)
-    pieces = list(archive.since({"r000.out": 3, "r002.out": 3}))
-    assert pieces == [("r000.out", 3, b"3456"), ("r000.out", 7, b"789"), ("r001.err", 0, b"new")]
-
-
 def test_whoever_comes_next_goes_on_at_the_cursor(archive: Archive) -> None:
     archive.write("r000.out", 0, b"first half, ")
     with_two = Archive("p.t1")

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from skyward_core.logs import LINE_LIMIT, Lines, LogBook, LogRing, prefix_of
+from skyward_core.logs import LINE_LIMIT, RUNS_KEPT, About, Line, Lines, LogBook, LogRing, prefix_of
 from skyward_core.safe_text import colored
 
 
@@ -230,3 +230,52 @@ def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
         for thread in threads:
             thread.join()
         assert len({id(ring) for ring in found}) == 1
+
+
+def test_a_ring_knows_of_each_line_its_stream_time_and_run() -> None:
+    ring = LogRing(capacity=300)
+    for number in range(1000):
+        ring.extend([f"line {number}"], About("out" if number % 3 else "err", number // 2, "r"))
+    assert (ring.first, ring.end) == (700, 1000)
+    for number, line in enumerate(ring.read(0, 2000), 700):
+        assert line == Line(number, f"line {number}", About("out" if number % 3 else "err", number // 2, "r"))
+    assert [line.number for line in ring.read(710, 713)] == [710, 711, 712]
+    assert ring.read(5, 10) == ring.read(1000, 1010) == ring.read(800, 800) == []
+    assert len(ring._starts) < 700, "what is known of lines that are gone is forgotten"
+
+
+def test_runs_have_lines_of_their_own() -> None:
+    book = LogBook()
+    book.feed(0, "out", b"one\nhal", 1.0, "a", "r000")
+    assert book.of("a").rank(0).pending() == ["hal"]
+    book.feed(0, "err", b"oops\n", 1.5, "a", "r000")
+    book.feed(0, "out", b"fresh\nand", 2.0, "b", "r000")
+    book.feed(1, "out", b"other\n", 2.5, "b", "r001")
+    assert book.rank(0).lines(0, 9) == ["one", "oops", "hal", "fresh"]
+    assert book.of("a").rank(0).lines(0, 9) == ["one", "oops", "hal"]
+    assert book.of("a").rank(0).pending() == []
+    assert book.of("b").rank(0).lines(0, 9) == ["fresh"]
+    assert book.of("b").rank(0).pending() == ["and"]
+    assert book.of("b").merged.lines(0, 9) == ["r000| fresh", "r001| other"]
+    assert [line.about for line in book.of("a").rank(0).read(0, 3)] == [
+        About("out", 1.0, "a"),
+        About("err", 1.5, "a"),
+        About("out", 2.0, "a"),
+    ]
+
+
+def test_two_workers_of_a_rank_have_lines_of_their_own() -> None:
+    book = LogBook()
+    book.feed(0, "out", b"from the fir", 1.0, "a", "r000")
+    book.feed(0, "out", b"second\n", 1.0, "a", "r000.1")
+    book.feed(0, "out", b"st\n", 1.0, "a", "r000")
+    assert book.rank(0).lines(0, 9) == ["second", "from the first"]
+
+
+def test_of_old_runs_no_lines_are_kept_apart() -> None:
+    book = LogBook()
+    for number in range(50):
+        book.feed(0, "out", b"x\n", 1.0, f"run{number}")
+    assert not book.has("run1")
+    assert book.has("run49")
+    assert sum(book.has(f"run{number}") for number in range(50)) == RUNS_KEPT

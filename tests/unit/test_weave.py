@@ -1,0 +1,173 @@
+"""Two streams put together by marks: the order of their writing, every byte once, whatever the pieces and the marks."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyward_core.agent.marks import AFTER, BEFORE, WIDTH, Mark, decode, encode, shifted
+from skyward_core.weave import STREAMS, Piece, Weaver, start_of_last, weave
+
+WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
+
+
+class Spool:
+    """What a worker and its agent leave of writes: both files, and marks at every change of the stream."""
+
+    def __init__(self, writes: list[tuple[str, bytes]], seen: list[bool]) -> None:
+        self.files = {"out": b"", "err": b""}
+        self.marks = b""
+        self.order: list[tuple[str, int]] = []
+        last = ""
+        for number, (stream, data) in enumerate(writes):
+            if stream != last:
+                self._mark(BEFORE, number)
+            last = stream
+            start = len(self.files[stream])
+            self.files[stream] += data
+            self.order += [(stream, start + i) for i in range(len(data))]
+            if number < len(seen) and seen[number]:
+                self._mark(AFTER, number)
+        self._mark(AFTER, len(writes))
+
+    @property
+    def end(self) -> tuple[int, int]:
+        return len(self.files["out"]), len(self.files["err"])
+
+    def _mark(self, kind: str, number: int) -> None:
+        self.marks += encode(kind, 1000 + number / 100, *self.end, f"run{number}")
+
+    def store(self, folder: Path) -> None:
+        for name, data in (*self.files.items(), ("marks", self.marks)):
+            (folder / f"r000.{name}").write_bytes(data)
+
+    def check(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            at = piece.offset
+            assert piece.data == self.files[piece.stream][at : at + len(piece.data)]
+
+
+def bytes_of(pieces: list[Piece]) -> list[tuple[str, int]]:
+    return [(p.stream, p.offset + i) for p in pieces for i in range(len(p.data))]
+
+
+@given(WRITES, st.lists(st.booleans(), max_size=40), st.lists(st.integers(1, 30), min_size=1, max_size=60))
+@settings(max_examples=150, deadline=None)
+def test_order_is_that_of_the_writing_whatever_the_pieces(
+    writes: list[tuple[str, bytes]], seen: list[bool], sizes: list[int]
+) -> None:
+    spool, weaver, got = Spool(writes, seen), Weaver(), []
+    at = {"out": 0, "err": 0, "marks": 0}
+    for number in range(3 * (len(spool.marks) + sum(spool.end))):
+        name = (*STREAMS, "marks")[number % 3]
+        size = sizes[number % len(sizes)] * (WIDTH if name == "marks" else 1)
+        data = (spool.marks if name == "marks" else spool.files[name])[at[name] : at[name] + size]
+        if name == "marks":
+            weaver.learn(data)
+        else:
+            weaver.take(name, at[name], data)
+        at[name] += len(data)
+        got += list(weaver.ready())
+    spool.check(got)
+    assert bytes_of(got) == spool.order
+    assert not weaver.holds
+    assert weaver.place == spool.end
+
+
+@given(WRITES, st.lists(st.booleans(), max_size=40), st.data())
+@settings(max_examples=100, deadline=None)
+def test_files_are_read_from_any_place_to_any_other(
+    tmp_path_factory: pytest.TempPathFactory,
+    writes: list[tuple[str, bytes]],
+    seen: list[bool],
+    data: st.DataObject,
+) -> None:
+    spool, folder = Spool(writes, seen), tmp_path_factory.mktemp("logs")
+    spool.store(folder)
+    low, high = sorted(data.draw(st.tuples(*[st.integers(0, len(spool.order))] * 2)))
+    place = lambda n: tuple(sum(s == stream for s, _ in spool.order[:n]) for stream in STREAMS)  # noqa: E731
+    pieces = list(weave(folder, "r000", place(low), place(high)))
+    spool.check(pieces)
+    assert bytes_of(pieces) == spool.order[low:high]
+    start = start_of_last(folder, "r000", spool.end, 20)
+    assert sum(spool.end) - sum(start) <= 40
+    tail = list(weave(folder, "r000", start, spool.end))
+    assert sorted(bytes_of(tail)) == sorted(
+        (stream, at) for stream, at in spool.order if at >= start[STREAMS.index(stream)]
+    )
+
+
+@given(
+    WRITES, st.lists(st.one_of(st.binary(max_size=80), st.tuples(*[st.integers(0, 10**14)] * 3)), max_size=12)
+)
+@settings(max_examples=100, deadline=None)
+def test_whatever_the_marks_say_every_byte_comes_once(
+    tmp_path_factory: pytest.TempPathFactory,
+    writes: list[tuple[str, bytes]],
+    noise: list[bytes | tuple[int, int, int]],
+) -> None:
+    spool, folder = Spool(writes, []), tmp_path_factory.mktemp("logs")
+    for each in noise:
+        line = each if isinstance(each, bytes) else encode(BEFORE, each[0] / 1000, each[1], each[2], "x")
+        spool.marks = line + spool.marks if len(line) % 2 else spool.marks + line
+    spool.store(folder)
+    pieces = list(weave(folder, "r000", (0, 0), spool.end))
+    spool.check(pieces)
+    assert sorted(bytes_of(pieces)) == sorted(spool.order)
+
+
+def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    lines = (
+        encode(BEFORE, 1, 0, 0, "a") + encode(BEFORE, 2, 3, 0, "a")[:20] + b"\n" + encode(AFTER, 3, 3, 4, "b")
+    )
+    assert [mark.at for mark in decode(lines)] == [1, 3]
+    (tmp_path / "r000.marks").write_bytes(lines)
+    (tmp_path / "r000.out").write_bytes(b"abc")
+    (tmp_path / "r000.err").write_bytes(b"defg")
+    assert start_of_last(tmp_path, "r000", (3, 4), 0) == (3, 4)
+    assert [p[:3] for p in weave(tmp_path, "r000", (0, 0), (3, 4))] == [
+        ("out", 0, b"abc"),
+        ("err", 0, b"defg"),
+    ]
+
+
+def test_times_and_runs_are_those_of_the_marks() -> None:
+    weaver = Weaver()
+    for mark in (
+        Mark(BEFORE, 10.0, 0, 0, "one"),  # the worker prints "ab"
+        Mark(AFTER, 10.5, 2, 0, "one"),
+        Mark(AFTER, 12.0, 4, 0, "one"),  # a child has printed "cd"
+        Mark(BEFORE, 13.0, 4, 0, "two"),
+    ):
+        weaver.learn(encode(*mark))
+    weaver.take("out", 0, b"abcdef")
+    told = [(p.data, p.at, p.run) for p in [*weaver.ready(), *weaver.rest()]]
+    assert told == [(b"ab", 10.0, "one"), (b"cd", 12.0, "one"), (b"ef", 13.0, "two")]
+
+
+def test_marks_are_of_one_width_and_move() -> None:
+    mark = Mark(AFTER, 1763784000.123, 10**14, 7, "0123456789")
+    line = encode(*mark)
+    assert len(line) == WIDTH
+    assert decode(line) == [mark]
+    two = line + encode(BEFORE, 0.5, 1, 2, "")
+    moved = shifted(two, 100, 1000)
+    assert len(moved) == len(two)
+    assert [(m.out, m.err) for m in decode(moved)] == [(10**14 + 100, 1007), (101, 1002)]
+    assert shifted(b"no mark\n" + two[:9], 1, 1) == b"no mark\n" + two[:9]
+
+
+def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
+    weaver = Weaver()
+    weaver.take("err", 0, b"e")
+    weaver.take("out", 0, b"o")
+    assert list(weaver.ready()) == []
+    assert weaver.holds
+    assert [k for k, _ in groupby(weaver.rest(), lambda piece: (piece.stream, piece.at))] == [
+        ("out", None),
+        ("err", None),
+    ]
