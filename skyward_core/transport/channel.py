@@ -34,6 +34,8 @@ Said = Callable[[str], None]
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
 # $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's own, $5 the word, $6 the pool's
 # name or its folder's, for people who look at the host's processes.
+# The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
+# that leads there, links and their targets too. A group that has the user's own number is the user's alone.
 # An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
 # Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
 _PYTHON = (
@@ -45,9 +47,15 @@ _PYTHON = (
 _SHELL = (
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
     'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
+    'own(){ u=$(id -u);e=$1;set -- /;while test -n "$e";do r=$(cd "${e%/*}/" && pwd -P)||return 1;'
+    'for q in "$e" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;'
+    'if test -L "$e";then q=$(readlink "$e")||return 1;case $q in /*)e=$q;;*)e=${e%/*}/$q;;esac;else e=;fi;done;'
+    'test -z "$(find "$@" -prune "(" -not -user 0 -not -user $u -o '
+    '-not -type l "(" -perm -2 -o -perm -20 -not -group $u ")" ")" 2>&1)";};'
     f'B="{_PYTHON}";V=$1;W=$5;N=$6;'
     'if test -n "$3";then try "$3";else '
-    'for p in "$4" python$V python3 "$HOME"/.local/share/uv/python/cpython-$V.*/bin/python$V '
+    'test -x "$4" && own "$4" && try "$4";'
+    'for p in python$V python3 "$HOME"/.local/share/uv/python/cpython-$V.*/bin/python$V '
     '"$HOME"/.pyenv/versions/$V.*/bin/python$V;do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
     'if command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
     'p=$(uv python find --no-project $V) && try "$p";fi;fi;'

@@ -177,6 +177,8 @@ class Host:
         if self.options.startup:
             for name in (".bashrc", ".profile"):
                 (self.home / name).write_text(f"{self.options.startup}\n")
+        if _kept() and self.options.has_python:
+            self._have_python()  # where no host believes the path of the client's
         environment = {
             "PATH": _PATH,
             "ROOT": str(self.root),
@@ -196,6 +198,13 @@ class Host:
                 env=environment,
                 start_new_session=True,  # ctrl-c at the lab's terminal is no power cut
             )
+
+    def _have_python(self) -> None:
+        """Have this interpreter found on the host, by the name with its version."""
+        python = self.home / ".local/bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
 
     def await_namespaces(self) -> None:
         wait_until(self._is_apart, f"the namespaces of {self.name}")

@@ -8,6 +8,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,109 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
     said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
     assert facts["version"][:2] == [major, minor] and facts["root"] == f"{tmp_path}/.cache/skyward"
+
+
+@pytest.fixture
+def interpreter(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Stands where the client's is, in a folder of folders that nobody else may write to; it says that it ran."""
+    with tempfile.TemporaryDirectory(
+        dir="/var/lib", prefix="own-"
+    ) as folder:  # below /tmp is below everybody's
+        python = Path(folder, "venv", "bin", "python")
+        python.parent.mkdir(parents=True)
+        python.write_text('#!/bin/sh\n: > "${0%/*}/../../ran"\nexit 97\n')
+        python.chmod(0o755)
+        yield python
+
+
+def _writable(python: Path) -> None:
+    python.parent.chmod(0o777)
+
+
+def _group(python: Path) -> None:
+    os.chown(python.parents[1], -1, 12345)
+    python.parents[1].chmod(0o775)
+
+
+def _file(python: Path) -> None:
+    python.chmod(0o757)
+
+
+def _somebodys(python: Path) -> None:
+    os.chown(python.parent, 12345, -1)
+
+
+def _link_to_a_strangers(python: Path) -> None:
+    shared = python.parents[2] / "shared"
+    shared.mkdir()
+    python.rename(shared / "python")
+    shared.chmod(0o777)
+    python.symlink_to("../../shared/python")
+
+
+def _link_over_a_strangers(python: Path) -> None:
+    shared = python.parents[2] / "shared"
+    shared.mkdir()
+    python.rename(python.with_name("real"))
+    (shared / "link").symlink_to(python.with_name("real"))
+    shared.chmod(0o777)
+    python.symlink_to(shared / "link")
+
+
+def _folder_below_a_strangers(python: Path) -> None:
+    shared = python.parents[2] / "shared"
+    shared.mkdir()
+    python.parents[1].rename(shared / "venv")
+    shared.chmod(0o777)
+    python.parents[1].symlink_to(shared / "venv")
+
+
+def _own_link(python: Path) -> None:
+    python.rename(python.with_name("real"))
+    python.symlink_to("real")
+
+
+def _own_group(python: Path) -> None:
+    os.chown(python.parent, -1, os.getuid())
+    python.parent.chmod(0o775)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives files to others")
+@pytest.mark.parametrize(
+    ("change", "runs"),
+    [
+        (None, True), (_own_link, True), (_own_group, True), (_writable, False), (_group, False), (_file, False),
+        (_somebodys, False), (_link_to_a_strangers, False), (_link_over_a_strangers, False),
+        (_folder_below_a_strangers, False),
+    ],
+)  # fmt: skip
+def test_the_clients_path_is_run_only_where_it_is_nobody_elses(
+    change: Callable[[Path], None] | None, runs: bool, interpreter: Path, tmp_path: Path
+) -> None:
+    if change is not None:
+        change(interpreter)
+    assert _is_tried(interpreter, tmp_path) is runs
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes files in /var/lib")
+def test_the_clients_path_is_not_run_below_tmp(interpreter: Path, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="own-") as folder:
+        shutil.copytree(interpreter.parents[1], Path(folder, "venv"))
+        assert not _is_tried(Path(folder, "venv/bin/python"), tmp_path)
+
+
+def _is_tried(python: Path, home: Path) -> bool:
+    words = ["3.0", "3,0", "", str(python), "word", "p"]  # of that version is no other
+    done = subprocess.run(
+        ["sh", "-c", f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    assert b"word none" in done.stdout
+    return (python.parents[2] / "ran").exists()
 
 
 @pytest.mark.parametrize("bundled", [True, False])
