@@ -139,6 +139,8 @@ class Options(_Spec):
         start_timeout: seconds that the nodes may take to come up.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
+        lost_after: seconds without an answer after which a node is taken as lost, and its runs fail; None to wait for
+            ever. The machine itself is left as it is: it may only be out of our reach.
         cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
             no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
             plugins that need peers are refused.
@@ -153,6 +155,7 @@ class Options(_Spec):
     ttl: float | None = None
     start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
+    lost_after: float | None = 60.0
     cluster: bool = True
     secrets: Sequence[str] = field(default=(), repr=False)
 
@@ -164,6 +167,7 @@ class Options(_Spec):
         "ttl": checks.optional(checks.seconds()),
         "start_timeout": checks.seconds(),
         "on_loss": checks.one_of("fail", "replace"),
+        "lost_after": checks.optional(checks.seconds()),
         "cluster": checks.flag,
         "secrets": checks.several(_secret),
     }

@@ -43,6 +43,7 @@ from .replace import Replacements
 from .run import Run
 from .spread import Spread
 from .startup import Startup, whole_image
+from .suspicion import Suspicion
 from .teardown import GOODBYE, tear_down
 
 A_MOMENT = 0.003  # seconds; longer than a small call takes
@@ -100,6 +101,7 @@ class Pool:
         self.startup = Startup(self)
         self.replacements = Replacements(self)
         self.healing = Healing(self)
+        self._suspicion = Suspicion(self.spec_options.lost_after, self._lose_silent)
         self.emit(ev.PoolOpened(pool=self.name, spec=row.spec, created_at=row.created_at))
 
     # -- coming up ---------------------------------------------------------------------------------------
@@ -364,8 +366,12 @@ class Pool:
             self.spawn(self.launch.mend_gang())
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
+        waiting = not (up or link.silent or link.finished or link.gone or self.leaving or self.ending)
+        if waiting and (until := self._suspicion.down(link)):
+            detail = f"{detail}; {until}"
         self.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
         if up:
+            self._suspicion.up(link)
             self._learn_lease(link.welcome["lease"])
             self._foreign.on_welcome(link.welcome)
             if self.alone and not link.epoch and not self.observer:
@@ -461,8 +467,14 @@ class Pool:
         report("ready", "a new agent took over")
         return True
 
+    def _lose_silent(self, link: Link, why: str) -> None:
+        """A node has not answered for too long. Its machine is left as it is; and who only watches goes on trying."""
+        if not self.observer and self.ending is None:
+            self._lose(link, why)
+
     def _lose(self, link: Link, why: str) -> None:
-        link.lose()
+        self._suspicion.up(link)
+        link.lose(why)
         self.emit(ev.NodePhase(pool=self.name, node=link.node, phase="gone", detail=why))
         left = [other for other in self.links if not other.gone]
         state = "degraded" if left else "failed"
@@ -484,9 +496,10 @@ class Pool:
         """A call whose node is gone ends as lost."""
         link = run._where[index]
         rank = index if run.kind == "broadcast" else link.node * self.ranks_per_node
+        said = (f"node {link.node} is gone", link.lost_why)
         header = {
             "i": index, "rank": rank, "node": link.node, "kind": "lost", "begun": True,
-            "error": {"type": "NodeLost", "message": f"node {link.node} is gone"},
+            "error": {"type": "NodeLost", "message": ": ".join(filter(None, said))},
         }  # fmt: skip
         run.on_outcome(link, header, b"")
 
@@ -627,6 +640,7 @@ class Pool:
             run.leave()
         self.catch_up()
         await self.replacements.stop()
+        self._suspicion.stop()
         for link in self.links:
             await link.close()
         for task in tuple(self._tasks):

@@ -62,6 +62,7 @@ class Link:
         self.up = False
         self.silent = False  # connected, but no answer
         self.gone = False  # the node was found to be gone; nobody tries again
+        self.lost_why = ""
         self.finished = False  # the agent said goodbye
         self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
@@ -274,9 +275,13 @@ class Link:
             download.fail(failure)
         self._files.clear()
         if was_up:
-            self._listener.on_link(self, False, str(error or "connection closed"))
-            if not self.finished and not self.gone:
-                self._retry = asyncio.create_task(self._reconnect())
+            self.come_back(str(error or "connection closed"))
+
+    def come_back(self, why: str) -> None:
+        """It is down: tell so, and try until it is up again."""
+        self._listener.on_link(self, False, why)
+        if not self.finished and not self.gone:
+            self._retry = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
         delay, longest = BACKOFF
@@ -293,9 +298,10 @@ class Link:
             else:
                 return
 
-    def lose(self) -> None:
+    def lose(self, why: str = "") -> None:
         """The node is gone for good."""
         self.gone = True
+        self.lost_why = self.lost_why or why
         self._calls.clear()
         for task in (self._retry, self._watcher):
             if task is not None:

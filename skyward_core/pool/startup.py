@@ -101,7 +101,10 @@ class Startup:
         if failures and len(failures) == len(results):
             raise PoolError(_no_answer(pool.name, failures[0][1])) from failures[0][1]
         for link, error in failures:
-            pool.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+            if pool.observer:  # it looks again by itself
+                pool.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+            else:
+                link.come_back(str(error))
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)

@@ -121,3 +121,18 @@ def test_power_cut_under_the_command_line(lab: Lab, home: Path) -> None:
     assert process.returncode == exits.UNVERIFIED, out + err
     assert f"root cause: r00{LOST} lost: node {LOST} is gone" in err
     assert f"unaccounted 1: {lab.hosts[LOST].name}" in err
+
+
+def test_a_run_on_the_only_host_of_a_pool_is_lost_with_it(lab: Lab) -> None:
+    """Nobody can say whether it is the host that is gone, or the way to it."""
+    host = lab.hosts[0]
+    with pool(lab, ssh(lab, [host]), options={"lost_after": 1.0}, name="single") as compute:
+        assert rank() @ compute == [0]
+        host.power_off()
+        try:
+            with pytest.raises(sky.RunError, match=r"no answer since .* lost at .* after 1 s") as caught:
+                _ = rank() >> compute
+            assert caught.value.root_cause.outcome == "lost"
+        finally:
+            host.power_on()
+            host.plug()
