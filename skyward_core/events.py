@@ -70,6 +70,15 @@ class RunOpened(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankPhase(Event):
+    """What a rank's process is at, since ``at``: starting, importing, joining (it waits for the other ranks),
+    running; "" where it is idle. Only phases that last are told."""
+
+    rank: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankBegan(Event):
     """A rank began its part of a run."""
 
@@ -128,6 +137,7 @@ for _kind in (
     NodePhase,
     NodeLink,
     RunOpened,
+    RankPhase,
     RankBegan,
     ItemYielded,
     RankEnded,
@@ -171,6 +181,7 @@ __all__ = [
     "PoolState",
     "RankBegan",
     "RankEnded",
+    "RankPhase",
     "RunEnded",
     "RunOpened",
     "from_json",

@@ -133,6 +133,9 @@ class PoolView:
     spec: dict[str, Any] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
+    rank_phases: dict[int, tuple[str, float]] = field(
+        default_factory=dict
+    )  # before a function runs, and since
     logs: LogBook = field(default_factory=LogBook)
     metrics: MetricBook = field(default_factory=MetricBook)
     price_hourly: float = 0.0
@@ -273,6 +276,12 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
                 del kept[over]
         kept[event.run] = run
         view.runs = kept
+
+
+@_apply.register
+def _(event: ev.RankPhase, view: PoolView) -> None:
+    phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
+    view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
 
 
 @_apply.register

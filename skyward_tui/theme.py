@@ -36,6 +36,8 @@ _LOOKS = {
     "cancelled": Look("⊘", "cancelled", "$muted"),
     # ranks
     "waiting": Look("◌", "waiting", "$muted"),
+    "importing": Look("◔", "importing", "$text-warning"),
+    "joining": Look("◑", "joining", "$text-warning"),
     "running": Look("●", "running", "$text-primary"),
     "returned": Look("✓", "returned", "$text-success"),
     "raised": Look("✗", "raised", "$text-error"),

@@ -20,6 +20,7 @@ from .gang import Epochs, Gang
 from .journal import Journal
 from .last_line import last_line
 from .lease import Lease
+from .phases import Phases
 from .processes import become_reaper, descendants, kill_all, orphans, reap
 from .redact import Redactor, secret_values
 from .signals import act_on
@@ -58,6 +59,7 @@ class Agent:
         self.end = asyncio.Event()
         self._ending: Header = {}  # who ends it and why, where that is known
         self.clients = Clients(self)
+        self.phases = Phases(self.clients.broadcast)
 
     # -- life --------------------------------------------------------------------------------------------
 
@@ -292,6 +294,8 @@ class Agent:
                 self._item(slot, call, header, body)
         elif kind == "ready":
             slot.set_up_done()
+        elif kind == "phase":
+            slot.enter(header["phase"])
 
     def _worker_lost(self, connection: Connection) -> None:
         # The process itself is what counts; its end is seen by SIGCHLD.

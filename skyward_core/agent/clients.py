@@ -130,6 +130,7 @@ class Clients:
                 "ranks_per_node": agent.config.ranks_per_node,
                 "epoch": agent.gang.epoch,
                 "broken": agent.gang.broken,
+                "phases": agent.phases.frames(),
                 "runs": [record.to_json() for record in self._register.records.values()],
                 "lease": agent.lease.remaining(in_use=agent.in_use()),
                 "idle_timeout": agent.config.idle_timeout,

@@ -112,6 +112,12 @@ class Slot:
         if config.knows_env:
             env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
         self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+        self.enter("starting")
+
+    def enter(self, phase: str, age: float = 0.0) -> None:
+        """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
+        if self.number == 0:
+            self.agent.phases.enter(self.rank, phase, age)
 
     def give(self, call: Call) -> None:
         call.rank = self.rank
@@ -203,6 +209,7 @@ class Slot:
         if self.process is not None:
             self.process.connection = connection
             self.failed_starts = 0
+            self.enter(header.get("phase", ""), header.get("age", 0.0))
             if "epoch" in header and self.process.epoch is None:
                 self.process.epoch, self.process.ready = header["epoch"], True
                 self.agent.restore_gang(header, plugins)
@@ -216,6 +223,7 @@ class Slot:
     def set_up_done(self) -> None:
         if self.process is not None:
             self.process.ready = True
+            self.enter("")
             for call in self.running.values():
                 self.agent.arm(self, call)
 
@@ -268,6 +276,7 @@ class Slot:
         process, self.process = self.process, None
         if process is None:
             return
+        self.enter("")
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
         if process.connection is None and not process.killed:
             self.failed_starts += 1

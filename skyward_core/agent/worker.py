@@ -24,6 +24,7 @@ from typing import Any
 from .. import alias
 from ..runtime import metrics
 from ..runtime.info import InstanceInfo, instance_info, set_current, using
+from ..runtime.phase import on_enter
 from ..wire import INLINE, WINDOW, Header
 from .channel import Channel
 from .printing import Streams
@@ -68,6 +69,7 @@ class Worker:
     ) -> None:
         self._known: Header = {}
         self._setup: Header = {}
+        self._phase, self._phase_since = "", time.monotonic()
         self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)
         self._known = known
@@ -76,6 +78,7 @@ class Worker:
         self._capacity = capacity
         self._streams = streams
         self._flush_metrics = flush_metrics
+        on_enter(self._enter)
         self._functions: dict[str, Any] = {}
         self._contexts = ExitStack()
         self._entered = False
@@ -88,7 +91,13 @@ class Worker:
     def _hello(self) -> tuple[Header, bytes]:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
         belong to, and its plugins."""
-        return {"t": "hello", "pid": os.getpid()} | self._known | self._setup, self._plugins
+        phase = {"phase": self._phase, "age": time.monotonic() - self._phase_since}
+        return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup, self._plugins
+
+    def _enter(self, phase: str) -> None:
+        """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
+        self._phase, self._phase_since = phase, time.monotonic()
+        self._channel.send({"t": "phase", "phase": phase})
 
     def serve(self) -> None:
         pool = None
@@ -147,9 +156,11 @@ class Worker:
 
             try:
                 with self._stop.listening():
+                    self._enter("importing")
                     plugins = pickle.loads(body)
                     if not header["gang"]:
                         plugins = [plugin for plugin in plugins if not plugin.gang]
+                    self._enter("joining")
                     self._contexts = enter_process(plugins, info)
                     self._entered = True
             except Stopped:
@@ -160,6 +171,7 @@ class Worker:
         kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
         self._plugins = b"" if "failed" in header else body
         self._setup = {key: header[key] for key in kept}
+        self._phase = ""
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 
     # -- calls -------------------------------------------------------------------------------------------
@@ -190,6 +202,8 @@ class Worker:
             answer["kind"] = "raised"
             answer["error"], result.data = describe_error(error)
         answer["seconds"] = time.perf_counter() - started
+        if self._phase == "importing":  # and nothing came of it
+            self._enter("")
         answer |= result.header()
         self._flush()
         self._streams.end(run)
@@ -202,6 +216,8 @@ class Worker:
 
     def _run(self, header: Header, body: bytes) -> Any:
         fn, (args, kwargs) = self._load(header, body)
+        if self._phase == "importing":
+            self._enter("running")
         with using(instance_info(), header["run"]):
             value = fn(*args, **kwargs)
             if header.get("stream") and isinstance(value, Generator):
@@ -213,6 +229,7 @@ class Worker:
         inline = size if size <= INLINE else 0
         fn = self._functions.get(name)
         if fn is None:
+            self._enter("importing")
             fn = self._unpickle(name, body[:inline] if inline else None)
             if len(self._functions) >= FUNCTIONS_KEPT:
                 self._functions.pop(next(iter(self._functions)))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..runtime.phase import enter
 from ._network import claim_port, limit_threads
 from ._requirements import has_cuda, requirement, with_pip
 from .base import Plugin
@@ -51,6 +52,7 @@ class Jax(Plugin):
             JAX_LOCAL_DEVICE_COUNT=str(max(1, info.accelerators)),
         )
         limit_threads(info)
+        enter("importing")
         import jax
 
         # Between processes XLA's CPU client reduces by gloo only where it is told so.
@@ -58,6 +60,7 @@ class Jax(Plugin):
         # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
         if hasattr(jax.config, "jax_enable_preemption_service"):
             jax.config.update("jax_enable_preemption_service", False)
+        enter("joining")
         jax.distributed.initialize(
             coordinator_address=address,
             num_processes=info.world_size,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ..runtime.phase import enter
 from ._network import claim_port, interface_of, limit_threads
 from ._requirements import has_cuda, requirement, with_pip
 from .base import Plugin
@@ -72,6 +73,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         yield  # another plugin's
         return
     set_environment(info)  # before the import: the thread count is read there
+    enter("importing")
     import torch
     import torch.distributed as dist
 
@@ -79,6 +81,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     if cuda:
         # A rank that sees its own device only has index 0; one that sees them all has its local rank's.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
+    enter("joining")
     dist.init_process_group(_usable(backend, info, cuda=cuda), init_method="env://")
     try:
         yield

@@ -305,6 +305,8 @@ class Pool:
                 self._run_frame(link, header, body)
             case "ending":
                 self.ended_by_others(PoolEnd.told(self.name, header))
+            case "phase":
+                self._enter_phase(link, header)
             case "pong":
                 self._learn_lease(header["lease"])
             case "error":
@@ -316,6 +318,22 @@ class Pool:
         moved = ends_at is None or before is None or abs(ends_at - before) > LEASE_MOVED
         if moved and ends_at != before:
             self.emit(ev.LeaseNews(pool=self.name, ends_at=ends_at))
+
+    def _enter_phase(self, link: Link, header: Header) -> None:
+        """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
+        rank, at = int(header["rank"]), time.time() - header["age"]
+        if rank // self.ranks_per_node == link.node:
+            self.emit(ev.RankPhase(pool=self.name, rank=rank, phase=header["phase"], at=at))
+
+    def _learn_phases(self, link: Link) -> None:
+        """What an agent tells of its ranks to a client that comes; of the others nothing is known any more."""
+        told = link.welcome.get("phases", ())
+        first = link.node * self.ranks_per_node
+        for rank in range(first, first + self.ranks_per_node):
+            if rank in self.view.rank_phases and all(header["rank"] != rank for header in told):
+                self.emit(ev.RankPhase(pool=self.name, rank=rank, phase=""))
+        for header in told:
+            self._enter_phase(link, header)
 
     def _run_frame(self, link: Link, header: Header, body: bytes) -> None:
         run = self.runs.get(header["run"])
@@ -373,6 +391,7 @@ class Pool:
         if up:
             self._suspicion.up(link)
             self._learn_lease(link.welcome["lease"])
+            self._learn_phases(link)
             self._foreign.on_welcome(link.welcome)
             if self.alone and not link.epoch and not self.observer:
                 self.spawn(self._set_up())  # a new agent; calls that were sent again wait for this

@@ -24,7 +24,7 @@ from ..widgets.log_panel import LogPanel
 from ..widgets.numbers import NumbersPane
 from ..widgets.phase_board import PhaseBoard
 from ..widgets.rank_panel import RankPanel
-from ..widgets.rank_state import FAILURES, link_note, rank_states
+from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 from ..widgets.results import ResultsPane
 from ..widgets.text import one_line
 from .base import BaseScreen, pool_status
@@ -223,7 +223,9 @@ class RunScreen(BaseScreen[None]):
             subject += f"  pool {look(pool.state).word}"
         panel.subject = subject
         panel.describe()
-        waiting = "nothing printed yet" if run else one_line(pool.detail) or "no run yet: L launches one here"
+        states = self.query_one("#ranks", RankPanel).states
+        chosen = states if self.merged else states[self.rank : self.rank + 1]
+        waiting = nothing_yet(chosen) if run else one_line(pool.detail) or "no run yet: L launches one here"
         panel.pane.empty_text = waiting
 
     # Choosing

@@ -11,7 +11,7 @@ from textual.message import Message
 from textual.reactive import var
 
 from ..theme import look
-from .rank_state import FAILURES, RankState
+from .rank_state import BEFORE, FAILURES, RankState
 from .roll import Roll
 from .text import clip, duration, took
 
@@ -215,4 +215,4 @@ def _time(state: RankState) -> str:
     """How long it ran, or has been running."""
     if state.seconds is None:
         return ""
-    return duration(state.seconds) if state.state == "running" else took(state.seconds)
+    return duration(state.seconds) if state.state in ("running", *BEFORE) else took(state.seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skyward_core.logs import LogRing
@@ -10,9 +11,14 @@ from skyward_core.views import NodeView, PoolView, RunView, TaskView
 
 from .results import task_note
 from .sgr import plain
-from .text import clock
+from .text import clock, count, duration
 
 FAILURES = ("raised", "exited", "lost")
+BEFORE = {
+    "starting": "its Python starts",
+    "importing": "loads the function and what it imports",
+    "joining": "waits for the other ranks to join",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,13 @@ def rank_states(pool: PoolView, run: RunView | None, now: float) -> list[RankSta
 def _state(
     rank: int, node: NodeView, task: TaskView | None, pool: PoolView, run: RunView | None, now: float
 ) -> RankState:
+    if (
+        (task is None or task.outcome is None)
+        and (before := _before(pool, run, rank))
+        and node.phase == "ready"
+    ):
+        phase, since = before
+        return RankState(rank, node.index, phase, now - since, link_note(node) or BEFORE[phase])
     if task is None:
         return RankState(rank, node.index, *_without_task(node, run))
     if task.outcome is not None:
@@ -61,6 +74,26 @@ def _without_task(node: NodeView, run: RunView | None) -> tuple[str, float | Non
         return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip()
     expected = run is not None and run.state == "running" and run.kind == "broadcast"
     return "waiting" if expected else "idle", None, note
+
+
+def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:
+    """What a rank is at that runs no function yet. A worker that is started ahead is nobody's wait."""
+    phase, since = pool.rank_phases.get(rank, ("", 0.0))
+    waited_for = run is not None and run.state == "running"
+    return (phase, since) if phase in BEFORE and (waited_for or phase != "starting") else None
+
+
+def nothing_yet(states: Sequence[RankState]) -> str:
+    """Why ranks have printed nothing so far."""
+    busy = [state for state in states if state.state in BEFORE and state.seconds is not None]
+    if not busy:
+        return "nothing printed yet"
+    said = [
+        f"{count(len(ranks), 'rank')} {phase} for {duration(max(state.seconds or 0.0 for state in ranks))}"
+        for phase in BEFORE
+        if (ranks := [state for state in busy if state.state == phase])
+    ]
+    return f"nothing printed yet: {', '.join(said)}"
 
 
 def link_note(node: NodeView) -> str:

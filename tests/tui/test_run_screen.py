@@ -151,6 +151,35 @@ async def test_a_link_that_is_down_says_since_when(app: SkywardApp, session: Fak
         await until(pilot, lambda: "link down" not in screen_text(app))
 
 
+async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+
+    def enter(rank: int, phase: str, ago: float) -> None:
+        session.emit(view, ev.RankPhase(pool=view.name, rank=rank, phase=phase, at=session.now - ago))
+
+    for rank, phase in enumerate(("starting", "importing", "joining", "running")):
+        enter(rank, phase, 10 * rank + 12)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await opened(app, pilot)
+        await until(pilot, lambda: "nothing printed yet: 1 rank starting for 0:12" in screen_text(app))
+        cards = [line[:56] for line in screen_text(app).splitlines()]
+        for words, time, note in (
+            ("r1  n1  ◔ importing", "0:22", "loads the function and what it imports"),
+            ("r2  n2  ◑ joining", "0:32", "waits for the other ranks to join"),
+            ("r3  n3  ● running", "0:40", ""),
+        ):
+            place = next(i for i, line in enumerate(cards) if words in line)
+            assert time in cards[place] and note in cards[place + 1]
+        await pilot.press("a")
+        await until(pilot, lambda: "1 rank importing for 0:22, 1 rank joining for 0:32" in screen_text(app))
+        enter(2, "running", 0)
+        enter(1, "", 0)
+        session.end_rank(view, run, 0)
+        await until(pilot, lambda: "importing" not in screen_text(app) and "joining" not in screen_text(app))
+        assert "starting" not in screen_text(app)  # rank 0 has returned
+
+
 async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)

@@ -1,0 +1,128 @@
+"""What a rank is at before its function runs, as seen by who made the pool and by who attached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.payload import make_task
+from skyward_core.plugins import Plugin
+from skyward_core.providers.local import Local
+from skyward_core.session import Session
+from skyward_core.spec import Options, PoolSpec
+
+PATIENCE = 60.0
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.01)
+
+
+def hold(gate: Path) -> None:
+    """Wait until the gate is opened; never longer than a test."""
+    deadline = time.monotonic() + PATIENCE
+    while not gate.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+class Slow:
+    """Something that takes long to load, as a framework does."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __reduce__(self) -> Any:
+        return _load_slowly, (str(self.gate),)
+
+
+def _load_slowly(gate: str) -> Slow:
+    hold(Path(gate))
+    return Slow(Path(gate))
+
+
+class Meets(Plugin):
+    """Rank 1 comes late, and rank 0 waits for it."""
+
+    name = "meets"
+
+    def __init__(self, imported: Path, met: Path) -> None:
+        self.imported, self.met = imported, met
+
+    @contextmanager
+    def around_process(self, info: sky.InstanceInfo) -> Iterator[None]:
+        from skyward_core.runtime.phase import enter
+
+        if info.rank == 1:
+            enter("importing")
+            hold(self.imported)
+            enter("joining")
+        hold(self.met)
+        yield
+
+
+@pytest.fixture
+def session(home: Path) -> Iterator[Session]:
+    session = Session()
+    yield session
+    session.down("p").result(90)
+    session.detach()
+
+
+def phases(session: Session) -> dict[int, str]:
+    return {rank: phase for rank, (phase, _) in session.view("p").rank_phases.items()}
+
+
+def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp_path: Path) -> None:
+    import cloudpickle
+
+    import tests.local.test_phases as here
+
+    cloudpickle.register_pickle_by_value(here)  # ranks know nothing of this file
+    imported, met, loaded, done = (tmp_path / name for name in ("imported", "met", "loaded", "done"))
+    slow = Slow(loaded)
+
+    @sky.function
+    def train() -> str:
+        print("runs", slow.gate.name, flush=True)
+        hold(done)
+        return "trained"
+
+    spec = PoolSpec(
+        name="p", provider=Local(), nodes=2, plugins=(Meets(imported, met),), options=Options(console=False)
+    )
+    session.create(spec).result(90)
+    began = time.time()
+    run = session.launch("p", make_task(train())).result(90)
+    until(lambda: phases(session) == {0: "joining", 1: "importing"})
+    other = Session()
+    try:
+        other.refresh().result(90)
+        until(lambda: phases(other) == {0: "joining", 1: "importing"})
+        for each in (session, other):
+            assert all(began - 60 < since <= time.time() for _, since in each.view("p").rank_phases.values())
+        # A phase that lasts keeps its time: who comes later is told the same one.
+        ours, theirs = (each.view("p").rank_phases[0][1] for each in (session, other))
+        assert abs(ours - theirs) < 1.0
+        imported.touch()
+        until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
+        met.touch()
+        until(lambda: phases(session) == phases(other) == {0: "importing", 1: "importing"})
+        loaded.touch()
+        until(lambda: phases(session) == phases(other) == {0: "running", 1: "running"})
+    finally:
+        done.touch()
+        other.detach()
+    assert session.wait("p", run.id).result(90).state == "done"
+    # A call that needs nothing first says nothing of it, and what was is not taken for what is.
+    again = session.launch("p", make_task(train())).result(90)
+    assert session.wait("p", again.id).result(90).state == "done"
+    assert set(phases(session).values()) <= {"running"}
