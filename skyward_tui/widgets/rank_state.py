@@ -60,7 +60,9 @@ def _state(
         return RankState(rank, node.index, *_without_task(node, run))
     if task.outcome is not None:
         return RankState(rank, node.index, task.state, task.outcome.seconds, task_note(task))
-    seconds = None if task.began_at is None else now - task.began_at
+    phase, since = pool.rank_phases.get(rank, ("", 0.0))
+    began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
+    seconds = None if began is None else now - began
     numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
     note = link_note(node) or numbers or task_note(task) or last_line(pool.logs.ranks.get(rank))
     return RankState(rank, node.index, task.state, seconds, note)
