@@ -57,6 +57,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 class Worker:
     """One worker's state: its functions, its plugins' contexts, the call it runs."""
 
+    _phase, _phase_since = "", 0.0
+
     def __init__(
         self,
         socket_path: str,
@@ -69,7 +71,6 @@ class Worker:
     ) -> None:
         self._known: Header = {}
         self._setup: Header = {}
-        self._phase, self._phase_since = "", time.monotonic()
         self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)
         self._known = known

@@ -51,6 +51,7 @@ STORY: list[ev.Event] = [
     ev.NodeLink(pool="p", at=30.0, node=1, up=False, detail="timed out"),
     ev.NodeLink(pool="p", at=31.0, node=1, up=False, detail="timed out; next try in 2 s"),
     RUN,
+    ev.RankPhase(pool="p", at=20.5, rank=0, phase="importing"),
     ev.RankBegan(pool="p", at=21.0, run="r1", index=0, rank=0, node=0),
     ev.RankBegan(pool="p", at=21.5, run="r1", index=1, rank=1, node=0),
     ev.ItemYielded(pool="p", at=22.0, run="r1", index=0, rank=0, seq=0, summary=summary(5)),
@@ -66,6 +67,14 @@ STORY: list[ev.Event] = [
 
 def test_the_story_tells_of_every_kind_of_event() -> None:
     assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
+
+
+def test_a_rank_is_at_something_before_its_function_runs() -> None:
+    view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))
+    phase, since = view.rank_phases[1]
+    assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
+    apply(view, ev.RankPhase(pool="p", at=12.0, rank=1, phase=""))
+    assert view.rank_phases == {}
 
 
 def test_a_pool_is_opened() -> None:
