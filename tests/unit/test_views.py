@@ -51,7 +51,6 @@ STORY: list[ev.Event] = [
     ev.NodeLink(pool="p", at=30.0, node=1, up=False, detail="timed out"),
     ev.NodeLink(pool="p", at=31.0, node=1, up=False, detail="timed out; next try in 2 s"),
     RUN,
-    ev.RankPhase(pool="p", at=20.5, rank=0, phase="importing"),
     ev.RankBegan(pool="p", at=21.0, run="r1", index=0, rank=0, node=0),
     ev.RankBegan(pool="p", at=21.5, run="r1", index=1, rank=1, node=0),
     ev.ItemYielded(pool="p", at=22.0, run="r1", index=0, rank=0, seq=0, summary=summary(5)),
@@ -60,6 +59,7 @@ STORY: list[ev.Event] = [
     ev.RankEnded(pool="p", at=25.0, run="r1", outcome=KILLED),
     ev.RunEnded(pool="p", at=26.0, run="r1", state="failed", root_cause=CAUSE),
     ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
+    ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
     ev.PoolGone(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]
