@@ -100,6 +100,8 @@ class Link:
         """
         self._decoder = Decoder()
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
+        # It may fail while the pipe is being opened, and that fails for the same reason.
+        welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.direct = False
         # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
         self._pipe = await self.transport.open(

@@ -58,6 +58,8 @@ class Relayed(_Pipe, asyncssh.SSHClientSession[bytes]):
         self._chan = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        if self.joined.cancelled():
+            return  # nobody waits for it any more
         if self._before is None or datatype is not None:
             super().data_received(data, datatype)
             return

@@ -223,7 +223,11 @@ class SSHTransport:
         command = self._on_host("relay", self._facts["socket"], word)
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
         await open_session(link, command, pipe)
-        await pipe.joined
+        try:
+            await pipe.joined
+        except BaseException:
+            pipe.close()
+            raise
         self._forwards = False
         return pipe
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -372,3 +373,19 @@ async def test_offsets_of_a_machine_in_another_s_place_are_those_of_the_node() -
         assert listener.frames[-1][0]["log"] == {"r000.out": [12, 15]}
     finally:
         await link.close()
+
+
+async def test_a_pipe_that_ends_while_it_is_opened_is_one_failure_and_not_two() -> None:
+    class Broken(Transport):
+        async def open(self, on_data: Any, on_lost: Any) -> Pipe:
+            on_lost(OSError("it broke"))
+            raise ConnectionError("no way there")
+
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    link = Link(3, Broken(), Listener())  # type: ignore[arg-type]
+    with pytest.raises(ConnectionError, match="no way there"):
+        await link.connect()
+    del link
+    gc.collect()
+    assert unheard == []

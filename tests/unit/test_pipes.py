@@ -1,0 +1,47 @@
+"""The command that stands in for an agent's socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from skyward_core.transport.pipes import Relayed
+
+
+def relayed() -> tuple[Relayed, list[bytes], list[Exception | None]]:
+    came: list[bytes] = []
+    lost: list[Exception | None] = []
+    return Relayed(lambda data: came.append(bytes(data)), lost.append, b"word"), came, lost
+
+
+async def test_what_comes_before_the_word_is_noise() -> None:
+    pipe, came, _ = relayed()
+    for piece in (b"welcome to wo", b"rd\n\nwor", b"d\nfirst", b" bytes"):
+        pipe.data_received(piece, None)
+    await pipe.joined
+    assert b"".join(came) == b"first bytes"
+
+
+async def test_a_join_that_was_given_up_may_still_be_answered() -> None:
+    pipe, came, _ = relayed()
+    pipe.joined.cancel()
+    pipe.data_received(b"\nword\nbytes", None)  # an exception here would end the connection of all channels
+    assert came == []
+
+
+async def test_an_agent_that_is_not_there_is_told_as_that() -> None:
+    pipe, _, lost = relayed()
+    pipe.data_received(b"\nword Connection refused\n", None)
+    with pytest.raises(ConnectionRefusedError, match="no agent answers: Connection refused"):
+        await pipe.joined
+    pipe.connection_lost(None)
+    assert lost == [], "the one who opened it knows"
+
+
+async def test_the_relays_end_before_that_says_what_it_printed() -> None:
+    pipe, _, _ = relayed()
+    pipe.data_received(b"python: not found\n", None)
+    pipe.connection_lost(None)
+    with pytest.raises(ConnectionError, match="python: not found"):
+        await asyncio.wait_for(pipe.joined, 20)
