@@ -137,7 +137,7 @@ def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list
     """
     row = ledger.run(run)
     if row is None:
-        raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls shows pools and their runs")
+        raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls --all shows pools and their runs")
     folder = pool_dir(ledger.pool(row.token).key) / "logs"
     ranges: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for outcome, log in ledger.outcomes(run):

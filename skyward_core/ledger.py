@@ -356,6 +356,11 @@ class Ledger:
         """Pools that have not ended, newest first."""
         return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
 
+    def names_beginning(self, letters: str) -> list[str]:
+        """Names of pools that begin so, each once, the one used last first."""
+        sql = "SELECT name FROM pools WHERE substr(name, 1, ?)=? GROUP BY name ORDER BY max(created_at) DESC"
+        return [name for (name,) in self._read(sql, (len(letters), letters))]
+
     def over(self, since: float = 0.0, limit: int = 500) -> list[PoolRow]:
         """Pools that have ended, at a time or after it, the one that was made last first; no more than ``limit``."""
         return self._pools("WHERE ended_at>=? ORDER BY created_at DESC LIMIT ?", (since, limit))
@@ -479,6 +484,10 @@ class Ledger:
     def runs(self, token: str) -> list[RunRow]:
         """The runs of a pool, oldest first."""
         return self._runs("WHERE token=? ORDER BY opened_at", (token,))
+
+    def runs_beginning(self, letters: str) -> list[RunRow]:
+        """Runs whose ids begin so, newest first."""
+        return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
         sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause FROM runs {where}"

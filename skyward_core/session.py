@@ -55,10 +55,10 @@ class Session:
     # -- looking -----------------------------------------------------------------------------------------
 
     def pools(self) -> list[PoolView]:
-        """Pools known to this session: those that are up, newest first, then those that are not."""
+        """Pools known to this session: those that are not over, newest first, then the others."""
         known = {token: pool.view for token, pool in list(self._pools.items())}
         views = {**self._over, **self._unreachable, **known}.values()
-        return sorted(views, key=lambda view: (not view.is_live, -view.created_at))
+        return sorted(views, key=lambda view: (view.is_over, -view.created_at))
 
     def _known(self) -> list[Pool]:
         return sorted(self._pools.values(), key=lambda pool: -pool.row.created_at)

@@ -165,8 +165,13 @@ class PoolView:
 
     @property
     def is_live(self) -> bool:
-        """Whether anything of it may still be running."""
+        """Whether it can be used, or is on the way there."""
         return self.state not in ("gone", "failed")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is left. Of one that failed, something may still run, and cost money."""
+        return self.state == "gone"
 
     def lease_left(self, now: float) -> float | None:
         """Seconds until the pool ends itself as things stand; None while a run goes on, or nothing counts down."""

@@ -237,7 +237,7 @@ class SkywardApp(App[None]):
 
     def action_ask_quit(self) -> None:
         """Quit at once where nothing is up, else ask what becomes of the pools."""
-        live = [pool.name for pool in self.pools() if pool.is_live]
+        live = [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
             self._leave()
             return
@@ -252,7 +252,7 @@ class SkywardApp(App[None]):
         elif choice == "down":
             from .screens.teardown import TeardownScreen
 
-            keys = [pool.key for pool in self.pools() if pool.is_live]
+            keys = [pool.key for pool in self.pools() if not pool.is_over]
             self.push_screen(TeardownScreen(keys), self._quit_if)
 
     def _quit_if(self, all_gone: bool | None) -> None:

@@ -116,13 +116,14 @@ def run(as_json: bool, **wishes: Any) -> int:
 
 
 @cli.command()
+@click.option("--all", "everything", is_flag=True, help="Also the pools that are over.")
 @_json
-def ls(as_json: bool) -> int:
+def ls(everything: bool, as_json: bool) -> int:
     """List the pools that are up, with their runs."""
     with _console(as_json) as console:
         from .commands.look import ls as execute
 
-        return execute(console)
+        return execute(everything, console)
 
 
 @cli.command()
@@ -132,6 +133,8 @@ def ls(as_json: bool) -> int:
 @_json
 def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
     """Print what the ranks of a run printed, also when the pool is gone.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
 
     Their standard output goes to ours, their standard error to ours.
     """
@@ -145,7 +148,10 @@ def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
 @click.argument("run")
 @_json
 def results(run: str, as_json: bool) -> int:
-    """Show the outcomes of a run, and end with its exit status."""
+    """Show the outcomes of a run, and end with its exit status.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
     with _console(as_json) as console:
         from .commands.look import results as execute
 

@@ -11,14 +11,15 @@ from contextlib import suppress
 from skyward_core import exits
 from skyward_core.archive import rank_of
 from skyward_core.errors import PoolError, UsageError
-from skyward_core.ledger import Ledger, RunRow
+from skyward_core.ledger import Ledger, PoolRow, RunRow
 from skyward_core.run_logs import Part, RunLogs
+from skyward_core.session import Session
 from skyward_core.views import RunView, TaskView
 from skyward_core.weave import Place, weave
 
 from ..widgets.text import duration, money
 from .console import Console
-from .reach import opened, recorded
+from .reach import meant, opened
 from .report import pool_json, run_json, show_run, table
 from .run import exit_status
 
@@ -26,13 +27,14 @@ PERIOD = 0.05  # seconds between two looks at log files
 SETTLED = 0.3  # seconds without anything new after which a log has been read
 
 
-def ls(console: Console) -> int:
-    """The pools that are up, or whose end nobody has verified, with their runs."""
+def ls(everything: bool, console: Console) -> int:
+    """The pools that are up, or whose end nobody has verified, with their runs; with ``everything`` also those that
+    are over."""
     with opened(console) as session:
-        found = session.refresh().result()
-    pools = [pool for pool in found if pool.is_live]
+        found = session.refresh(over=everything).result()
+    pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
-        if not pool.is_live:
+        if not pool.is_live and not everything:
             console.note(f"pool {pool.name}: {pool.detail}")
     rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
     for pool in pools:
@@ -40,6 +42,8 @@ def ls(console: Console) -> int:
         ready = f"{pool.nodes_ready}/{len(pool.nodes)}"
         left = pool.lease_left(time.time())
         ends = "" if left is None else f"in {duration(left)}"
+        if pool.ended_at is not None:
+            ready, ends = str(len(pool.nodes)), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
         price = f"{money(pool.price_hourly)}/h"
         rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
     if console.as_json:
@@ -51,15 +55,19 @@ def ls(console: Console) -> int:
 
 
 def results(run: str, console: Console) -> int:
-    """The outcomes of a run so far; ends with the status that the run ended with."""
+    """The outcomes of a run so far; ends with the status that the run ended with.
+
+    Args:
+        run: its id, or its pool's name; see :func:`.reach.meant`.
+    """
     with opened(console) as session:
-        row = recorded(session, run)
+        row = meant(session, run)
         pool = session.ledger.pool(row.token)
         view = _recall(session.ledger, row, pool.name)
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
-                view = session.look(pool.name).result().runs.get(run, view)
+                view = session.look(pool.key).result().runs.get(row.run, view)
     if console.as_json:
         console.result(run_json(view))
     else:
@@ -87,18 +95,32 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
     the run ends.
     """
     with opened(console) as session:
-        ledger, row = session.ledger, recorded(session, run)
+        ledger, row = session.ledger, meant(session, run)
         if rank is not None and row.kind == "broadcast" and rank >= row.total:
-            raise UsageError(f"run {run} has ranks 0 to {row.total - 1}, not {rank}")
+            raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
         out = _Out(console, rank)
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
-            session.look(pool.name).result()
-            _follow(ledger, row, session.wait(pool.name, run) if follow else None, out)
+            _catch_up(session, pool, follow, console)
+            _follow(ledger, row, session.wait(pool.key, row.run) if follow else None, out)
         else:
             _print_recorded(ledger, row, out)
-    out.finish(run)
+    out.finish(row.run)
     return exits.OK
+
+
+def _catch_up(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:
+    """Have what a pool's ranks printed brought here. Where the pool does not answer, what is here is shown.
+
+    Raises:
+        PoolError: it does not answer, and its run is to be followed.
+    """
+    try:
+        session.look(pool.key).result()
+    except PoolError as error:
+        if follow:
+            raise
+        console.note(f"{error}; this is what was kept here")
 
 
 class _Out:

@@ -19,7 +19,7 @@ def cancel(run: str, console: Console) -> int:
         row = recorded(session, run)
         state = row.state
         if state == "running":
-            pool = session.ledger.pool(row.token).name
+            pool = session.ledger.pool(row.token).key
             session.attach(pool).result()
             session.cancel(pool, run).result()
             state = session.wait(pool, run).result().state

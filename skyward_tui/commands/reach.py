@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
 from skyward_core.errors import UsageError
-from skyward_core.ledger import RunRow
+from skyward_core.ledger import PoolRow, RunRow
 from skyward_core.session import Session
 
 from .console import Console
+
+SHOWN = 5  # of things that a word may mean
 
 
 @contextmanager
@@ -34,6 +37,13 @@ def up(session: Session, names: Sequence[str]) -> list[str]:
     live = [row.name for row in session.ledger.live()]
     for name in names:
         if name not in live:
+            over = session.ledger.find(name)
+            if over is not None and over.ended_at is not None:
+                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(over.ended_at))
+                raise UsageError(
+                    f"pool {name} is not up any more, it ended at {when}; skyward-tui logs {name} and "
+                    f"skyward-tui results {name} show what its last run left"
+                )
             close = get_close_matches(name, live, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(live) or 'none'}"
             raise UsageError(f"no pool {name!r} is up; {hint}")
@@ -48,5 +58,36 @@ def recorded(session: Session, run: str) -> RunRow:
     """
     row = session.ledger.run(run)
     if row is None:
-        raise UsageError(f"no run {run!r}; skyward-tui ls shows pools and their runs")
+        raise UsageError(f"no run {run!r}; skyward-tui ls --all shows pools and their runs")
     return row
+
+
+def meant(session: Session, word: str) -> RunRow:
+    """The run that a person means: by its id, or the latest one of a pool, by its name or key; either may be shortened
+    as far as it stays the only one.
+
+    Raises:
+        UsageError: nothing fits, or more than one thing does.
+    """
+    ledger = session.ledger
+    if (run := ledger.run(word)) is not None:
+        return run
+    if (pool := ledger.find(word)) is not None:
+        return _latest(session, pool)
+    runs, names = ledger.runs_beginning(word), ledger.names_beginning(word)
+    if len(runs) + len(names) > 1:
+        fitting = [*names, *(f"{run.run} ({run.function})" for run in runs)]
+        shown = ", ".join(fitting[:SHOWN]) + (" …" if len(fitting) > SHOWN else "")
+        raise UsageError(f"{word!r} may mean {shown}: write more of it")
+    if runs:
+        return runs[0]
+    if names and (pool := ledger.find(names[0])) is not None:
+        return _latest(session, pool)
+    raise UsageError(f"no run or pool {word!r}; skyward-tui ls --all shows pools and their runs")
+
+
+def _latest(session: Session, pool: PoolRow) -> RunRow:
+    runs = session.ledger.runs(pool.token)
+    if not runs:
+        raise UsageError(f"pool {pool.name} has had no run")
+    return runs[-1]

@@ -60,6 +60,9 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
     """A pool as one object."""
     return {
         "name": pool.name,
+        "key": pool.key,
+        "created_at": pool.created_at,
+        "ended_at": pool.ended_at,
         "state": pool.state,
         "provider": pool.provider,
         "nodes": len(pool.nodes),

@@ -13,7 +13,7 @@ from ..actions import bindings
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..widgets.text import clip, count, duration, money, one_line
+from ..widgets.text import clip, count, day, duration, money, one_line
 from .base import BaseScreen
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class PoolList(Roll):
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)
         more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
-        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE':>8}"
+        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/END':>8}"
         return [Content.styled(clip(f"{text} {'$/H':>8}  RUN", width), "$muted")]
 
     def _name_width(self, width: int) -> int:
@@ -93,19 +93,25 @@ class PoolList(Roll):
         mark = look(pool.state)
         name = self._name_width(width)
         here = index == self.cursor
+        nodes = f"{pool.nodes_ready}/{len(pool.nodes)}" if not pool.is_over else f"{len(pool.nodes)}"
+        age = duration(self._now - pool.created_at)
+        if pool.is_over:
+            age = "" if pool.ended_at is None else day(pool.ended_at, self._now)
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
-            (f"{clip(pool.name, name):<{name}} ", "bold"),
+            (f"{clip(pool.name, name):<{name}} ", "" if pool.is_over else "bold"),
             (f"{mark.text:<14}", mark.style),
-            (f"{f'{pool.nodes_ready}/{len(pool.nodes)}':<8}", ""),
+            (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
-            (f"{duration(self._now - pool.created_at) if pool.is_live else '':>8} ", "$muted"),
+            (f"{age:>8} ", "$muted"),
             (f"{money(pool.price_hourly):>8}  ", "$muted"),
         ]
         if (run := newest_run(pool)) is not None:
             shown = look(run.state)
-            parts.append((f"{shown.text} {run.function} {run.ended:,}/{run.total:,}", shown.style))
+            # Of a pool that is over and was not opened yet, only how its runs ended is known.
+            of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
+            parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
         if (left := pool.lease_left(self._now)) is not None:
             parts.append((f"  ends in {duration(left)}", "$text-warning"))
         elif run is None and pool.detail:
@@ -167,7 +173,9 @@ class PoolsScreen(BaseScreen[None]):
         chosen = self.query(PoolList).first().chosen if self.is_mounted else None
         if action == "open":
             return chosen is not None
-        if action in ("down", "launch_here"):
+        if action == "down":
+            return chosen is not None and not chosen.is_over
+        if action == "launch_here":
             return chosen is not None and chosen.is_live
         if action == "new":
             return self.app.session is not None

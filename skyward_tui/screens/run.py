@@ -112,7 +112,7 @@ class RunScreen(BaseScreen[None]):
         if self._awaits_run:
             self.active = "phases"
         self.pulse(self.app.clock())
-        if self.pool is not None and not self.pool.is_live:
+        if self.pool is not None and self.pool.is_over:
             self.run_worker(self._recall(), group="recall")
 
     async def _recall(self) -> None:
@@ -377,7 +377,9 @@ class RunScreen(BaseScreen[None]):
     # Acting on the run and the pool
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("down", "launch_here"):
+        if action == "down":
+            return self._view is None or not self._view.is_over
+        if action == "launch_here":
             return self._view is None or self._view.is_live
         if action == "cancel":
             run = self.run

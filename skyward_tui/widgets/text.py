@@ -31,6 +31,14 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def day(at: float, now: float) -> str:
+    """When something ended: the time of today, else the date; the year where it was another one."""
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return time.strftime("%H:%M", then)
+    return time.strftime("%b %d" if then.tm_year == today.tm_year else "%Y %b", then)
+
+
 def money(amount: float) -> str:
     return f"${amount:,.2f}"
 

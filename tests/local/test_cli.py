@@ -149,6 +149,13 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     assert kept == found | {"receipt": None}
     assert "r001  n1    ✓ returned" in cli("results", found["run"]).stdout
     assert "ranks 0 to 1, not 2" in cli("logs", found["run"], "--rank", 2, status=2).stderr
+    # By the pool's name, shortened; and from the list of what was.
+    assert cli("logs", "endings", "--rank", 0).stdout == "seen by rank 0\n"
+    [pool] = cli.json("ls", "--all")["pools"]
+    assert (pool["name"], pool["state"], pool["nodes"]) == (found["pool"], "gone", 2)
+    assert pool["created_at"] < pool["ended_at"]
+    assert pool["runs"] == [{"run": found["run"], "function": "fine", "state": "done"}]
+    assert f"{found['pool']} is not up any more" in cli("attach", found["pool"], status=2).stderr
 
 
 @pytest.mark.parametrize("where", ["above", "elsewhere"])

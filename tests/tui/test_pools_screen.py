@@ -200,3 +200,14 @@ async def test_a_live_pool_is_torn_down_and_not_its_forerunner(app: SkywardApp, 
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
         await pilot.press("tab", "enter")
         await until(pilot, lambda: live.state == "gone")
+
+
+async def test_a_pool_whose_teardown_failed_is_not_over(app: SkywardApp, session: FakeSession) -> None:
+    """Something of it may run on: it can be torn down again, and quitting asks about it."""
+    session.pool("stuck", 1, state="failed")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ stuck" in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        await pilot.press("escape", "X", "tab", "enter")
+        await until(pilot, lambda: session.torn_down == ["stuck"])

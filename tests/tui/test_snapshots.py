@@ -56,6 +56,11 @@ async def show(
 
 @at_every_size
 async def test_pools(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    for name, ago in (("eval-old", 3 * 86_400), ("eval", 5 * 3600)):
+        over = session.pool(name, 2, state="gone", age=ago + 600)
+        over.ended_at = session.now - ago
+        run = session.open_run(over)
+        session.end_run(over, run)
     view = session.pool("eval", 2, state="failed", age=2460)
     failed_run(session, session.pool("sweep-7", 8, price=12.5, provider="aws", age=4000))
     starting = session.pool("fresh", 4, state="starting", phase="installed", age=12)
