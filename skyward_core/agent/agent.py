@@ -89,9 +89,10 @@ class Agent:
         finally:
             os.umask(old)
         announce()
-        lease = asyncio.create_task(self._watch_lease())
+        watching = [asyncio.create_task(work) for work in (self._watch_lease(), self.clients.judge())]
         await self.end.wait()
-        lease.cancel()
+        for task in watching:
+            task.cancel()
         clients.close()
         await self._close()
         workers.close()

@@ -20,18 +20,20 @@ from .yields import Yields
 if TYPE_CHECKING:
     from .agent import Agent
 
+LOOK = 1.0  # seconds
+# Looks at which a client that speaks every two seconds has not: its machine is dead, or it is stopped.
+SILENT = 15
 MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 
 
 class _Client:
     """What the agent keeps of one client connection."""
 
-    __slots__ = ("follower", "renews", "tail", "watches", "who")
+    __slots__ = ("follower", "renews", "tail", "watches")
 
     def __init__(self) -> None:
         self.watches = False
         self.renews = False
-        self.who = ""
         self.tail: Tail | None = None
         self.follower: asyncio.Task[None] | None = None
 
@@ -77,6 +79,19 @@ class Clients:
             if client.tail is not None:
                 client.tail.wake()
 
+    async def judge(self) -> None:
+        """Let go of clients that do not speak any more, and of what they hold; one that only slept comes back.
+
+        Their connections may stay open for hours (an SSH server's, when a machine dies without a word). Counted in
+        looks, so that an agent which was stopped itself blames nobody for that.
+        """
+        while True:
+            await asyncio.sleep(LOOK)
+            for connection in list(self._open):
+                connection.quiet += 1
+                if connection.quiet > SILENT:
+                    connection.drop()
+
     async def part(self) -> None:
         """Send each the rest of the logs and a goodbye."""
         for connection, client in list(self._open.items()):
@@ -116,7 +131,7 @@ class Clients:
         agent, client = self._agent, self._open[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
-        client.who = str(header.get("who", ""))[:200]
+        connection.who = str(header.get("who", ""))[:200]
         if client.renews:
             agent.lease.renew()
         connection.send(
@@ -365,7 +380,7 @@ class Clients:
         connection.send({"t": "pong", "id": header.get("id"), "lease": left})
 
     def _shutdown(self, connection: Connection, header: Header, body: bytes) -> None:
-        self._agent.end_by(self._open[connection].who or "another client", "")
+        self._agent.end_by(connection.who or "another client", "")
 
     _handlers: dict[str, Callable[[Clients, Connection, Header, bytes], None]] = {  # noqa: RUF012
         "hello": _hello,

@@ -32,6 +32,8 @@ class Connection(asyncio.BufferedProtocol):
         self._clear.set()
         self.open = False
         self.heard = 0  # frames that have come
+        self.quiet = 0  # looks of the agent since a byte came
+        self.who = ""  # what the other side calls itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
@@ -51,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received(self._buffer[:nbytes])
 
     def received(self, data: memoryview) -> None:
+        self.quiet = 0
         try:
             for header, body in self._decoder.feed(data):
                 self.heard += 1
@@ -103,3 +106,8 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def drop(self) -> None:
+        """End it at once: the other side takes nothing any more."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -14,6 +14,7 @@ import socket
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from ..wire import Header
@@ -107,6 +108,10 @@ class GangLock:
             self._grant()
         else:
             self._queue[0].send({"t": "wanted"})
+            self._tell_who(connection)
+
+    def _tell_who(self, waiting: Connection) -> None:
+        waiting.send({"t": "held", "by": self._queue[0].who})
 
     def release(self, connection: Connection, *, unclean: bool = False) -> None:
         """Give the lock back. ``unclean``: what the one before left half done could not be seen to."""
@@ -132,6 +137,8 @@ class GangLock:
         if self._queue:
             self._queue[0].send({"t": "granted", "unclean": self._unclean})
             self._unclean = False
+            for waiting in islice(self._queue, 1, None):
+                self._tell_who(waiting)
             if len(self._queue) > 1:
                 self._queue[0].send({"t": "wanted"})
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..wire import Header
 from .keeper import Keeper
 from .link import Link
+
+PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
 
 
 class GangKeeper(Keeper):
@@ -24,6 +28,7 @@ class GangKeeper(Keeper):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._held = False
+        self._holder = ""  # of the lock, while it is another client
         self._wanted = False
         self._unclean = False
         self._granted: asyncio.Future[bool] | None = None
@@ -51,6 +56,8 @@ class GangKeeper(Keeper):
             self._held = True
             if self._granted is not None and not self._granted.done():
                 self._granted.set_result(header["unclean"])
+        elif header["t"] == "held":
+            self._holder = header["by"]
         elif header["t"] == "wanted":
             self._wanted = True
             if not self._busy.locked():
@@ -99,10 +106,32 @@ class GangKeeper(Keeper):
             if not self.head.send({"t": "lock"}):
                 raise ConnectionError("the link to the head is down")
             self._granted = asyncio.get_running_loop().create_future()
-            self._unclean = await self._granted
+            with self._telling():
+                self._unclean = await self._granted
         if self._unclean:
             await self._repair()
             self._unclean = False
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Say who is waited for, where that takes long."""
+        since = time.strftime("%H:%M:%S")
+        told = False
+
+        def tell() -> None:
+            nonlocal told
+            told = True
+            self._tell(
+                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
+            )
+
+        timer = asyncio.get_running_loop().call_later(PATIENCE, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if told:
+                self._tell("")
 
     async def _give_back(self) -> None:
         async with self._busy:

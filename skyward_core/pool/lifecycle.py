@@ -217,8 +217,9 @@ class Pool:
         values = self.startup.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
         keeper = Standalone if self.alone else GangKeeper
         self.gang = keeper(
-            self.links, self._gang_facts(), blob, values, apps=has_app(plugins or ()), ask=self.startup.learn
-        )
+            self.links, self._gang_facts(), blob, values, apps=has_app(plugins or ()),
+            tell=lambda words: self.complain(words) if words else self.emit_state(), ask=self.startup.learn,
+        )  # fmt: skip
 
     def _up(self) -> None:
         if not self.observer:  # who only looks changes nothing
@@ -296,7 +297,7 @@ class Pool:
         match header["t"]:
             case "log":
                 self.on_log(header["f"], header["at"], body)
-            case "granted" | "wanted":
+            case "granted" | "wanted" | "held":
                 if self.gang is not None:
                     self.gang.on_frame(link, header)
             case "gang":
@@ -463,7 +464,7 @@ class Pool:
             if await self._ended(wait=True):
                 return
             if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
-                self.ended_by_others(PoolEnd(self.name, why=why))
+                self.ended_by_others(PoolEnd(self.name, why=why.removeprefix("the node ended itself: ")))
                 return
             if seen.state == "orphaned" and await self._revive(link):
                 return

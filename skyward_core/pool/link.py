@@ -171,14 +171,14 @@ class Link:
                 self._pipe.close()
 
     async def _watch(self) -> None:
-        """Ask an agent that says nothing whether it is there; tell the listener when it does not answer.
+        """Let an agent hear that we are there, which it judges us by, and tell the listener when it does not answer.
 
         The connection stays: an agent that is frozen, or starved, goes on where it was.
         """
         while not self.finished and not self.gone:
             await asyncio.sleep(SILENCE / 2)
             quiet = self.loop.time() - self._heard_at
-            if not self.up or quiet < SILENCE / 2:
+            if not self.up:
                 continue
             if quiet > SILENCE * 2 and not self.silent:
                 self.silent = True
@@ -260,6 +260,7 @@ class Link:
 
     def _lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
+        self.silent = False  # that was said of a connection
         if self._moving is not None:
             for pipe in self._moving:
                 pipe.close()

@@ -16,9 +16,14 @@ class Client:
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
+        self.who = f"client {id(self)}"
+        self.waits_for = ""
 
     def send(self, header: dict[str, Any], body: bytes = b"") -> None:
-        self.told.append(header)
+        if header["t"] == "held":
+            self.waits_for = header["by"]
+        else:
+            self.told.append(header)
 
     @property
     def words(self) -> list[str]:
@@ -175,3 +180,12 @@ def test_the_number_of_an_epoch_outlives_the_agent(tmp_path: Path) -> None:
         epochs.note(number)
     assert epochs.latest == 12
     assert Epochs(tmp_path / "epoch").latest == 12
+
+
+def test_who_waits_is_told_who_has_the_lock() -> None:
+    lock, (a, b, c) = lock_and_clients(3)
+    for client in (a, b, c):
+        lock.want(client)
+    assert (a.waits_for, b.waits_for, c.waits_for) == ("", a.who, a.who)
+    lock.lost(a)
+    assert c.waits_for == b.who
