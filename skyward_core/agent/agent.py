@@ -27,6 +27,7 @@ from .signals import act_on
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
 from .yields import Yields
 
+PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 SLOW = 0.05  # seconds after which a call that still runs is announced as running
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 SOON = 1.0  # seconds in which those of them do that are free to; it takes them a twentieth
@@ -208,7 +209,7 @@ class Agent:
         if self._ending:
             self.clients.tell(self._ending)
         for slot in self.slots:
-            slot.exit_process(self.config.grace)
+            slot.exit_process("the pool is torn down", self.config.grace)
         while any(slot.process for slot in self.slots):
             await asyncio.sleep(0.01)
             self._reap()
@@ -320,9 +321,12 @@ class Agent:
 
     def _outcome(self, slot: Slot, call: Call, header: Header, body: bytes) -> None:
         killed = slot.process.killed if slot.process is not None else ""
-        if header["kind"] in ("exited", "collateral") and slot.process is not None:
+        ends = header["kind"] in ("exited", "collateral") and slot.process is not None
+        if ends and slot.process is not None:
             slot.process.killed = killed or "it is exiting"
             slot.break_gang(slot.process)
+            if not killed:
+                slot.expect_end(slot.process, self.config.grace)
         if header.pop("unusable", False) and slot.process is not None:
             slot.process.unusable = True
         if call.stop_reason and header["kind"] != "returned":
@@ -331,8 +335,20 @@ class Agent:
             header = header | (self._ended_with(killed) if killed else ended_from_outside())
         elif header["kind"] == "raised":
             self._note_full_disk(header)
-        self._finish(slot, call, header, body)
-        slot.finished(call)
+        if ends:
+            # What its exit handlers still print and write is the run's: who hears of its end finds it there.
+            call.parting = (header, body)
+            call.disarm()
+            asyncio.get_running_loop().call_later(PARTING, self.parted, slot, call)
+        else:
+            self._finish(slot, call, header, body)
+            slot.finished(call)
+
+    def parted(self, slot: Slot, call: Call) -> None:
+        """Tell of a call whose worker has ended, or takes its time to."""
+        if call.parting and call.outcome is None:
+            self._finish(slot, call, *call.parting)
+            slot.finished(call)
 
     def _note_full_disk(self, header: Header) -> None:
         error = header.get("error") or {}
@@ -401,7 +417,7 @@ class Agent:
     def stop(self, call: Call, reason: str, grace: float) -> None:
         """End one call: SIGTERM, the grace, SIGKILL; or take it out of its queue."""
         self._reap()  # who died by itself just now is no victim of this
-        if call.outcome is not None or call.stop_reason:
+        if call.outcome is not None or call.stop_reason or call.parting:
             return
         call.stop_reason = reason
         for slot in self.slots:

@@ -68,7 +68,7 @@ class App:
                         entered.enter_context(enter_app([plugin], info))
                 self._contexts = entered.pop_all()
         except Stopped:
-            os._exit(128 + signal.SIGTERM)
+            sys.exit(128 + signal.SIGTERM)
         except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
             told, data = describe_error(error)
             self._channel.send({"t": "failed", "error": told}, data)
@@ -82,9 +82,7 @@ class App:
             with self._stop.listening():
                 self._contexts.close()
         except Stopped:
-            os._exit(128 + signal.SIGTERM)
+            sys.exit(128 + signal.SIGTERM)
         except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
             sys.excepthook(*sys.exc_info())
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        self._stop.ending = True  # the interpreter ends like any other

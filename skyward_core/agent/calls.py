@@ -35,6 +35,9 @@ class Call:
     yields: Yields | None = None
     outcome: Header | None = None
     result: bytes = b""
+    parting: tuple[Header, bytes] | None = (
+        None  # its outcome, told when its worker, that it has ended, is gone
+    )
 
     @property
     def key(self) -> Key:

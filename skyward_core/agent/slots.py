@@ -106,7 +106,7 @@ class Slot:
         config = self.agent.config
         self.open_logs()
         out, err = (self._logs[name] for name in self.log_files)
-        env = {"SKYWARD_CAPACITY": str(config.capacity)}
+        env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.local_rank]
         if config.knows_env:
@@ -141,7 +141,7 @@ class Slot:
             return
         if process.unusable:
             if not self.running:
-                self.end_process("its plugins could not be entered")
+                self.exit_process("its plugins could not be entered", self.agent.config.grace)
             return
         gang = self.agent.gang
         while True:
@@ -151,7 +151,7 @@ class Slot:
                 and (process.epoch != gang.epoch or gang.broken)
             ):
                 if not self.running:
-                    self.end_process("its gang was replaced")
+                    self.exit_process("its gang was replaced", self.agent.config.grace)
                 return
             if process.epoch != gang.epoch and gang.epoch and not gang.broken:
                 if gang.apps and not self.agent.apps.settled:
@@ -239,24 +239,23 @@ class Slot:
         process.killed = reason
         signal_group(process.pid, signal.SIGTERM)
         self._break_gang(process)
-        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+        self.expect_end(process, grace)
 
-    def end_process(self, reason: str) -> None:
-        """SIGKILL to the process group: nothing in it is worth keeping."""
-        if self.process is not None:
-            self.process.killed = reason
-            signal_group(self.process.pid, signal.SIGKILL)
-
-    def exit_process(self, grace: float) -> None:
-        """Let an idle worker leave its contexts and end; SIGKILL after the grace."""
+    def exit_process(self, reason: str, grace: float) -> None:
+        """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
         process = self.process
-        if process is None:
+        if process is None or process.killed:
             return
-        if self.running or process.connection is None:
-            self.stop_process("the pool is torn down", grace)
+        setting_up = process.epoch is not None and not process.ready
+        if self.running or setting_up or process.connection is None:
+            self.stop_process(reason, grace)
             return
-        process.killed = "the pool is torn down"
+        process.killed = reason
         process.connection.send({"t": "exit"})
+        self.expect_end(process, grace)
+
+    def expect_end(self, process: Process, grace: float) -> None:
+        """A process is on its way out: SIGKILL if it is not after the grace."""
         asyncio.get_running_loop().call_later(grace, self._kill_if, process)
 
     def _break_gang(self, process: Process) -> None:
@@ -265,7 +264,16 @@ class Slot:
 
     def _kill_if(self, process: Process) -> None:
         if self.process is process:
+            self._say(
+                f"the worker of rank {self.rank} was still there at the end of its grace and is killed "
+                f"({process.killed}): what its exit handlers, threads and unwritten files had left to do is cut off"
+            )
             signal_group(process.pid, signal.SIGKILL)
+
+    def _say(self, words: str) -> None:
+        """Put a line of ours into the rank's log."""
+        with suppress(OSError):  # a full disk is said by others
+            os.write(self._logs[self.log_files[1]], f"skyward: {words}\n".encode())
 
     def break_gang(self, process: Process) -> None:
         """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
@@ -283,7 +291,10 @@ class Slot:
         self.break_gang(process)
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
-            self.agent.died(self, call, process, status)
+            if call.parting:
+                self.agent.parted(self, call)
+            else:
+                self.agent.died(self, call, process, status)
         self.agent.one_less()
         if self.failed_starts >= START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
@@ -31,6 +32,10 @@ from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
+CUT_OFF = (
+    f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
+    "its exit handlers did not run\n"
+).encode()
 FUNCTIONS_KEPT = 64
 
 
@@ -51,7 +56,15 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
-    Worker(socket_path, folder, capacity, patience, flush_metrics, known, streams).serve()
+    grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
+    worker = Worker(socket_path, folder, capacity, patience, flush_metrics, known, streams)
+    try:
+        code = worker.serve()
+    except SystemExit as error:
+        code = int(error.code or 0)
+    worker.leave(code, grace)
+    # The interpreter ends like any other: it waits for threads, calls what atexit was given, closes files.
+    sys.exit(code)
 
 
 class Worker:
@@ -77,6 +90,8 @@ class Worker:
         self._blobs = f"{folder}/blobs"
         self._spool = f"{folder}/spool"
         self._capacity = capacity
+        self._orphaned = False
+        self._used = False  # by user code
         self._streams = streams
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
@@ -100,40 +115,51 @@ class Worker:
         self._phase, self._phase_since = phase, time.monotonic()
         self._channel.send({"t": "phase", "phase": phase})
 
-    def serve(self) -> None:
-        pool = None
-        if self._capacity > 1:
-            from concurrent.futures import ThreadPoolExecutor
+    def serve(self) -> int:
+        """Do what the agent says until it says that this is the end; gives the exit status.
 
-            pool = ThreadPoolExecutor(self._capacity, "task")
+        Raises:
+            SystemExit: a call ended the process, or SIGTERM did.
+        """
+        tasks = _Threads(self._capacity, self._call) if self._capacity > 1 else None
         while True:
-            header, body = self._next()
+            if self._waiting:
+                header, body = self._waiting.popleft()
+            else:
+                try:
+                    header, body = self._channel.receive()
+                except EOFError:
+                    # No agent, nobody to work for: what was running has ended before we came here.
+                    self._orphaned = True
+                    return 0
             kind = header["t"]
             if kind == "call":
-                if pool is None:
+                if tasks is None:
                     self._call(header, body)
                 else:
                     self._windows[header["run"], header["i"]] = _Window()
-                    pool.submit(self._call, header, body)
+                    tasks.put(header, body)
             elif kind == "credit":
                 self._credited(header)
             elif kind == "setup":
                 self._set_up(header, body)
             elif kind == "exit":
-                self._leave(0)
+                return 0
 
-    def _next(self) -> tuple[Header, bytes]:
-        if self._waiting:
-            return self._waiting.popleft()
-        try:
-            return self._channel.receive()
-        except EOFError:
-            # No agent, nobody to work for: what was running has ended before we came here.
-            self._leave(0)
-            raise
+    def leave(self, code: int, grace: float) -> None:
+        """Leave the plugins' contexts, on the way out of the process.
 
-    def _leave(self, code: int) -> None:
-        """End the process, through the plugins' contexts."""
+        Args:
+            grace: seconds in which it has to be out. If it is not, the log gets its threads' stacks before the agent
+                kills it; without an agent it ends itself.
+        """
+        self._stop.ending = True
+        if not self._used:
+            self._flush()
+            os._exit(code)  # no user code was here
+        if grace:
+            share = 1 if self._orphaned else 0.9
+            faulthandler.dump_traceback_later(grace * share, exit=self._orphaned, file=2)
         try:
             if plugins := sys.modules.get("skyward_core.plugins.base"):
                 plugins.leave_late()
@@ -141,7 +167,9 @@ class Worker:
         except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
             sys.excepthook(*sys.exc_info())
         self._flush()
-        os._exit(code)
+        # Threads of ours hold us to the very end: files that functions have as globals would never be closed.
+        self._functions.clear()
+        self._windows.clear()
 
     # -- plugins -----------------------------------------------------------------------------------------
 
@@ -155,6 +183,7 @@ class Worker:
         elif body and not self._entered:
             from ..plugins.base import enter_process
 
+            self._used = True
             try:
                 with self._stop.listening():
                     self._enter("importing")
@@ -165,7 +194,7 @@ class Worker:
                     self._contexts = enter_process(plugins, info)
                     self._entered = True
             except Stopped:
-                os._exit(128 + signal.SIGTERM)
+                sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
         self._flush()
@@ -182,6 +211,7 @@ class Worker:
         answer: Header = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
         result = Pickled()
         exit_code: int | None = None
+        self._used = True
         self._streams.begin(run)
         started = time.perf_counter()
         try:
@@ -195,6 +225,8 @@ class Worker:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
         except SystemExit as error:
+            if self._stop.ending:  # not user code's, but SIGTERM's
+                raise
             exit_code = _exit_status(error)
             words = f"called sys.exit({error.code!r:.200}) before it returned"
             answer |= {"kind": "exited", "exit_code": exit_code}
@@ -213,7 +245,10 @@ class Worker:
             answer |= {"items": window.made, "last": window.last}
         self._channel.send(answer, result.data)
         if exit_code is not None:
-            os._exit(exit_code)
+            if self._capacity > 1:
+                main_thread = threading.main_thread().ident or 0
+                signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
+            sys.exit(exit_code)
 
     def _run(self, header: Header, body: bytes) -> Any:
         fn, (args, kwargs) = self._load(header, body)
@@ -326,6 +361,25 @@ class _Window:
                 self._condition.wait()
 
 
+class _Threads:
+    """Calls a function with what it is given, in threads that do not keep the process from ending."""
+
+    def __init__(self, count: int, call: Callable[[Header, bytes], None]) -> None:
+        self._calls: queue.SimpleQueue[tuple[Header, bytes]] = queue.SimpleQueue()
+        self._call = call
+        self._left = count
+
+    def put(self, header: Header, body: bytes) -> None:
+        self._calls.put((header, body))
+        if self._left:
+            self._left -= 1
+            threading.Thread(target=self._serve, name="task", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._call(*self._calls.get())
+
+
 class StopSignal:
     """Turns SIGTERM into :class:`Stopped` in user code.
 
@@ -334,6 +388,7 @@ class StopSignal:
     """
 
     def __init__(self, *, interrupts: bool) -> None:
+        self.ending = False
         self._interrupts = interrupts
         self._listening = 0
         self._reacted = threading.Event()
@@ -346,13 +401,17 @@ class StopSignal:
 
     def _handle(self, number: int, at: FrameType | None) -> None:
         self._reacted.set()
+        if self.ending:
+            return  # it is on its way, and is killed when it takes too long
         if self._listening and self._interrupts:
             raise Stopped
-        os._exit(128 + signal.SIGTERM)
+        self.ending = True
+        sys.exit(128 + signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
         while number := os.read(readable, 1):
             if number[0] == signal.SIGTERM and not self._reacted.wait(DEAF):
+                os.write(2, CUT_OFF)
                 os._exit(128 + signal.SIGTERM)
 
     def listening(self) -> StopSignal:
