@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Compute": "compute",
     "attach": "attached",
+    "results": "fetched",
     "Image": "spec",
     "PipIndex": "spec",
     "Worker": "spec",
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from .errors import SpecError as SpecError
     from .errors import TeardownError as TeardownError
     from .errors import UsageError as UsageError
+    from .fetched import results as results
     from .providers.local import Local as Local
     from .providers.ssh import SSH as SSH
     from .runtime.info import InstanceInfo as InstanceInfo

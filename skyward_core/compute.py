@@ -138,6 +138,8 @@ class Compute(Dispatching):
             return  # the pool is the parent's, and so is its end
         receipt = self._end()
         if receipt.ok:
+            if receipt.kept:
+                sys.stderr.write(f"pool {self.name}: {receipt}; skyward-tui down {self.name} fetches it\n")
             return
         advice = (
             "end with skyward-tui down" if receipt.unaccounted else "which writes it down once that works"

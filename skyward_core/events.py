@@ -125,6 +125,13 @@ class LeaseNews(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnfetchedNews(Event):
+    """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
+
+    runs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGone(Event):
     """A teardown ended. ``receipt`` as :class:`skyward_core.ledger.Receipt` gives it."""
 
@@ -143,6 +150,7 @@ for _kind in (
     RankEnded,
     RunEnded,
     LeaseNews,
+    UnfetchedNews,
     PoolGone,
 ):
     Event.kinds[_kind.__name__] = _kind
@@ -184,6 +192,7 @@ __all__ = [
     "RankPhase",
     "RunEnded",
     "RunOpened",
+    "UnfetchedNews",
     "from_json",
     "to_json",
 ]

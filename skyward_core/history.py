@@ -20,7 +20,7 @@ def outline(ledger: Ledger, row: PoolRow) -> PoolView:
     _open(view, row)
     for run in ledger.runs(row.token)[-RUNS_KEPT:]:
         _add_run(view, run)
-    return _end(view, row)
+    return _end(view, ledger, row)
 
 
 def recall(ledger: Ledger, row: PoolRow) -> PoolView:
@@ -42,7 +42,7 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
     view.runs = dict(sorted(view.runs.items(), key=lambda item: item[1].opened_at))
     if (folder / "logs").is_dir():
         show_logs(view, folder / "logs")
-    return _end(view, row)
+    return _end(view, ledger, row)
 
 
 def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
@@ -85,9 +85,12 @@ def _add_run(view: PoolView, row: RunRow) -> None:
         apply(view, ended)
 
 
-def _end(view: PoolView, row: PoolRow) -> PoolView:
+def _end(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     receipt = row.receipt or {}
     at = row.created_at if row.ended_at is None else row.ended_at
     apply(view, ev.PoolGone(pool=row.name, receipt=receipt, at=at))
-    view.detail = "; ".join(sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())}))
+    said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
+    kept = ledger.kept(row.token)
+    view.detail = "; ".join([*said, *(f"not fetched: {each}" for each in kept)])
+    view.unfetched = {run: size for each in kept for run, size in each.runs.items()}
     return view

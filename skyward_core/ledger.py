@@ -9,15 +9,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from .agent.kept import kept_name
 from .config import home
 from .errors import LedgerError, PoolExistsError
 from .outcome import Outcome, RootCause
@@ -57,8 +59,13 @@ MIGRATIONS = (
         made INTEGER NOT NULL, PRIMARY KEY (token, node)
     );
     """,
+    """
+    CREATE TABLE kept (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL, facts TEXT NOT NULL);
+    CREATE INDEX kept_by_pool ON kept (token);
+    """,
 )
 VERSION = len(MIGRATIONS)
+RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
 PATIENCE = 10.0  # seconds to wait for other processes
 
 
@@ -67,7 +74,7 @@ class Receipt:
     """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
     provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
     provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""; ``by``: the client that tore
-    it down, in words, "" where it ended itself."""
+    it down, in words, "" where it ended itself; ``kept``: what nobody had fetched and its hosts keep, in words."""
 
     pool: str
     created: int
@@ -77,6 +84,7 @@ class Receipt:
     notes: tuple[str, ...] = ()
     unwritten: str = ""
     by: str = ""
+    kept: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -89,7 +97,60 @@ class Receipt:
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
+        text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
         return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a host keeps of a pool that has ended, because nobody had fetched it.
+
+    Attributes:
+        machine: with it the provider reaches the folder in which it is.
+        runs: run -> bytes of its results and logs that were not fetched.
+        size: bytes that it takes there.
+        until: when the host may remove it, Unix time.
+    """
+
+    token: str
+    machine: Machine
+    runs: dict[str, int]
+    size: int
+    until: float
+
+    @classmethod
+    def of(cls, token: str, machine: Machine) -> Kept | None:
+        """From what the provider says of a machine that is gone; None where nothing of it is kept."""
+        told, extra = machine.extra.get("kept") or {}, machine.extra
+        try:
+            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN.fullmatch(run)}
+            size, until = int(told.get("bytes", 0)), float(told.get("until", 0.0))
+        except (TypeError, ValueError, AttributeError):
+            return None
+        if not sizes or not 0 < until < 1e11:
+            return None
+        there = replace(
+            machine,
+            state="running",
+            extra=extra | {"folder": kept_name(extra["folder"]), "kept": {}, "why": ""},
+        )
+        return cls(token, there, sizes, size, until)
+
+    def words(self) -> str:
+        """What it is and where, in words."""
+        runs = ", ".join(f"{run} ({_bytes(size)})" for run, size in self.runs.items())
+        return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
+
+    def __str__(self) -> str:
+        return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +175,8 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as the ledger knows it."""
+    """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
+    what came of it waits on the hosts to be fetched)."""
 
     run: str
     token: str
@@ -330,15 +392,40 @@ class Ledger:
     def pool_state(self, token: str, state: str) -> None:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
 
-    def ended(self, token: str, receipt: Receipt) -> None:
-        """Close a pool whose teardown was verified; an unverified one stays open, with its receipt."""
+    def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = ()) -> None:
+        """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
+
+        Args:
+            kept: what its hosts keep, as nobody has fetched it.
+        """
         end = time.time() if receipt.ok else None
         state = "gone" if receipt.ok else "failed"
         sql = "UPDATE pools SET state=?, ended_at=?, receipt=? WHERE token=?"
-        self._write([(sql, (state, end, json.dumps(receipt.to_json()), token))], flush=True)
+        statements: list[tuple[str, tuple[Any, ...]]] = [
+            (sql, (state, end, json.dumps(receipt.to_json()), token))
+        ]
+        if receipt.ok:
+            statements.append(("DELETE FROM kept WHERE token=?", (token,)))
+            statements += [(_KEEP, (token, *_kept_row(each))) for each in kept]
+        self._write(statements, flush=True)
         runs = "UPDATE runs SET state='lost', ended_at=? WHERE token=? AND state='running'"
         if receipt.ok:
             self._write([(runs, (end, token)), ("DELETE FROM replacements WHERE token=?", (token,))])
+
+    def kept(self, token: str | None = None) -> list[Kept]:
+        """What the hosts of pools that have ended (of one pool, of all) still keep."""
+        where, values = ("", ()) if token is None else (" WHERE token=?", (token,))
+        rows = self._read(f"SELECT token, machine, facts FROM kept{where} ORDER BY rowid", values)
+        return [Kept(each, Machine(**json.loads(m)), **json.loads(facts)) for each, m, facts in rows]
+
+    def unkeep(self, kept: Kept) -> None:
+        """A host keeps something no longer: it was fetched, or given up, or its time is over."""
+        left = [str(each) for each in self.kept(kept.token) if each != kept]
+        receipt = (self.pool(kept.token).receipt or {}) | {"kept": left}
+        machine, _ = _kept_row(kept)
+        drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))
+        put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), kept.token))
+        self._write([drop, put], flush=True)
 
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
@@ -491,9 +578,11 @@ class Ledger:
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
         sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause FROM runs {where}"
+        waiting = {run for kept in self.kept() for run in kept.runs}
         return [
             RunRow(
-                run, token, function, kind, total, state, opened_at, ended_at,
+                run, token, function, kind, total,
+                "kept" if run in waiting and state in ("running", "lost") else state, opened_at, ended_at,
                 RootCause(**json.loads(cause)) if cause else None,
             )
             for run, token, function, kind, total, state, opened_at, ended_at, cause in self._read(sql, values)
@@ -503,6 +592,14 @@ class Ledger:
         """Outcomes of a run by index, each with the byte ranges of its logs: file -> [start, end]."""
         rows = self._read("SELECT outcome, log FROM outcomes WHERE run=? ORDER BY idx", (run,))
         return [(Outcome.from_json(json.loads(outcome)), json.loads(log)) for outcome, log in rows]
+
+
+_KEEP = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
+
+
+def _kept_row(kept: Kept) -> tuple[str, str]:
+    facts = {"runs": kept.runs, "size": kept.size, "until": kept.until}
+    return json.dumps(kept.machine.to_json()), json.dumps(facts)
 
 
 def process_lives(pid: int) -> bool:

@@ -19,9 +19,10 @@ from . import providers
 from .errors import PoolError, UsageError
 from .events import Event, PoolGone
 from .history import outline, recall
-from .ledger import Ledger, PoolRow, Receipt
+from .ledger import Kept, Ledger, PoolRow, Receipt
 from .loop import submit
 from .payload import Task
+from .pool.kept import fetch
 from .pool.lifecycle import Pool
 from .pool.live import LogSink
 from .pool.reconcile import close_if_gone, is_being_made
@@ -269,8 +270,32 @@ class Session:
 
         return submit(work())
 
-    def down(self, name: str) -> Future[Receipt]:
-        """Tear a pool down, with proof.
+    def kept(self) -> list[Kept]:
+        """What the hosts of pools that have ended keep, because nobody has fetched it."""
+        return self.ledger.kept()
+
+    def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
+        """Bring home what the hosts keep of a pool that has ended; gives what was done, in words.
+
+        Args:
+            token: the pool's, as :meth:`kept` tells it.
+            give_up: have it removed in place of that.
+
+        Raises (through the future):
+            PoolError: something could not be had, and stays where it is.
+        """
+
+        async def work() -> list[str]:
+            return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
+
+        return submit(work())
+
+    def down(self, name: str, *, give_up: bool = False) -> Future[Receipt]:
+        """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
+        tells.
+
+        Args:
+            give_up: remove what nobody has fetched.
 
         Raises (through the future):
             PoolError: there is no such pool.
@@ -288,7 +313,7 @@ class Session:
                 except (PoolError, OSError):
                     pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
                 self._pools[row.token] = pool
-            return await pool.down()
+            return await pool.down(give_up=give_up)
 
         return submit(work())
 

@@ -136,6 +136,8 @@ class Options(_Spec):
         console: print the ranks' logs as they come, each line with its rank.
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
+        keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
+            words ("7d", "12 hours") or seconds; 0 keeps none.
         start_timeout: seconds that the nodes may take to come up.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
@@ -153,6 +155,7 @@ class Options(_Spec):
     console: bool = True
     idle_timeout: float = 600.0
     ttl: float | None = None
+    keep_results: float | str = "7d"
     start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
     lost_after: float | None = 60.0
@@ -165,6 +168,7 @@ class Options(_Spec):
         "console": checks.flag,
         "idle_timeout": checks.seconds(),
         "ttl": checks.optional(checks.seconds()),
+        "keep_results": checks.duration,
         "start_timeout": checks.seconds(),
         "on_loss": checks.one_of("fail", "replace"),
         "lost_after": checks.optional(checks.seconds()),

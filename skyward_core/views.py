@@ -140,6 +140,9 @@ class PoolView:
     metrics: MetricBook = field(default_factory=MetricBook)
     price_hourly: float = 0.0
     ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
+    unfetched: dict[str, int] = field(
+        default_factory=dict
+    )  # run -> bytes that wait for somebody to fetch them
     receipt: dict[str, Any] | None = None
     version: int = 0
     key: str = ""
@@ -337,6 +340,11 @@ def _(event: ev.RunEnded, view: PoolView) -> None:
 @_apply.register
 def _(event: ev.LeaseNews, view: PoolView) -> None:
     view.ends_at = event.ends_at
+
+
+@_apply.register
+def _(event: ev.UnfetchedNews, view: PoolView) -> None:
+    view.unfetched = event.runs
 
 
 @_apply.register

@@ -184,18 +184,20 @@ def cancel(run: str, as_json: bool) -> int:
 @click.argument("pools", metavar="POOL...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All pools that are up.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
 @_json
-def down(pools: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> int:
+def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_json: bool) -> int:
     """Tear pools down, and show the receipts.
 
-    Ends with 3 where something may still be running.
+    Results that nobody has fetched are brought here first, also those that a pool left which has ended before. Ends
+    with 3 where something may still be running.
     """
     if bool(pools) == everything:
         raise click.UsageError("name the pools to tear down, or give --all")
     with _console(as_json) as console:
         from .commands.manage import down as execute
 
-        return execute(pools, everything, yes, console)
+        return execute(pools, everything, yes, discard, console)
 
 
 @cli.command()

@@ -90,6 +90,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
             "pool": config.pool,
             "node": config.node,
             "idle_timeout": config.idle_timeout,  # how long to keep the folder should we die without a word
+            "keep_results": config.keep_results,  # and, from then on, what nobody has fetched
         }
         partial = folder / "agent.json.part"
         partial.write_text(json.dumps(state), encoding="utf-8")

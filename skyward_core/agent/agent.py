@@ -58,6 +58,8 @@ class Agent:
         self.informed = asyncio.Event()
         self._news = asyncio.Event()  # a worker has greeted, or ended
         self.end = asyncio.Event()
+        self._given_up: set[str] = set()  # runs whose client ends the pool
+        self._keep = 0.0  # seconds for which what is left has to be kept at least
         self._ending: Header = {}  # who ends it and why, where that is known
         self.clients = Clients(self)
         self.phases = Phases(self.clients.broadcast)
@@ -131,7 +133,11 @@ class Agent:
         if pid := left.get(PLACE):
             self.apps.adopt(pid)
         for header, body in self.journal.read():
+            if header["t"] == "ack":
+                self.register.acknowledge(header["calls"])
+                continue
             key = (header["run"], header["i"])
+            known = self.register.calls.get(key)
             if header["t"] == "given":
                 now = asyncio.get_running_loop().time()
                 call = Call(
@@ -140,7 +146,7 @@ class Agent:
                 call.slot = header["slot"]
                 self.register.add(call)
                 self.open_yields(call)
-            elif (known := self.register.calls.get(key)) is not None and known.outcome is None:
+            elif known is not None and known.outcome is None:
                 known.result = body
                 self.register.end(known, header)
         for call in list(self.register.calls.values()):
@@ -226,9 +232,52 @@ class Agent:
         await asyncio.sleep(0)
         for path in (self.config.socket, self.config.worker_socket):
             Path(path).unlink(missing_ok=True)
-        import shutil  # it loads compressors, which no agent needs when it starts
+        self.acknowledge(dict.fromkeys(self._given_up))
+        await asyncio.to_thread(self._settle)
 
-        await asyncio.to_thread(shutil.rmtree, self.config.folder, True)
+    def _settle(self) -> None:
+        """Leave nothing on this host but what nobody has fetched."""
+        from . import kept  # no agent needs it before
+
+        folder = Path(self.config.folder)
+        if not folder.exists():
+            return
+        logs = self._unsent_logs()
+        if logs or self.register.calls:
+            self.journal.shorten()
+            if self.redactor:
+                kept.blank(self.config.spool, self.redactor.data, self.redactor.reach)
+        kept.settle(folder, max(self.config.keep_results, self._keep), logs)
+
+    def _unsent_logs(self) -> dict[str, int]:
+        """Runs of which log bytes have been sent to no client, and how many."""
+        sent = self.clients.sent()
+        unsent: dict[str, int] = {}
+        for record in self.register.records.values():
+            spans = [span for outcome in record.outcomes.values() for span in outcome.get("log", {}).items()]
+            size = sum(max(0, end - max(start, sent.get(name, 0))) for name, (start, end) in spans)
+            # A little waits for more, as it may be a secret's beginning.
+            if record.run not in self._given_up and size > self.redactor.reach * len(self.slots):
+                unsent[record.run] = size
+        return unsent
+
+    def give_up(self, runs: list[str], keep: float) -> None:
+        """Who ends the pool has no use for what comes of these runs; the rest is to be kept for at least this long."""
+        self._given_up.update(runs)
+        self._keep = keep
+
+    def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
+        """A client has what came of these calls."""
+        self._drop(calls)
+        if self.register.calls:
+            self.journal.write(frame({"t": "ack", "calls": calls}))
+        else:
+            self.journal.clear()
+
+    def _drop(self, calls: dict[str, list[int] | None]) -> None:
+        for call in self.register.acknowledge(calls):
+            if call.outcome is not None and (name := call.outcome.get("file")):
+                (self.config.spool / Path(name).name).unlink(missing_ok=True)
 
     def _reap(self) -> None:
         ended = reap()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ from ..wire import Header, frame
 from .connection import Connection
 from .yields import Yields
 
+# Outcomes that are somebody's work; the others tell of what did not come about.
+WORK = ("returned", "raised", "exited")
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
 Key = tuple[str, int]
@@ -162,6 +164,18 @@ class Register:
     def some(self, run: str, indices: list[int]) -> list[Call]:
         calls = self._by_run.get(run, {})
         return [calls[index] for index in indices if index in calls]
+
+    def acknowledge(self, calls: Mapping[str, list[int] | None]) -> list[Call]:
+        """A client has what came of these (run -> indices, or None for all of the run): forget, and give, them."""
+        known = [
+            call
+            for run, only in calls.items()
+            for call in (self.of_run(run) if only is None else self.some(run, only))
+            if call.outcome is not None
+        ]
+        for call in known:
+            self.drop(call)
+        return known
 
     def drop(self, call: Call) -> None:
         """Forget a call that nobody needs any more; its run's record stays."""

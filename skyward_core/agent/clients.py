@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..wire import CHUNK, VERSION, WINDOW, Header
-from .calls import Call
+from .calls import WORK, Call
 from .connection import Connection
 from .exchange import Exchange
 from .gang import Gang, GangLock, Port
@@ -48,6 +48,7 @@ class Clients:
         self._lock = GangLock()
         self._port: Port | None = None
         self._rank_ports: list[Port] = []
+        self._sent: dict[str, int] = {}  # log file -> bytes that a client has been sent
         self._exchange = Exchange(agent.config)
         self._moves = Moves(agent.config.address)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,6 +57,24 @@ class Clients:
     def in_use(self) -> bool:
         """Whether one of them is there to use the pool."""
         return any(client.renews for client in self._open.values())
+
+    def unfetched(self) -> dict[str, int]:
+        """Runs with results that wait for a client to come for them, and bytes of those."""
+        waiting: dict[str, int] = {}
+        for call in self._register.calls.values():
+            if call.owner is None and call.outcome is not None and call.outcome.get("kind") in WORK:
+                waiting[call.run] = waiting.get(call.run, 0) + call.outcome.get("size", 0)
+        return waiting
+
+    def sent(self) -> dict[str, int]:
+        """How many bytes of each log file some client has been sent."""
+        for client in self._open.values():
+            self._note_sent(client)
+        return self._sent
+
+    def _note_sent(self, client: _Client) -> None:
+        for name, at in client.tail.cursors.items() if client.tail is not None else ():
+            self._sent[name] = max(at, self._sent.get(name, 0))
 
     def tell(self, header: Header) -> None:
         for connection in list(self._open):
@@ -110,6 +129,8 @@ class Clients:
         client = self._open.pop(connection, None)
         if client is not None and client.follower is not None:
             client.follower.cancel()
+        if client is not None:
+            self._note_sent(client)
         self._exchange.leave(connection)
         self._moves.leave(connection)
         self._lock.lost(connection)
@@ -149,6 +170,7 @@ class Clients:
                 "runs": [record.to_json() for record in self._register.records.values()],
                 "lease": agent.lease.remaining(in_use=agent.in_use()),
                 "idle_timeout": agent.config.idle_timeout,
+                "unfetched": self.unfetched(),
             }
         )
 
@@ -230,14 +252,7 @@ class Clients:
 
     def _ack(self, connection: Connection, header: Header, body: bytes) -> None:
         """The client has these results; ``calls``: run -> indices, or null for all of the run."""
-        for run, only in header["calls"].items():
-            for call in self._register.of_run(run) if only is None else self._register.some(run, only):
-                if call.outcome is not None:
-                    self._register.drop(call)
-                    if name := call.outcome.get("file"):
-                        (self._agent.config.spool / Path(name).name).unlink(missing_ok=True)
-        if not self._register.calls:
-            self._agent.journal.clear()
+        self._agent.acknowledge(header["calls"])
 
     def _credit(self, connection: Connection, header: Header, body: bytes) -> None:
         call = self._register.calls.get((header["run"], header["i"]))
@@ -377,9 +392,10 @@ class Clients:
 
     def _ping(self, connection: Connection, header: Header, body: bytes) -> None:
         left = self._agent.lease.remaining(in_use=self._agent.in_use())
-        connection.send({"t": "pong", "id": header.get("id"), "lease": left})
+        connection.send({"t": "pong", "id": header.get("id"), "lease": left, "unfetched": self.unfetched()})
 
     def _shutdown(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._agent.give_up(header.get("drop", []), header.get("keep", 0.0))
         self._agent.end_by(connection.who or "another client", "")
 
     _handlers: dict[str, Callable[[Clients, Connection, Header, bytes], None]] = {  # noqa: RUF012

@@ -1,9 +1,9 @@
 """What an agent was given and what came of it, on the node's disk, for the agent that comes after it.
 
-A file of frames, appended to: "given" when a call is handed to a worker, "outcome" when it has ended. It is emptied
-whenever no result waits for its client any more; beside a call that runs for days, what was acknowledged meanwhile is
-left out whenever the file has doubled. Not flushed to the medium: it is for the death of the agent, not of the
-machine, whose spool would be gone with it.
+A file of frames, appended to: "given" when a call is handed to a worker, "outcome" when it has ended, "ack" when its
+client has what came of it. It is emptied whenever no result waits for its client any more; beside a call that runs for
+days, what was acknowledged meanwhile is left out whenever the file has doubled. Not flushed to the medium: it is for
+the death of the agent, not of the machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Journal:
             return
         self._size += written
         if self._size > self._most:
-            self._shorten()
+            self.shorten()
             self._most = max(ROOM, 2 * self._size)
 
     def clear(self) -> None:
@@ -52,7 +52,7 @@ class Journal:
             self._size = 0
             self._most = ROOM
 
-    def _shorten(self) -> None:
+    def shorten(self) -> None:
         """Write what is needed to a file that takes the place of this one; whichever is there is whole."""
         new = self._path.with_suffix(".new")
         file = -1
@@ -74,10 +74,26 @@ class Journal:
 
     def read(self) -> list[tuple[Header, bytes]]:
         """Everything written by whoever was here before; what was cut short is left out."""
-        frames: list[tuple[Header, bytes]] = []
-        try:
-            for found in Decoder().feed(os.pread(self._file, os.fstat(self._file).st_size, 0)):
-                frames.append(found)
-        except WireError:
-            return frames
+        return _frames(self._file)
+
+
+def read(path: Path) -> list[tuple[Header, bytes]]:
+    """What a journal holds that no agent writes any more; nothing where there is none."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return []
+    try:
+        return _frames(file)
+    finally:
+        os.close(file)
+
+
+def _frames(file: int) -> list[tuple[Header, bytes]]:
+    frames: list[tuple[Header, bytes]] = []
+    try:
+        for found in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
+            frames.append(found)
+    except WireError:
         return frames
+    return frames

@@ -71,6 +71,11 @@ class Tail:
             self._files.clear()
             self._groups.clear()
 
+    @property
+    def cursors(self) -> dict[str, int]:
+        """File -> bytes of it that have been sent."""
+        return self._cursors
+
     def wake(self) -> None:
         self._wake.set()
 

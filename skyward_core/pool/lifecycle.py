@@ -33,6 +33,7 @@ from .foreign import ForeignRuns
 from .gang import GangKeeper
 from .heal import Healing
 from .keeper import Keeper
+from .kept import bring_home
 from .launch import Launch
 from .link import Link
 from .live import LiveLogs, LogSink
@@ -95,6 +96,7 @@ class Pool:
         self._teardown: asyncio.Task[Receipt] | None = None
         self._detached = False
         self.ending: PoolEnd | None = None  # by others, or by itself
+        self._unfetched: dict[int, dict[str, int]] = {}  # by node
         self._examining: set[int] = set()
         self._revived: dict[int, list[float]] = {}
         self.redactor = Redactor(secret_values(os.environ))
@@ -310,6 +312,7 @@ class Pool:
                 self._enter_phase(link, header)
             case "pong":
                 self._learn_lease(header["lease"])
+                self._learn_unfetched(link, header)
             case "error":
                 self._mention(link, header["message"])
 
@@ -335,6 +338,16 @@ class Pool:
                 self.emit(ev.RankPhase(pool=self.name, rank=rank, phase=""))
         for header in told:
             self._enter_phase(link, header)
+
+    def _learn_unfetched(self, link: Link, header: Header) -> None:
+        """A node has told which results wait there for a client to fetch them."""
+        self._unfetched[link.node] = header.get("unfetched", {})
+        runs: dict[str, int] = {}
+        for told in self._unfetched.values():
+            for run, size in told.items():
+                runs[run] = runs.get(run, 0) + size
+        if runs != self.view.unfetched:
+            self.emit(ev.UnfetchedNews(pool=self.name, runs=runs))
 
     def _run_frame(self, link: Link, header: Header, body: bytes) -> None:
         run = self.runs.get(header["run"])
@@ -393,6 +406,7 @@ class Pool:
             self._suspicion.up(link)
             self._learn_lease(link.welcome["lease"])
             self._learn_phases(link)
+            self._learn_unfetched(link, link.welcome)
             self._foreign.on_welcome(link.welcome)
             if self.alone and not link.epoch and not self.observer:
                 self.spawn(self._set_up())  # a new agent; calls that were sent again wait for this
@@ -631,18 +645,23 @@ class Pool:
 
     # -- going down --------------------------------------------------------------------------------------
 
-    async def down(self) -> Receipt:
-        """Tear the pool down; a second call waits for the first."""
+    async def down(self, *, give_up: bool = False) -> Receipt:
+        """Tear the pool down; a second call waits for the first.
+
+        Args:
+            give_up: remove results and logs that nobody has fetched, in place of fetching them.
+        """
         if self._teardown is None or (self._teardown.done() and not self._torn_down()):
-            self._teardown = asyncio.create_task(self._end())
+            self._teardown = asyncio.create_task(self._end(give_up))
         return await asyncio.shield(self._teardown)
 
-    async def _end(self) -> Receipt:
+    async def _end(self, give_up: bool) -> Receipt:
         if self._rising is not None and not self._rising.done():
             # Nothing may come up behind the back of a teardown that has verified that nothing is there.
             self._rising.cancel()
             await asyncio.wait([self._rising])
-        return await tear_down(self)
+        receipt = await tear_down(self)
+        return await bring_home(self.row, self.ledger, receipt, give_up=give_up) if receipt.kept else receipt
 
     def _torn_down(self) -> bool:
         task = self._teardown

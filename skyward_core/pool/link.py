@@ -350,6 +350,12 @@ class Link:
         if self._ack_timer is None:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
 
+    def flush_acknowledgements(self) -> None:
+        """Tell the agent now what waits to be told."""
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        self._send_acks()
+
     def _send_acks(self) -> None:
         self._ack_timer = None
         if self.send({"t": "ack", "calls": self._acks}):

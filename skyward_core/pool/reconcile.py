@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..ledger import Ledger, PoolRow, Receipt, process_lives
+from ..ledger import Kept, Ledger, PoolRow, Receipt, process_lives
 from ..providers.base import Provider
 
 
@@ -26,8 +26,11 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
     await provider.teardown(row.name)
     gone = tuple(sorted(machine.node for machine in seen))
-    receipt = Receipt(row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)))
-    ledger.ended(row.token, receipt)
+    kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
+    receipt = Receipt(
+        row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)), kept=tuple(map(str, kept))
+    )
+    ledger.ended(row.token, receipt, kept)
     return receipt
 
 
@@ -41,4 +44,5 @@ def is_being_made(row: PoolRow) -> bool:
 def in_words(receipt: Receipt) -> str:
     """How a pool came to its end that nobody here has seen."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
-    return "; ".join(reasons) or "nothing of it is left"
+    why = "; ".join(reasons) or "nothing of it is left"
+    return f"{why}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else why

@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import queue
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -476,7 +476,7 @@ class Run:
             i: self.value(i) for i, o in self.outcomes.items() if o.kind == "returned" and i in self.values
         }
         error = RunError(
-            describe(self, culprit),
+            describe(self.name, self.kind, self.outcomes.values(), culprit),
             run=self.id,
             function=self.name,
             outcomes=self.outcomes,
@@ -572,7 +572,7 @@ def outcome_of(header: Header) -> Outcome:
     )
 
 
-def describe(run: Run, culprit: Outcome) -> str:
+def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
     """A failed run in one line."""
     error = culprit.error or ErrorInfo(culprit.kind, "")
     what = {
@@ -581,14 +581,12 @@ def describe(run: Run, culprit: Outcome) -> str:
         "lost": f"was lost: {error.message}",
     }[culprit.kind]
     counts: dict[str, int] = {}
-    for outcome in run.outcomes.values():
+    for outcome in outcomes:
         if outcome is not culprit:
             counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
     others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    place = (
-        f"rank {culprit.rank} (node {culprit.node})" if run.kind == "broadcast" else f"task {culprit.index}"
-    )
-    return f"{run.name} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+    place = f"rank {culprit.rank} (node {culprit.node})" if kind == "broadcast" else f"task {culprit.index}"
+    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
 
 
 def rebuild(outcome: Outcome, value: Value | None) -> BaseException:

@@ -251,6 +251,7 @@ class Startup:
             "executor": worker["executor"],
             "idle_timeout": pool.spec_options.idle_timeout,
             "ttl": pool.spec_options.ttl,
+            "keep_results": pool.spec_options.keep_results,
             "grace": pool.spec_options.grace,
             "env": self._env,
             "knows_env": self._knows_env,

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import events as ev
+from ..agent.kept import AT_LEAST
 from ..errors import LedgerError
-from ..ledger import Receipt
+from ..ledger import Kept, Receipt
 from .identity import ourselves
 
 if TYPE_CHECKING:
@@ -39,10 +40,11 @@ async def tear_down(pool: Pool) -> Receipt:
     for run in list(pool.runs.values()):
         run.cancel("the pool is torn down")
     await pool.replacements.stop()
+    pool.catch_up()
     said = [note for note in await asyncio.gather(*(_say_goodbye(pool, link) for link in pool.links)) if note]
     await marked
     machines, unknown = await asyncio.to_thread(_machines, pool)
-    left = await _verify(pool, machines)
+    left, kept = await _verify(pool, machines)
     if not left:
         said += await _clear_up(pool)
     receipt = Receipt(
@@ -53,6 +55,7 @@ async def tear_down(pool: Pool) -> Receipt:
         round(time.monotonic() - started, 3),
         tuple(said),
         by=pool.ending.by if pool.ending else ourselves(),
+        kept=tuple(map(str, kept)),
     )
     for run in list(pool.runs.values()):
         for link in pool.links:
@@ -61,7 +64,7 @@ async def tear_down(pool: Pool) -> Receipt:
     pool.catch_up()
     pool.emit(ev.PoolGone(pool=pool.name, receipt=receipt.to_json()))
     pool.records.flush()
-    if why := await _write(lambda: pool.ledger.ended(pool.row.token, receipt), WRITE):
+    if why := await _write(lambda: pool.ledger.ended(pool.row.token, receipt, kept), WRITE):
         receipt = replace(receipt, unwritten=why)
     await pool.detach()
     return receipt
@@ -101,7 +104,8 @@ async def _clear_up(pool: Pool) -> list[str]:
 
 async def _say_goodbye(pool: Pool, link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
-    if not link.send({"t": "shutdown"}):
+    link.flush_acknowledgements()
+    if not link.send({"t": "shutdown", "drop": list(pool.runs), "keep": AT_LEAST}):
         link.finished = True
         return ""
     deadline = time.monotonic() + pool.spec_options.grace + GOODBYE
@@ -122,9 +126,10 @@ async def _say_goodbye(pool: Pool, link: Link) -> str:
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
 
 
-async def _verify(pool: Pool, machines: Sequence[Machine]) -> list[Machine]:
-    """Wait until the provider says that machines are gone; gives those of which it does not."""
+async def _verify(pool: Pool, machines: Sequence[Machine]) -> tuple[list[Machine], list[Kept]]:
+    """Wait until the provider says that machines are gone; gives those of which it does not, and what others keep."""
     left = list(machines)
+    kept: list[Kept] = []
     deadline = time.monotonic() + VERIFY
     patience = time.monotonic() + SILENCE
     delay = 0.01
@@ -133,10 +138,11 @@ async def _verify(pool: Pool, machines: Sequence[Machine]) -> list[Machine]:
         there = {machine.node for machine in seen if machine.state != "gone"}
         for node in {machine.node for machine in left} - there:
             pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+        kept += filter(None, (Kept.of(pool.row.token, now) for now in seen if now.state == "gone"))
         left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
         silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
         if not left or time.monotonic() > (patience if silent else deadline):
-            return left
+            return left, kept
         if delay > 0.1:  # most end by themselves at once
             await pool.provider.terminate(pool.name, left)
         await asyncio.sleep(delay)

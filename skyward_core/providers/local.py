@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..agent import kept
 from ..agent.processes import orphans, writes_under
 from ..config import home, socket_dir
 from ..errors import PoolError
@@ -70,13 +71,14 @@ class Local:
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
-        if writes_under(folder):
+        left = Path(kept.kept_name(str(folder)))
+        if writes_under(folder) or _agent_runs(left):
             return replace(machine, state="ending")  # its agent, or a worker, has not quite ended
         try:
             why = folder.with_name(f"ended.{folder.name}").read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             why = ""
-        return replace(machine, state="gone", extra=machine.extra | {"why": why})
+        return replace(machine, state="gone", extra=machine.extra | {"why": why, "kept": kept.facts(left)})
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         await asyncio.gather(*(self._end(machine) for machine in machines))
@@ -93,14 +95,20 @@ class Local:
         for pid in _orphans(machine):
             _kill_group(pid)
         await _until(lambda: not _orphans(machine), PATIENCE)
-        await asyncio.to_thread(shutil.rmtree, folder, True)
+        if folder.exists():
+            seconds = max(kept.seconds_told(folder), kept.AT_LEAST)
+            await asyncio.to_thread(kept.settle, folder, seconds)
 
     async def teardown(self, pool: str) -> None:
         for root in (home() / "local").glob(f"{pool}.*"):
-            if not any(_agent_runs(folder) for folder in root.glob("node-*")):
-                sockets = socket_dir(root)
-                await asyncio.to_thread(shutil.rmtree, root, True)
-                await asyncio.to_thread(shutil.rmtree, sockets, True)
+            if any(_agent_runs(folder) for folder in root.iterdir() if folder.is_dir()):
+                continue
+            await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
+            for part in root.iterdir():
+                if not part.name.startswith(kept.PREFIX):  # what nobody has fetched stays
+                    await asyncio.to_thread(_remove, part)
+            if not any(root.iterdir()):
+                root.rmdir()
 
     async def check(self) -> list[Check]:
         free = shutil.disk_usage(home()).free
@@ -126,6 +134,13 @@ class Local:
 
 def _root(pool: str, token: str) -> Path:
     return home() / "local" / f"{pool}.{token}"
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _agent_runs(folder: Path) -> bool:

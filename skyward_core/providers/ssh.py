@@ -182,7 +182,8 @@ class SSH:
         if facts["root"] and (facts["running"] or facts["orphans"]):
             # Workers without an agent: a new one takes them over.
             return replace(machine, state="running" if facts["running"] else "orphaned")
-        return replace(machine, state="gone", extra=machine.extra | {"why": facts.get("ended", "")})
+        told = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
+        return replace(machine, state="gone", extra=machine.extra | told)
 
     async def _silent(self, folder: str, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
         """Whether a node that we do reach gets no answer from a host either; False once ``asked`` knows more."""

@@ -80,7 +80,8 @@ class _Incoming:
 
 
 def end(folder: Path, socket_path: str) -> list[int]:
-    """End a pool's agent and workers for certain and remove its folder; returns what had to be killed.
+    """End a pool's agent and workers for certain and remove its folder, but for what nobody has fetched (see
+    ``agent.kept``); returns what had to be killed.
 
     The agent is asked first (SIGTERM): it ends its workers itself. What is left is found by the name of the
     workers' socket on its command line, which is the pool's own.
@@ -93,7 +94,7 @@ def end(folder: Path, socket_path: str) -> list[int]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             _until(lambda: not is_running(str(folder)))
-    import shutil
+    from ..agent import kept
 
     killed = []
     for pid in having(socket_path + ".w"):
@@ -102,7 +103,8 @@ def end(folder: Path, socket_path: str) -> list[int]:
             os.killpg(os.getpgid(pid), signal.SIGKILL)
     for path in (socket_path, socket_path + ".w"):
         Path(path).unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        kept.settle(folder, max(kept.seconds_told(folder), kept.AT_LEAST))
     return killed
 
 

@@ -85,7 +85,7 @@ class LocalTransport:
             return {}
         per_node = config["ranks_per_node"]
         ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
-        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()

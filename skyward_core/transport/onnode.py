@@ -126,9 +126,23 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
         known["running"] = is_running(os.path.join(root, "pools", asked["folder"]))
         if asked.get("status"):
+            kept = os.path.join(root, "pools", "kept." + asked["folder"])
+            known["running"] = known["running"] or is_running(
+                kept
+            )  # it is about to end, or is being fetched from
+            known["kept"] = kept_facts(kept)
             known["orphans"] = having(known["socket"] + ".w")
             known["ended"] = goodbye(os.path.join(root, "pools"), asked["folder"])
     return known
+
+
+def kept_facts(folder: str) -> dict[str, Any]:
+    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.kept``."""
+    try:
+        with open(os.path.join(folder, "kept.json"), encoding="utf-8") as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
 
 
 def is_running(folder: str) -> bool:
@@ -207,7 +221,8 @@ def unpack(archive: bytes, path: str) -> None:
 
 
 def sweep(root: str) -> None:
-    """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over."""
+    """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over, and those
+    kept ones whose time is over. What nobody has fetched is kept."""
     base = os.path.join(root, "pools")
     for name in os.listdir(base) if os.path.isdir(base) else ():
         folder = os.path.join(base, name)
@@ -216,14 +231,16 @@ def sweep(root: str) -> None:
                 if time.time() - os.stat(folder).st_mtime > WORD_KEPT:
                     os.unlink(folder)
                 continue
+            if name.startswith("kept.") and kept_facts(folder).get("until", 0) > time.time():
+                continue
             state, last = last_sign(folder)
             lease = max(state.get("idle_timeout", UNKNOWN_LEASE), LEAST_LEASE)
             socket = state.get("socket", os.path.join(folder, "agent.sock"))
             if time.time() - last < lease or is_running(folder) or having(socket + ".w"):
                 continue
-            import shutil
+            from skyward_core.agent.kept import settle
 
-            shutil.rmtree(folder, ignore_errors=True)
+            settle(folder, state.get("keep_results", 0.0))
             for path in (socket, socket + ".w"):
                 if os.path.exists(path):
                     os.unlink(path)
@@ -270,8 +287,8 @@ class Starter:
                 told_of = os.read(told, 1)
             if not told_of:
                 os._exit(0)  # the client has gone
-            sweep(root)
             use_bundle(path)
+            sweep(root)
             from skyward_core.agent.__main__ import main
 
             main()

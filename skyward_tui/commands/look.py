@@ -19,8 +19,8 @@ from skyward_core.weave import Place, weave
 
 from ..widgets.text import duration, money
 from .console import Console
-from .reach import meant, opened
-from .report import pool_json, run_json, show_run, table
+from .reach import fetched, meant, opened
+from .report import kept_json, pool_json, run_json, show_run, table, unfetched
 from .run import exit_status
 
 PERIOD = 0.05  # seconds between two looks at log files
@@ -32,13 +32,16 @@ def ls(everything: bool, console: Console) -> int:
     are over."""
     with opened(console) as session:
         found = session.refresh(over=everything).result()
+        kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if not pool.is_live and not everything:
             console.note(f"pool {pool.name}: {pool.detail}")
     rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
     for pool in pools:
-        runs = ", ".join(f"{run.id} {run.function} {run.state}" for run in pool.runs.values())
+        runs = ", ".join(
+            f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values()
+        )
         ready = f"{pool.nodes_ready}/{len(pool.nodes)}"
         left = pool.lease_left(time.time())
         ends = "" if left is None else f"in {duration(left)}"
@@ -47,10 +50,14 @@ def ls(everything: bool, console: Console) -> int:
         price = f"{money(pool.price_hourly)}/h"
         rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
     if console.as_json:
-        console.result({"pools": [pool_json(pool) for pool in pools]})
+        told = [kept_json(*each) for each in kept]
+        console.result({"pools": [pool_json(pool) for pool in pools], "kept": told})
     else:
         for line in table(rows) if pools else ["no pools are up"]:
             console.say(line)
+        for name, each in kept:
+            fetch = f"skyward-tui results {next(iter(each.runs))}"
+            console.say(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
     return exits.OK
 
 
@@ -61,7 +68,7 @@ def results(run: str, console: Console) -> int:
         run: its id, or its pool's name; see :func:`.reach.meant`.
     """
     with opened(console) as session:
-        row = meant(session, run)
+        row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
         view = _recall(session.ledger, row, pool.name)
         if row.state == "running" and pool.ended_at is None:
@@ -95,7 +102,7 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
     the run ends.
     """
     with opened(console) as session:
-        ledger, row = session.ledger, meant(session, run)
+        ledger, row = session.ledger, fetched(session, meant(session, run), console)
         if rank is not None and row.kind == "broadcast" and rank >= row.total:
             raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
         out = _Out(console, rank)

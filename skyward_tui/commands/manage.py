@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from skyward_core import exits
-from skyward_core.errors import SkywardError
+from skyward_core.errors import SkywardError, UsageError
+from skyward_core.ledger import PoolRow
+from skyward_core.session import Session
 
 from .console import Console
 from .follow import Follower
-from .reach import opened, recorded, up
+from .reach import opened, recorded, with_kept
 from .report import receipt_line
 
 
@@ -28,20 +30,34 @@ def cancel(run: str, console: Console) -> int:
     return exits.OK
 
 
-def down(pools: Sequence[str], everything: bool, yes: bool, console: Console) -> int:
-    """End pools and show the receipts; exit status 3 where an end could not be verified."""
+def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, console: Console) -> int:
+    """End pools and show the receipts; exit status 3 where an end could not be verified.
+
+    What nobody has fetched is brought here first, also from pools that have ended before, or given up with ``discard``.
+
+    Raises:
+        UsageError: something is to be given up, and nobody can be asked.
+    """
     follower = Follower(console)
     status, receipts = exits.OK, []
     with opened(console) as session:
-        names = [row.name for row in session.ledger.live()] if everything else up(session, pools)
-        question = f"tear down {', '.join(names)}? what runs there is stopped"
-        if not names:
+        names, ended = with_kept(
+            session, [row.name for row in session.ledger.live()] if everything else pools
+        )
+        if discard and not yes and not console.is_terminal:
+            raise UsageError("nobody can be asked here what to give up: say --yes as well")
+        if not names and not ended:
             console.note("no pools are up")
-        elif not yes and console.is_terminal and not console.confirm(question):
+        elif (
+            not yes and console.is_terminal and not console.confirm(_question(session, names, ended, discard))
+        ):
             console.note("nothing was torn down")
             return exits.FAILED
         with follower.signals():
-            for name, future in [(name, session.down(name)) for name in names]:
+            for row in ended:
+                for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
+                    console.note(line)
+            for name, future in [(name, session.down(name, give_up=discard)) for name in names]:
                 try:
                     receipt = follower.wait(future, heed=False)
                 except SkywardError as error:
@@ -53,3 +69,17 @@ def down(pools: Sequence[str], everything: bool, yes: bool, console: Console) ->
                 status = status if receipt.ok else exits.UNVERIFIED
     console.result({"receipts": receipts})
     return status
+
+
+def _question(session: Session, names: Sequence[str], ended: Sequence[PoolRow], discard: bool) -> str:
+    """What is about to be done, with all that nobody has fetched by name."""
+    views = [view for view in session.refresh().result() if view.name in names and view.is_live]
+    waiting = [
+        f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()
+    ]
+    waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.kept(row.token)]
+    said = f"tear down {', '.join(names)}? what runs there is stopped" if names else "go on?"
+    if not waiting:
+        return said
+    what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"
+    return f"{said}; {what}: {'; '.join(waiting)}"

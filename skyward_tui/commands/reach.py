@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from skyward_core.errors import UsageError
+from skyward_core.errors import PoolError, UsageError
 from skyward_core.ledger import PoolRow, RunRow
 from skyward_core.session import Session
 
@@ -91,3 +91,27 @@ def _latest(session: Session, pool: PoolRow) -> RunRow:
     if not runs:
         raise UsageError(f"pool {pool.name} has had no run")
     return runs[-1]
+
+
+def fetched(session: Session, row: RunRow, console: Console) -> RunRow:
+    """A run as the ledger has it once what waits for it on the hosts of a pool that has ended is brought here; what
+    cannot be had now is told of."""
+    if any(row.run in kept.runs for kept in session.ledger.kept(row.token)):
+        try:
+            for line in session.fetch(row.token).result():
+                console.note(line)
+        except PoolError as error:
+            console.note(str(error))
+    return recorded(session, row.run)
+
+
+def with_kept(session: Session, names: Sequence[str]) -> tuple[list[str], list[PoolRow]]:
+    """The pools among those names that are up, and those that have ended and left something on their hosts.
+
+    Raises:
+        UsageError: there is no such pool.
+    """
+    rows = {row.name: row for row in (session.ledger.pool(kept.token) for kept in session.kept())}
+    live = {row.name for row in session.ledger.live()}
+    ended = [rows[name] for name in dict.fromkeys(names) if name in rows and name not in live]
+    return up(session, [name for name in names if name not in {row.name for row in ended}]), ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skyward_core.ledger import Receipt
+from skyward_core.ledger import Kept, Receipt
 from skyward_core.logs import prefix_of
 from skyward_core.outcome import Outcome
 from skyward_core.views import PoolView, RunView, TaskView
@@ -68,8 +68,21 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
         "nodes": len(pool.nodes),
         "nodes_ready": pool.nodes_ready,
         "price_hourly": pool.price_hourly,
+        "unfetched": pool.unfetched,
         "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
     }
+
+
+def unfetched(pool: PoolView, run: str) -> str:
+    """What nobody has fetched of a run of a pool that is up, in words, or ""."""
+    size = pool.unfetched.get(run)
+    return "" if size is None else f" (not fetched: {size:,} bytes)"
+
+
+def kept_json(pool: str, kept: Kept) -> dict[str, Any]:
+    """What a host keeps of a pool that has ended, as one object."""
+    told = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
+    return told | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -136,12 +149,15 @@ def failure_lines(run: RunView) -> list[str]:
 
 
 def receipt_line(receipt: Receipt) -> str:
-    """The proof of a teardown, or the alarm that there is none."""
+    """The proof of a teardown, or the alarm that there is none; then what else is to be said of it, a line each."""
+    more = "".join(f"\n  {note}" for note in receipt.notes)
+    if receipt.kept:
+        more += f"\n  skyward-tui down {receipt.pool} fetches what is kept; with --discard it is given up"
     if receipt.ok:
-        return f"pool {receipt.pool} is down: {receipt} ({took(receipt.seconds)})"
+        return f"pool {receipt.pool} is down: {receipt} ({took(receipt.seconds)}){more}"
     if not receipt.unaccounted:
-        return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}"
-    return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}"
+        return f"pool {receipt.pool} is down, but that is not written down, so it is still listed: {receipt}{more}"
+    return f"pool {receipt.pool} is NOT verified down, it may still run and cost money: {receipt}{more}"
 
 
 def show_run(run: RunView, console: Console) -> None:

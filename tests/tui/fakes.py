@@ -77,7 +77,7 @@ class FakeSession:
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.view(pool))
 
-    def down(self, pool: str) -> Future[Receipt]:
+    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
         view = self.view(pool)
         self.torn_down.append(view.name)
         self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))

@@ -212,7 +212,7 @@ class Session:
             self.ended.set_result(self.run)
         return done(None)
 
-    def down(self, pool: str) -> Future[Any]:
+    def down(self, pool: str, *, give_up: bool = False) -> Future[Any]:
         self._called("down")
         return done(self.receipt)
 
@@ -360,8 +360,8 @@ def test_down_ends_with_the_truth(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
 ) -> None:
     monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
-    monkeypatch.setattr(manage, "up", lambda session, names: list(names))
-    assert manage.down(("p",), False, True, Console(as_json=True)) == status
+    monkeypatch.setattr(manage, "with_kept", lambda session, names: (list(names), []))
+    assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     found = json.loads(capfd.readouterr().out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
 

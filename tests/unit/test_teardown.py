@@ -16,7 +16,13 @@ class FakeLink:
 
     node, up, finished, last_sizes = 0, True, False, None
 
+    told: tuple[str, ...] = ()
+
+    def flush_acknowledgements(self) -> None:
+        self.told += ("ack",)
+
     def send(self, header: dict[str, Any]) -> bool:
+        self.told += (header["t"], *header["drop"])
         asyncio.get_running_loop().call_soon(self.bye)
         return True
 
@@ -32,7 +38,8 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(
 ) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
-    pool: Any = SimpleNamespace(archive=archive, spec_options=options)
+    pool: Any = SimpleNamespace(archive=archive, spec_options=options, runs={"ours": None})
     link: Any = FakeLink()
     async with asyncio.timeout(60):
         assert await teardown._say_goodbye(pool, link) == told
+    assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody

@@ -60,6 +60,7 @@ STORY: list[ev.Event] = [
     ev.RunEnded(pool="p", at=26.0, run="r1", state="failed", root_cause=CAUSE),
     ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
     ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
+    ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
     ev.PoolGone(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]
@@ -75,6 +76,13 @@ def test_a_rank_is_at_something_before_its_function_runs() -> None:
     assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
     apply(view, ev.RankPhase(pool="p", at=12.0, rank=1, phase=""))
     assert view.rank_phases == {}
+
+
+def test_what_nobody_has_fetched_is_known_by_run() -> None:
+    view = view_of(OPENED, ev.UnfetchedNews(pool="p", runs={"r1": 12}))
+    assert view.unfetched == {"r1": 12}
+    apply(view, ev.UnfetchedNews(pool="p", runs={}))
+    assert view.unfetched == {}
 
 
 def test_a_pool_is_opened() -> None:

@@ -1,0 +1,228 @@
+"""What nobody has fetched outlives agent, lease and teardown: it stays on the host, is told of, and is fetched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from faults import wait_until
+
+import skyward_core as sky
+from skyward_core.ledger import Ledger, PoolRow
+from skyward_core.session import Session
+from tests.local.cli import Cli
+
+LEAVES = """
+import os, sys, time
+from pathlib import Path
+import skyward_core as sky
+
+how, size, idle, keep, go = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
+keep = 0 if keep == "0" else keep
+
+@sky.function
+def work(how, size, go):
+    while not go.exists():
+        time.sleep(0.01)
+    print("done by rank", sky.instance_info().rank, os.environ["A_TOKEN"])
+    if how == "raises":
+        raise KeyError("lost it")
+    return [sky.instance_info().rank, bytes(size)]
+
+options = sky.Options(console=False, idle_timeout=idle, keep_results=keep)
+image = sky.Image(env={"A_TOKEN": "hush-hush-hush"})
+with sky.Compute(nodes=2, name="left", options=options, image=image) as compute:
+    work(how, size, go) @ compute
+"""
+
+
+class Look(Session):
+    def close(self) -> None:
+        self.detach()
+
+
+def leave(
+    home: Path, how: str = "returns", size: int = 10, idle: float = 600.0, keep: str = "7d"
+) -> tuple[PoolRow, str]:
+    """Have a client die before a run ends; gives its pool and the run, which goes on to its end."""
+    go = home.with_name("go")
+    words = [how, str(size), str(idle), keep, str(go)]
+    with subprocess.Popen([sys.executable, "-c", LEAVES, *words]) as client:
+        ledger = Ledger()
+
+        def run() -> str:
+            row = ledger.find("left")
+            runs = ledger.runs(row.token) if row is not None else []
+            return runs[0].run if runs else ""
+
+        wait_until(run, what="the run's row in the ledger")
+        client.kill()
+    go.touch()
+    row = ledger.find("left")
+    assert row is not None
+    return row, run()
+
+
+def left_there(home: Path) -> list[str]:
+    """Names of the nodes' folders on this host."""
+    return sorted(path.name for path in home.glob("local/*/*") if path.is_dir())
+
+
+def wait_for_the_end(home: Path) -> None:
+    wait_until(
+        lambda: not any(name.startswith("node-") for name in left_there(home)), what="the end by the lease"
+    )
+
+
+@pytest.mark.parametrize("size", [10, 300_000], ids=["small", "large"])
+def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path, size: int) -> None:
+    row, run = leave(home, size=size, idle=0.5)
+    wait_for_the_end(home)
+    assert left_there(home) == ["kept.node-0", "kept.node-1"]
+    with closing(Look()) as session:
+        (view,) = session.refresh().result(60)
+        assert view.state == "gone"
+        assert "nobody used it" in view.detail and run in view.detail
+        kept = session.kept()
+    assert [each.machine.node for each in kept] == [0, 1]
+    assert all(each.runs[run] >= size for each in kept)
+    assert all(6.9 < (each.until - time.time()) / 86400 <= 7 for each in kept)
+    found = Ledger().run(run)
+    assert found is not None and found.state == "kept"
+    values = [[0, bytes(size)], [1, bytes(size)]]
+    assert sky.results(run) == values
+    assert sky.results(run) == values
+    assert left_there(home) == []
+    ledger = Ledger()
+    found = ledger.run(run)
+    assert found is not None and found.state == "done"
+    assert ledger.kept() == []
+    assert ledger.pool(row.token).receipt["kept"] == []
+    logs = (home / "pools" / row.key / "logs" / "r001.out").read_text()
+    assert logs == "done by rank 1 **************\n"
+
+
+def test_what_keeps_no_results_keeps_none(home: Path) -> None:
+    _, run = leave(home, idle=0.5, keep="0")
+    wait_for_the_end(home)
+    with closing(Look()) as session:
+        session.refresh().result(60)
+        assert session.kept() == []
+    assert left_there(home) == []
+    with pytest.raises(sky.PoolError, match="gave no results"):
+        sky.results(run)
+
+
+def wait_until_unfetched(run: str) -> None:
+    """Until both nodes say that they hold what nobody has fetched."""
+
+    def told() -> bool:
+        with closing(Look()) as session:
+            view = session.look("left").result(60)
+            return view.unfetched.keys() == {run} and view.runs[run].state != "running"
+
+    wait_until(told, what="the news that something is not fetched")
+
+
+@pytest.mark.parametrize("keep", ["7d", "0"])
+def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> None:
+    _, run = leave(home, keep=keep)
+    wait_until_unfetched(run)
+    with closing(Look()) as session:
+        receipt = session.down("left").result(60)
+    assert receipt.ok
+    assert receipt.gone == (0, 1)
+    assert receipt.kept == ()
+    assert sum(note.startswith(f"fetched run {run} (") for note in receipt.notes) == 2
+    assert left_there(home) == []
+    assert sky.results(run) == [[0, bytes(10)], [1, bytes(10)]]
+
+
+def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: Path) -> None:
+    _, run = leave(home)
+    wait_until_unfetched(run)
+    with closing(Look()) as session:
+        receipt = session.down("left", give_up=True).result(60)
+    assert receipt.ok
+    assert sum(note.startswith(f"gave up run {run} (") for note in receipt.notes) == 2
+    assert left_there(home) == []
+    with pytest.raises(sky.PoolError, match="were given to the client that ran it, or removed since"):
+        sky.results(run)
+
+
+def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(home: Path) -> None:
+    row, run = leave(home, how="raises")
+    place = home / "pools" / row.key / "results" / f"{run}.1.pickle"
+    place.mkdir(parents=True)
+    wait_until_unfetched(run)
+    with closing(Look()) as session:
+        receipt = session.down("left").result(60)
+        assert receipt.ok
+        (kept,) = receipt.kept
+        assert kept.startswith(f"run {run} (") and " on node 1 (127.0.0.1) until " in kept
+        assert any("not fetched" in note and "Is a directory" in note for note in receipt.notes)
+        wait_until(
+            lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out"
+        )
+        assert Ledger().pool(row.token).receipt["kept"] == [kept]
+        place.rmdir()
+        assert session.fetch(row.token).result(60)
+    assert left_there(home) == []
+    with pytest.raises(sky.RunError, match="lost it") as caught:
+        sky.results(run)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_pool_that_its_own_client_leaves_keeps_nothing(home: Path) -> None:
+    def slow(go: Path) -> int:
+        if sky.instance_info().rank:
+            while not go.exists():
+                time.sleep(0.01)
+        return 1
+
+    with ThreadPoolExecutor() as threads:
+        with sky.Compute(nodes=2, options=sky.Options(console=False, grace=0.2)) as compute:
+            pool = compute.pool
+            assert sky.function(slow)(Path("/")) @ compute == [1, 1]
+            waiting = threads.submit(lambda: sky.function(slow)(home / "never") @ compute)
+            wait_until(lambda: any(run.outcomes for run in pool.runs.values()), what="rank 0's end")
+        with pytest.raises(sky.Cancelled):
+            waiting.result(60)
+    assert compute.receipt is not None
+    assert (compute.receipt.notes, compute.receipt.kept) == ((), ())
+
+
+def test_down_names_what_nobody_has_fetched_and_asks_before_it_is_given_up(home: Path, cli: Cli) -> None:
+    _, run = leave(home)
+    wait_until_unfetched(run)
+    assert cli.json("ls")["pools"][0]["unfetched"].keys() == {run}
+    assert "--yes" in cli("down", "left", "--discard", status=2).stderr
+    asks = cli.terminal("down", "left", "--discard")
+    asks.expect(f"GIVEN UP, though nobody has fetched it: run {run} of left")
+    asks.sendline("n")
+    asks.expect("nothing was torn down")
+    asks.wait()
+    asks = cli.terminal("down", "left")
+    asks.expect(f"brought here first: run {run} of left")
+    asks.sendline("y")
+    asks.expect(f"fetched run {run}")
+    asks.wait()
+    assert "done by rank 1" in cli("logs", run).stdout
+
+
+def test_results_come_from_the_hosts_of_a_pool_that_has_ended(home: Path, cli: Cli) -> None:
+    _, run = leave(home, idle=0.5)
+    wait_for_the_end(home)
+    assert f"nobody has fetched run {run} (" in cli("ls").stdout
+    (first, second) = cli.json("ls")["kept"]
+    assert (first["pool"], first["node"], second["node"]) == ("left", 0, 1)
+    done = cli("results", run)
+    assert f"fetched run {run}" in done.stderr
+    assert "returned" in done.stdout
+    assert cli.json("ls")["kept"] == []
+    assert left_there(home) == []
