@@ -7,12 +7,13 @@ https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initi
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..runtime.phase import enter
 from ._network import claim_port, interface_of, limit_threads
@@ -82,12 +83,37 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         # A rank that sees its own device only has index 0; one that sees them all has its local rank's.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
     enter("joining")
-    dist.init_process_group(_usable(backend, info, cuda=cuda), init_method="env://")
+    dist.init_process_group(
+        _usable(backend, info, cuda=cuda), store=_store(info), rank=info.rank, world_size=info.world_size
+    )
     try:
         yield
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _store(info: InstanceInfo) -> Any:
+    """The store over which ranks meet, as env:// makes it, but for where it listens: that would be every address."""
+    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed.constants import default_pg_timeout
+
+    port = int(os.environ["MASTER_PORT"])
+    listening = None
+    if info.rank == 0:
+        family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
+        with socket.create_server((info.head_addr, port), family=family, backlog=info.world_size) as server:
+            listening = server.detach()  # the store's, from here on
+    store = TCPStore(
+        info.head_addr,
+        port,
+        info.world_size,
+        is_master=listening is not None,
+        timeout=default_pg_timeout,
+        multi_tenant=True,
+        master_listen_fd=listening,
+    )
+    return PrefixStore("default_pg", store)
 
 
 def _usable(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:

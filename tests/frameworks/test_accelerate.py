@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from fates import listening
+
 import skyward_core as sky
 
 PLUGINS = [sky.plugins.accelerate(mixed_precision="bf16"), sky.plugins.keras(backend="torch")]
@@ -84,3 +86,9 @@ def test_keras_on_torch_trains_as_one(pool):
     assert first["backend"] == "torch"
     assert first["hash"] == second["hash"]
     assert all(r["losses"][-1] < r["losses"][0] for r in (first, second))
+
+
+def test_nothing_listens_where_other_machines_could_come(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}

@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fates import listening
+
 import skyward_core as sky
 from skyward_tui.examples import finetune as example
 
@@ -91,3 +93,9 @@ def holds(path: Path) -> bool:
         return TOKEN.encode() in path.read_bytes()
     except OSError:  # a process that ended, or another person's
         return False
+
+
+def test_nothing_listens_where_other_machines_could_come(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}

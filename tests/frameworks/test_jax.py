@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from fates import gone, pids
+from fates import gone, listening, pids
 
 import skyward_core as sky
 from skyward_tui.examples import jax_mesh, keras_fit
@@ -149,3 +149,9 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
 
 def test_the_next_run_has_a_fresh_gang(pool):
     assert [seen["processes"] for seen in gather() @ pool] == [2, 2]
+
+
+def test_nothing_listens_where_other_machines_could_come(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}

@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 import pytest
-from fates import gone, pids
+from fates import gone, listening, pids
 
 import skyward_core as sky
 
@@ -116,3 +116,9 @@ def test_four_ranks_on_two_nodes_train_as_one():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8) @ pool)
+
+
+def test_nothing_listens_where_other_machines_could_come(pool):
+    found = listening() @ pool
+    assert found[0], "the ranks have met somewhere"
+    assert {address for rank in found for address in rank} == {"127.0.0.1"}

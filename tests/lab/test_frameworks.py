@@ -12,8 +12,19 @@ import pytest
 import skyward_core as sky
 from tests.local.cli import EXAMPLES
 
-from . import Lab
+from . import Host, Lab
 from .pools import pool, ssh
+
+
+def listening(host: Host) -> set[str]:
+    """Where processes of a host listen, but for its SSH server: what others could connect to."""
+    found = set()
+    for line in host.run("ss -H -tln").splitlines():
+        address, _, port = line.split()[3].rpartition(":")
+        if port != "22":
+            found.add(address.strip("[]").removeprefix("::ffff:").partition("%")[0])
+    assert found
+    return found - {"127.0.0.1", "::1"}
 
 
 @sky.function
@@ -34,6 +45,8 @@ def test_the_torch_example_between_four_hosts(lab: Lab) -> None:
         for total, backend, address, interface in reduced() @ compute:
             assert (total, backend, address) == (10.0, "gloo", lab.hosts[0].address)
             assert interface != "lo"
+        for host in lab.hosts:
+            assert listening(host) <= {host.address}
         results, logs = example(epochs=3) @ compute, compute.pool.archive.logs
         assert [result["rank"] for result in results] == [0, 1, 2, 3]
         assert len({result["weights"] for result in results}) == 1
@@ -58,3 +71,5 @@ def test_jax_between_hosts(lab: Lab) -> None:
     provider = ssh(lab, lab.hosts[:2], python=sys.executable)
     with pool(lab, provider, plugins=[sky.plugins.jax()]) as compute:
         assert gathered() @ compute == [[2, [[0], [1]], lab.hosts[0].address]] * 2
+        for host in lab.hosts[:2]:
+            assert listening(host) <= {host.address}
