@@ -45,6 +45,7 @@ COMPILED = (
     "skyward_core/sealed.py",
     "skyward_core/tls.py",
     "skyward_core/transport/environment.py",
+    "skyward_core/transport/indexes.py",
     "skyward_core/watched.py",
 )
 SOURCELESS = ("pynvml.py",)  # generated, a quarter of all there is

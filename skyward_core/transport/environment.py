@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,18 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..agent.redact import Redactor, each_text, secret_values, url_secrets, without_credentials
+from .indexes import (
+    Index,
+    by_index,
+    constraints,
+    index_name,
+    logins,
+    normal,
+    project,
+    scoped,
+    split_logins,
+    unasked,
+)
 
 Emit = Callable[[str], None]
 KEPT_LINES = 20
@@ -151,9 +162,17 @@ def _variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> 
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = variables["PIP_NO_INPUT"] = "1"
     variables["DEBIAN_FRONTEND"] = "noninteractive"
     if indexes:
-        urls = [str(index["url"]) for index in indexes]
+        everybodys = [
+            (number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")
+        ]
+        urls = [url for _, url in everybodys]
         variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
-        variables["UV_INDEX"] = " ".join(f"{_index_name(number)}={url}" for number, url in enumerate(urls))
+        variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in everybodys)
+        variables |= dict(logins(indexes))
+        # By number, as long as it takes: _netrc() takes credentials out of them, too.
+        variables |= {
+            _address(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
+        }
     return variables
 
 
@@ -164,27 +183,21 @@ def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
     pip gives the addresses to the pip that installs what a build needs on its command line. A second user at the
     same host has no place in such a file, and stays in its address.
     """
-    from urllib.parse import unquote
-
-    logins: dict[str, tuple[str, str]] = {}
-
-    def moved(match: re.Match[str]) -> str:
-        user, _, password = match["info"].partition(":")
-        login = unquote(user), unquote(password)
-        if logins.setdefault(match["host"], login) != login:
-            return match[0]
-        return f"{match['scheme']}{match['host']}"
-
-    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+    taken: dict[str, tuple[str, str]] = {}
+    for name in (
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        *(each for each in variables if each.startswith(_ADDRESS)),
+    ):
         if name in variables:
-            variables[name] = _LOGIN.sub(moved, variables[name])
-    if not logins:
+            variables[name] = split_logins(variables[name], taken)
+    if not taken:
         yield
         return
     lines = [
         f"machine {host} login {json.dumps(user, ensure_ascii=False)} "
         f"password {json.dumps(password, ensure_ascii=False)}\n"
-        for host, (user, password) in logins.items()
+        for host, (user, password) in taken.items()
     ]
     with contextlib.suppress(OSError):  # it takes the place of the user's own file, where there is one
         own = variables.get("NETRC") or Path.home() / ".netrc"
@@ -204,11 +217,12 @@ def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-_LOGIN = re.compile(r"(?P<scheme>https?://)(?P<info>[^\s/?#]+)@(?P<host>[^\s/?#:@]+)")
+_ADDRESS = "SKYWARD_INDEX_"
 
 
-def _index_name(number: int) -> str:
-    return f"image{number}"
+def _address(number: int) -> str:
+    """The variable with the address of an index that is kept to some packages."""
+    return f"{_ADDRESS}{number}"
 
 
 def _lacking(python: str, requirements: list[str]) -> list[str]:
@@ -229,7 +243,7 @@ def _lacking(python: str, requirements: list[str]) -> list[str]:
 def _install(
     python: str, folder: Path, image: Mapping[str, Any], variables: dict[str, str], emit: Emit
 ) -> None:
-    requirements = list(image["pip"])
+    requirements, indexes = list(image["pip"]), image.get("pip_indexes") or ()
     uv = shutil.which("uv", path=variables["PATH"])
     target = str(folder / "bin" / "python")
     if uv:
@@ -239,17 +253,22 @@ def _install(
             variables,
             emit,
         )
-        project = _project(requirements, image.get("pip_indexes") or ())
-        if project is None:
-            command, given = [uv, "pip", "install", "--python", target, "-r", "-"], "\n".join(requirements)
+        limits: list[str] = []
+        if scoped(indexes):
+            files = {
+                "pyproject.toml": project(requirements, indexes),
+                "constraints.txt": constraints({}, unasked(requirements, indexes)),
+            }
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8")
+            wanted, given = str(folder / "pyproject.toml"), ""
+            limits = ["-c", str(folder / "constraints.txt")]
         else:
-            path = folder / "pyproject.toml"
-            path.write_text(project, encoding="utf-8")
-            command, given = [uv, "pip", "install", "--python", target, "-r", str(path)], ""
-        _run(command, "uv pip install", variables, emit, given=given)
+            wanted, given = "-", "\n".join(requirements)
+        command = [uv, "pip", "install", "--python", target, "-r", wanted, *limits]
+        with _kept_to_indexes(requirements, indexes):
+            _run(command, "uv pip install", variables, emit, given=given)
         return
-    if any(index.get("packages") for index in image.get("pip_indexes") or ()):
-        emit("pip cannot keep an index to some packages (uv can): every package may come from any index")
     pip = [python, "-m", "pip", "--python", target]
     if not _has(python, "venv", "pip"):
         if not _has(python, "venv", "ensurepip"):
@@ -260,32 +279,50 @@ def _install(
         pip = [target, "-m", "pip"]
     bare = ["--without-pip"] if pip[0] == python else []  # its own pip would take seconds, and is not needed
     _run([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
-    _run([*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"],
-         "pip install", variables, emit, given="\n".join(requirements))  # fmt: skip
+    install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
+    for number, own in by_index(requirements, indexes).items():
+        alone = variables | {"PIP_INDEX_URL": variables[_address(number)], "PIP_EXTRA_INDEX_URL": ""}
+        _run([*install, "--no-deps"], "pip install", alone, emit, given="\n".join(own))
+    limits = []
+    if kept := scoped(indexes):
+        path = folder / "constraints.txt"
+        there = {name: version for name, version in _versions(target).items() if name in kept}
+        never = [package for package in kept if package not in there]
+        path.write_text(constraints(there, never), encoding="utf-8")
+        limits = ["-c", str(path)]
+    with _kept_to_indexes(requirements, indexes):
+        _run([*install, *limits], "pip install", variables, emit, given="\n".join(requirements))
+
+
+@contextlib.contextmanager
+def _kept_to_indexes(requirements: Sequence[str], indexes: Sequence[Index]) -> Iterator[None]:
+    """Explain the failure of an installer that was not let have a package from just anywhere."""
+    try:
+        yield
+    except EnvironmentFailed as error:
+        needed = [package for package in unasked(requirements, indexes) if package in str(error)]
+        if not needed:
+            raise
+        names = ", ".join(needed)
+        raise EnvironmentFailed(
+            f"{error}\n{names}: an index of the image is kept to it, and only another package asks for it, for which "
+            "installers would look anywhere; name it in Image(pip=...), too"
+        ) from None
+
+
+def _versions(python: str) -> dict[str, str]:
+    """The versions of the packages that an environment has."""
+    code = "from importlib.metadata import distributions as d; print(*(f'{x.name}={x.version}' for x in d()))"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}")
+    pairs = (each.partition("=") for each in done.stdout.split())
+    return {normal(name): version for name, _, version in pairs}
 
 
 def _has(python: str, *modules: str) -> bool:
     command = [python, "-I", "-c", f"import {', '.join(modules)}"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _project(requirements: list[str], indexes: Sequence[Mapping[str, Any]]) -> str | None:
-    """A pyproject.toml that keeps indexes to their packages, for uv; None where no index asks for that.
-
-    The addresses are not in it: uv takes them, by name, from the environment.
-    """
-    sources = [
-        f"{json.dumps(package)} = {{ index = {json.dumps(_index_name(number))} }}"
-        for number, index in enumerate(indexes)
-        for package in index.get("packages") or ()
-    ]
-    if not sources:
-        return None
-    listed = ",\n".join(f"  {json.dumps(requirement)}" for requirement in requirements)
-    return (
-        f'[project]\nname = "image"\nversion = "0"\ndependencies = [\n{listed}\n]\n'
-        f"[tool.uv.sources]\n" + "\n".join(sources) + "\n"
-    )
 
 
 def _apt(packages: list[str], variables: dict[str, str], emit: Emit) -> None:

@@ -171,15 +171,23 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
     tools.mkdir()
     seen = tmp_path / "seen"
     (tools / "uv").write_text(
-        f'#!/bin/sh\necho "$@" >> {seen}\ncat >> {seen}\necho "UV_INDEX=$UV_INDEX" >> {seen}.env\n'
+        f'#!/bin/sh\necho "$@" >> {seen}\ncat >> {seen}\nenv >> {seen}.env\n'
         'for a; do case $a in *pyproject.toml) cat "$a" >> '
         f"{seen};; esac; done\n"
     )
     (tools / "uv").chmod(0o755)
     url = "https://me:token@pypi.example/simple"
-    image = {"pip": ["skytiny", "other"], "pip_indexes": [{"url": url, "packages": ["skytiny"]}]}
+    other = "https://me:secret@other.example/simple"
+    image = {
+        "pip": ["skytiny", "other"],
+        "pip_indexes": [{"url": url, "packages": ["skytiny"]}, {"url": other}],
+    }
     ensure(image, tmp_path, {"PATH": f"{tools}:{os.environ['PATH']}"})
-    assert "token" not in seen.read_text() and f"={url}" in Path(f"{seen}.env").read_text()
+    variables = Path(f"{seen}.env").read_text().splitlines()
+    assert {"UV_INDEX_IMAGE0_USERNAME=me", "UV_INDEX_IMAGE0_PASSWORD=token", f"UV_INDEX=image1={other}"} <= {
+        *variables
+    }
+    assert "token" not in seen.read_text() and "secret" not in seen.read_text()
     assert '"skytiny" = { index = "image0" }' in seen.read_text()
 
 

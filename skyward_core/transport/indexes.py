@@ -1,0 +1,116 @@
+"""Indexes that are kept to some packages: what installers are told, so that those come from there or not at all.
+
+Installers take a package from whichever index has the newest, or answers: a stranger could offer the name of a private
+package at the public index, and that of a build for another device comes from there by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+Index = Mapping[str, Any]
+_NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
+_LOGIN = re.compile(r"(?P<scheme>https?://)(?P<info>[^\s/?#]+)@(?P<host>[^\s/?#:@]+)")
+
+
+def index_name(number: int) -> str:
+    """What uv knows an image's index by."""
+    return f"image{number}"
+
+
+def normal(name: str) -> str:
+    """A package's name as all of its spellings have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def package_of(requirement: str) -> str:
+    """The package that a requirement is about; "" for a URL or a file, which comes from no index."""
+    found = _NAME.match(requirement)
+    return normal(found[1]) if found and "@" not in requirement.split(";")[0] else ""
+
+
+def scoped(indexes: Sequence[Index]) -> dict[str, int]:
+    """The packages to which indexes are kept, with the number of their index."""
+    return {
+        normal(package): number
+        for number, index in reversed(list(enumerate(indexes)))
+        for package in index.get("packages") or ()
+    }
+
+
+def by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dict[int, list[str]]:
+    """The requirements that come from indexes of their own, by the number of these."""
+    home, found = scoped(indexes), dict[int, list[str]]()
+    for requirement in requirements:
+        if (package := package_of(requirement)) in home:
+            found.setdefault(home[package], []).append(requirement)
+    return found
+
+
+def unasked(requirements: Sequence[str], indexes: Sequence[Index]) -> list[str]:
+    """Packages of such indexes that no requirement names: they may come in with others, and then from elsewhere."""
+    named = set(map(package_of, requirements))
+    return [package for package in scoped(indexes) if package not in named]
+
+
+def constraints(versions: Mapping[str, str], never: Sequence[str]) -> str:
+    """What installers must not go beyond: the versions that are there, and of some packages none at all."""
+    return "".join(
+        [f"{package}=={version}\n" for package, version in versions.items()]
+        + [f"{each}<0\n" for each in never]
+    )
+
+
+def project(requirements: Sequence[str], indexes: Sequence[Index]) -> str:
+    """A pyproject.toml that keeps indexes to their packages, for uv; credentials are not in it."""
+    listed = ",\n".join(f"  {json.dumps(requirement)}" for requirement in requirements)
+    sources = [
+        f"{json.dumps(package)} = {{ index = {json.dumps(index_name(number))} }}\n"
+        for package, number in scoped(indexes).items()
+    ]
+    declared = [
+        f"[[tool.uv.index]]\nname = {json.dumps(index_name(number))}\n"
+        f"url = {json.dumps(_without_login(index['url']))}\nexplicit = true\n"
+        for number, index in enumerate(indexes)
+        if index.get("packages")
+    ]
+    return "".join(
+        [
+            f'[project]\nname = "image"\nversion = "0"\ndependencies = [\n{listed}\n]\n[tool.uv.sources]\n',
+            *sources,
+            *declared,
+        ]
+    )
+
+
+def logins(indexes: Sequence[Index]) -> Iterator[tuple[str, str]]:
+    """Variables by which uv learns who one is to the indexes of :func:`project`."""
+    for number, index in enumerate(indexes):
+        if index.get("packages") and (found := _LOGIN.search(index["url"])):
+            user, _, password = found["info"].partition(":")
+            yield f"UV_INDEX_{index_name(number).upper()}_USERNAME", unquote(user)
+            yield f"UV_INDEX_{index_name(number).upper()}_PASSWORD", unquote(password)
+
+
+def split_logins(addresses: str, taken: dict[str, tuple[str, str]]) -> str:
+    """Addresses without their credentials, which are added to ``taken`` by host.
+
+    A second user at the same host stays in the address.
+    """
+
+    def moved(match: re.Match[str]) -> str:
+        user, _, password = match["info"].partition(":")
+        login = unquote(user), unquote(password)
+        if taken.setdefault(match["host"], login) != login:
+            return match[0]
+        return f"{match['scheme']}{match['host']}"
+
+    return _LOGIN.sub(moved, addresses)
+
+
+def _without_login(url: str) -> str:
+    return _LOGIN.sub(lambda match: f"{match['scheme']}{match['host']}", url)

@@ -1,0 +1,175 @@
+"""An index that is kept to some packages: they come from there or not at all, whatever others offer."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.transport import environment
+
+NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
+LOGIN = "Basic " + base64.b64encode(b"me:hush").decode()
+
+
+def wheel(name: str, version: str, needs: str = "") -> tuple[str, bytes]:
+    packed, folder = io.BytesIO(), f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (
+        f"Requires-Dist: {needs}\n" if needs else ""
+    )
+    files = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        f"{folder}/METADATA": metadata,
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(
+        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b'=').decode()},"
+        f"{len(text)}\n"
+        for path, text in files.items()
+    )
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, text in (files | {f"{folder}/RECORD": f"{record}{folder}/RECORD,,\n"}).items():
+            archive.writestr(path, text)
+    return f"{name}-{version}-py3-none-any.whl", packed.getvalue()
+
+
+@contextmanager
+def index(*wheels: tuple[str, bytes], login: str = "") -> Iterator[str]:
+    """Serves wheels; gives its address without the scheme."""
+    files = dict(wheels)
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if login and self.headers.get("Authorization") != login:
+                self._answer(401, b"")
+            elif (data := files.get(self.path.rpartition("/")[2])) is not None:
+                self._answer(200, data)
+            else:
+                name = self.path.strip("/").rpartition("/")[2]
+                found = [file for file in files if file.startswith(f"{name}-")]
+                self._answer(
+                    200 if found else 404, "".join(f'<a href="/f/{f}">{f}</a>' for f in found).encode()
+                )
+
+        def do_HEAD(self) -> None:
+            self._answer(405, b"")
+
+        def _answer(self, status: int, data: bytes) -> None:
+            self.send_response(status)
+            if status == 401:
+                self.send_header("WWW-Authenticate", 'Basic realm="private"')
+            self.send_header("Content-Type", "text/html" if data.startswith(b"<") else "application/zip")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}/simple"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def world() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def private(world: ExitStack) -> str:
+    """Has the one true skytiny, and a skyother of its own that nobody asked it for."""
+    return world.enter_context(index(wheel("skytiny", "1.0"), wheel("skyother", "7.0"), login=LOGIN))
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=NEEDS_UV)], ids=["pip", "uv"])
+def env(
+    request: pytest.FixtureRequest, world: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
+    """Variables of a host on which everybody's index has a newer skytiny, of somebody else's."""
+    monkeypatch.setattr(environment, "EXTRA_PATH", ())
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    public = "http://" + world.enter_context(
+        index(wheel("skytiny", "9.0"), wheel("skyother", "2.0"), wheel("skyapp", "1.0", needs="skytiny"))
+    )
+    found = {
+        "PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": public, "PIP_NO_CACHE_DIR": "1", "PIP_RETRIES": "0",
+        "UV_DEFAULT_INDEX": public, "UV_NO_CACHE": "1", "UV_NO_CONFIG": "1", "UV_HTTP_RETRIES": "0",
+    }  # fmt: skip
+    if not request.param:
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        (tools / "sh").symlink_to("/bin/sh")
+        found |= {"PATH": str(tools), "HOME": str(tmp_path)}
+    return found
+
+
+def installed(requirements: list[str], address: str, root: Path, env: dict[str, str]) -> dict[str, str]:
+    """Versions of what an environment got where an index is kept to skytiny."""
+    indexes = [{"url": f"http://me:hush@{address}", "packages": ["SkyTiny"]}]
+    lines: list[str] = []
+    python = environment.ensure({"pip": requirements, "pip_indexes": indexes}, root, env, "", lines.append)
+    assert not [line for line in lines if "hush" in line]
+    code = "import importlib.metadata as m; print(*(f'{d.name}={d.version}' for d in m.distributions()))"
+    said = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout
+    return dict(each.split("=") for each in said.split() if each.startswith("sky"))
+
+
+def test_its_packages_come_from_there_and_others_do_not(
+    private: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    got = installed(["skytiny", "skyother", "skyapp"], private, tmp_path, env)
+    assert got == {"skytiny": "1.0", "skyother": "2.0", "skyapp": "1.0"}
+    left = [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+    assert left == []
+
+
+def test_where_it_cannot_be_reached_nothing_takes_its_place(
+    world: ExitStack, tmp_path: Path, env: dict[str, str]
+) -> None:
+    with index() as gone:
+        pass
+    with pytest.raises(environment.EnvironmentFailed, match="skytiny") as caught:
+        installed(["skytiny", "skyother"], gone, tmp_path, env)
+    assert "hush" not in str(caught.value)
+
+
+def test_where_it_lacks_the_package_nothing_takes_its_place(
+    world: ExitStack, tmp_path: Path, env: dict[str, str]
+) -> None:
+    empty = world.enter_context(index())
+    with pytest.raises(environment.EnvironmentFailed, match="skytiny"):
+        installed(["skytiny"], empty, tmp_path, env)
+
+
+def test_one_that_is_asked_for_elsewhere_only_does_not_come(
+    private: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    assert installed(["skytiny; python_version < '3'", "skyother"], private, tmp_path, env) == {
+        "skyother": "2.0"
+    }
+
+
+def test_one_that_another_needs_is_not_taken_from_elsewhere(
+    private: str, tmp_path: Path, env: dict[str, str]
+) -> None:
+    with pytest.raises(environment.EnvironmentFailed, match=r"name it in Image\(pip=") as caught:
+        installed(["skyapp"], private, tmp_path, env)
+    assert "skytiny" in str(caught.value)
