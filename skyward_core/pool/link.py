@@ -177,13 +177,18 @@ class Link:
         """
         while not self.finished and not self.gone:
             await asyncio.sleep(SILENCE / 2)
-            quiet = self.loop.time() - self._heard_at
+            quiet = self.quiet
             if not self.up:
                 continue
             if quiet > SILENCE * 2 and not self.silent:
                 self.silent = True
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since the agent's last word."""
+        return self.loop.time() - self._heard_at
 
     @property
     def load(self) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .link import Link
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
+FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
 VERIFY = 60.0  # seconds in which the provider must say that machines are gone
 SILENCE = 10.0  # the same where none of those that are left can be reached
 WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
@@ -113,6 +114,9 @@ async def _say_goodbye(pool: Pool, link: Link) -> str:
     # Its goodbye is the last that it says; the connection's own end may come late, or not at all, from an SSH server.
     while link.up and not link.finished and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
+        if link.quiet > FROZEN:
+            link.finished = True
+            return f"node {link.node} did not answer for {FROZEN:g} s, and was ended from outside"
         here = sum(pool.archive.cursors.values())
         if here != seen:
             # As long as bytes come, it is not stuck: a slow link may need long for a long log.

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..transport.local import LocalTransport
 from ..transport.starter import Starter
 from .base import Check, Machine
 
-PATIENCE = 5.0  # seconds that a process may take to be gone after SIGKILL
+PATIENCE = 3.0  # seconds that a process may take to be gone after SIGKILL
 
 
 class Local:
@@ -90,7 +91,9 @@ class Local:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 if pid is None or not _agent_runs(folder):
                     break
-                os.kill(pid, number)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
                 await _until(lambda: not _agent_runs(folder), PATIENCE)
         for pid in _orphans(machine):
             _kill_group(pid)

@@ -19,7 +19,7 @@ from .onnode import having, is_running
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
-PATIENCE = 8.0  # seconds between the polite signal and the final one
+PATIENCE = 3.0  # seconds between the polite signal and the final one
 
 _copies: dict[str, tuple[workcopy.Copy, list[workcopy.Item]]] = {}
 
@@ -90,6 +90,7 @@ def end(folder: Path, socket_path: str) -> list[int]:
         pid = int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
         if not _until(lambda: not is_running(str(folder))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

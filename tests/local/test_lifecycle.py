@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -387,6 +389,31 @@ def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
         wait_until(lambda: node.link_up is True)
         assert running.result(90) in (0, 1)
         assert rank() @ compute == [0, 1]
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["stopped", "stopped for good"])
+def test_a_frozen_agent_is_ended_from_outside(
+    home: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    monkeypatch.setattr("skyward_core.pool.teardown.FROZEN", 0.5)
+    over = threading.Event()
+    with sky.Compute(nodes=2, options=QUIET) as compute:
+        pids = [agent_pids(compute)[1], *worker_pids(compute)]
+
+        def freeze() -> None:
+            while not over.is_set() and exists(pids[0]):
+                with suppress(ProcessLookupError):
+                    os.kill(pids[0], signal.SIGSTOP)
+                time.sleep(0.001)
+
+        holder = threading.Thread(target=freeze)
+        os.kill(pids[0], signal.SIGSTOP)
+        if stays:
+            holder.start()
+    over.set()
+    assert compute.receipt is not None and compute.receipt.ok
+    assert "node 1 did not answer" in str(compute.receipt.notes)
+    assert not any(exists(pid) for pid in pids)
 
 
 def test_a_teardown_during_a_run_ends_its_ranks_as_cancelled(home: Path) -> None:

@@ -14,7 +14,7 @@ from skyward_core.pool import teardown
 class FakeLink:
     """Its agent says goodbye, and the connection stays open."""
 
-    node, up, finished, last_sizes = 0, True, False, None
+    node, up, finished, last_sizes, quiet = 0, True, False, None, 0.0
 
     told: tuple[str, ...] = ()
 
