@@ -6,8 +6,9 @@ The ids are what a ``[keys]`` table in ``skyward.toml`` remaps (``"log.follow" =
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from textual.binding import Binding, BindingType
 
@@ -36,6 +37,7 @@ class Action:
         help: a sentence for the help, the palette and the documentation.
         dangerous: whether it ends something.
         priority: whether it wins over the focused widget.
+        partner: id of the action whose key is hinted beside this one's.
     """
 
     id: str
@@ -45,15 +47,19 @@ class Action:
     help: str
     dangerous: bool = False
     priority: bool = False
+    partner: str = ""
 
     @property
     def scope(self) -> str:
         return self.id.partition(".")[0]
 
-    @property
-    def shown_keys(self) -> tuple[str, ...]:
-        """The keys as a person reads them."""
-        return tuple(_SHOWN.get(key, key) for key in self.keys.split(","))
+    def shown_keys(self, keymap: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
+        """The keys as a person reads them.
+
+        Args:
+            keymap: the person's own keys, by id.
+        """
+        return tuple(_SHOWN.get(key, key) for key in keymap.get(self.id, self.keys).split(","))
 
 
 _SHOWN = {
@@ -80,6 +86,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
     Action("app.quit", "ctrl+q", "app.ask_quit", "", "Quit; asks first while pools are up", priority=True),
+    Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Back to the shell for a while; fg returns"),
     # Pools
     Action("pools.open", "enter", "open", "open", "Open the pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
@@ -98,7 +105,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.back", "escape", "back", "back", "Back, nothing launched"),
     # Pool and run
-    Action("run.previous_rank", "left_square_bracket", "step_rank(-1)", "[ ] rank", "Previous rank"),
+    Action(
+        "run.previous_rank",
+        "left_square_bracket",
+        "step_rank(-1)",
+        "rank",
+        "Previous rank",
+        partner="run.next_rank",
+    ),
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
@@ -121,10 +135,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
     Action("run.launch", "L", "launch_here", "", "Launch another run on this pool"),
-    Action("run.cancel", "C", "cancel", "", "Cancel the run; the pool stays", dangerous=True),
+    Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action(
-        "run.back", "escape", "back", "", "Close what is open: find, filter, zoom; then back to the pools"
+        "run.back",
+        "escape",
+        "back",
+        "close",
+        "Close what is open: find, filter, zoom; then back to the pools",
     ),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
     # Ranks and nodes
@@ -136,7 +154,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
-    Action("panel.open", "enter", "open", "", "Read the rank's log"),
+    Action("panel.open", "enter", "open", "its log", "Read the rank's log"),
     # Log pane
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
@@ -160,6 +178,33 @@ ACTIONS: tuple[Action, ...] = (
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
 )
+
+
+# What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
+HINTS: Mapping[str, tuple[str, ...]] = {
+    "pools": ("pools.open", "pools.new", "pools.launch"),
+    "launch": ("launch.launch", "launch.files", "launch.copy"),
+    "run.ranks": ("panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom"),
+    "run.log": (
+        "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge", "run.filter",
+        "run.pause", "run.save", "run.copy", "run.zoom",
+    ),
+    "run.phases": ("run.zoom", "run.errors", "run.cancel"),
+    "run.results": ("run.errors", "run.save", "run.copy", "run.cancel", "run.zoom"),
+    "run.numbers": ("run.previous_rank", "run.merge", "run.cancel", "run.zoom", "run.errors"),
+    "run.prompt": ("run.back",),
+    "errors": ("errors.log", "errors.copy"),
+    "files": ("files.back",),
+    "hostkey": ("hostkey.refuse", "hostkey.accept"),
+}  # fmt: skip
+# Those that are never cut off, and stand last.
+ALWAYS = ("pools.down", "run.down", "pools.quit", "run.leave", "errors.back", "launch.back", "app.help")
+
+
+def named(*ids: str) -> Iterator[Action]:
+    """Actions by their ids, in that order."""
+    by_id = {action.id: action for action in ACTIONS}
+    return (by_id[each] for each in ids)
 
 
 def of(*scopes: str) -> Iterator[Action]:
@@ -195,7 +240,7 @@ def keys_page() -> str:
     for scope, title in SCOPES.items():
         lines += ["", f"## {title}", "", "| key | what it does | id |", "|---|---|---|"]
         for action in of(scope):
-            keys = " ".join(f"`{key}`" for key in action.shown_keys)
+            keys = " ".join(f"`{key}`" for key in action.shown_keys())
             lines.append(f"| {keys} | {action.help}{' †' if action.dangerous else ''} | `{action.id}` |")
     return "\n".join(lines) + "\n"
 

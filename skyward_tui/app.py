@@ -24,7 +24,7 @@ from .host_keys import HostKeyQuestions
 from .theme import SKYWARD, muted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from skyward_core.session import Session
     from skyward_core.views import PoolView
@@ -86,6 +86,7 @@ class SkywardApp(App[None]):
         self.session: Session | None = None
         self.session_error = ""
         self.unlaunched: Form | None = None  # what was entered for the last pool, until it is up
+        self.keys: Mapping[str, str] = {}  # the person's own, by the action's id
         self.host_keys = HostKeyQuestions(self)
         self._session_factory = session_factory
         self._refresh_error = ""
@@ -118,7 +119,8 @@ class SkywardApp(App[None]):
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.set_keymap(config.keys())
+            self.keys = config.keys()
+            self.set_keymap(self.keys)
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:

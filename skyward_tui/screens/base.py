@@ -9,13 +9,14 @@ from textual import getters
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.screen import Screen
+from textual.widgets import Input
 
 from skyward_core.metrics import numbers_line
 
-from ..actions import Action, of
+from ..actions import ALWAYS, HINTS, Action, named, of
 from ..app import SkywardApp
 from ..theme import look
-from ..widgets.chrome import FLASH_SECONDS, Crumbs, HintBar, TooSmall
+from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
 from ..widgets.text import count, duration, money
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a field takes for itself
 NUMBERS = 3  # of what the first rank logged, in the header
 
 
@@ -47,18 +49,49 @@ class BaseScreen(Screen[Result]):
 
     def pulse(self, now: float) -> None:
         """Show what has changed."""
-        self.query_one(HintBar).show(self.hints(), now)
+        self._show_hints(now)
 
-    def hints(self) -> Iterable[Action]:
-        """Actions that make sense now, those of the screen first."""
-        return (a for a in of(self.SCOPE, "app") if self.check_action(a.call.partition("(")[0], ()) is True)
+    @property
+    def context(self) -> str:
+        """What has the focus, as :data:`..actions.HINTS` calls it."""
+        return self.SCOPE
+
+    def _show_hints(self, now: float) -> None:
+        wanted = list(named(*HINTS.get(self.context, ())))
+        others = [action for action in of(self.SCOPE) if action.label and action not in wanted]
+        last = [action for action in named(*ALWAYS) if action.scope in (self.SCOPE, "app")]
+        hints = [action for action in (*wanted, *others) if action not in last]
+        self.query_one(HintBar).show(self._keys_of(hints), self._keys_of(last), now)
+
+    def is_useful(self, action: Action) -> bool:
+        """Whether an action that can be done is worth a hint now."""
+        return True
+
+    def _keys_of(self, actions: Iterable[Action]) -> list[Hint]:
+        """Keys and labels of what can be done now; no key that would be typed into a field instead."""
+        typing = isinstance(self.focused, Input)
+        hints = []
+        for action in actions:
+            if self.check_action(action.call.partition("(")[0], ()) is not True or not self.is_useful(action):
+                continue
+            keys = [
+                key
+                for key in action.shown_keys(self.app.keys)
+                if not typing or (len(key) > 1 and key not in _EDITING)
+            ]
+            if not keys:
+                continue
+            (partner,) = named(action.partner) if action.partner else (None,)
+            beside = f" {partner.shown_keys(self.app.keys)[0]}" if partner else ""
+            hints.append((keys[0] + beside, action.label))
+        return hints
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message in the hint line: "info", "done" or "error"."""
         now = self.app.clock()
         bar = self.query_one(HintBar)
         bar.flash(text, kind, now + FLASH_SECONDS)
-        bar.show((), now)
+        bar.show((), (), now)
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:

@@ -50,7 +50,7 @@ class HelpScreen(ModalScreen[None]):
         for scope in [*first, "app", *(scope for scope in SCOPES if scope not in (*first, "app"))]:
             parts.append((f"\n{SCOPES[scope]}\n", "bold $text-accent"))
             for action in of(scope):
-                keys = " ".join(action.shown_keys)
+                keys = " ".join(action.shown_keys(self.app.keys))
                 danger = "  (asks first)" if action.dangerous else ""
                 parts += [(f"  {keys:<16}", "bold"), (f"{action.help}{danger}\n", "")]
         return Content.assemble(*parts)

@@ -23,6 +23,6 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
     for action in of(*scopes):
         if action.call == "app.command_palette":
             continue
-        keys = " ".join(action.shown_keys)
+        keys = " ".join(action.shown_keys(app.keys))
         call = partial(app.run_action, action.call, screen)
         yield SystemCommand(action.help, f"{keys}   {action.id}", call)

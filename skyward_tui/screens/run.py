@@ -16,7 +16,7 @@ from textual.widget import Widget
 from skyward_core.errors import SkywardError
 from skyward_core.views import PoolView, RunView
 
-from ..actions import bindings
+from ..actions import Action, bindings
 from ..app import settled
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -142,6 +142,18 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return None
         return pool.runs.get(self.run_id) if self.run_id else newest_run(pool)
+
+    @property
+    def context(self) -> str:
+        return "run.prompt" if self.focused is self.log_panel.prompt else f"run.{self.active}"
+
+    def is_useful(self, action: Action) -> bool:
+        run = self.run
+        if action.id == "run.cancel":
+            return run is not None and run.state == "running"
+        if action.id == "run.errors":
+            return run is not None and any(run.counts.get(kind) for kind in FAILURES)
+        return True
 
     def pulse(self, now: float) -> None:
         pool = self.pool
@@ -381,9 +393,6 @@ class RunScreen(BaseScreen[None]):
             return self._view is None or not self._view.is_over
         if action == "launch_here":
             return self._view is None or self._view.is_live
-        if action == "cancel":
-            run = self.run
-            return run is not None and run.state == "running"
         return True
 
     def action_errors(self) -> None:
@@ -406,7 +415,9 @@ class RunScreen(BaseScreen[None]):
 
         run = self.run
         if run is None:
-            return
+            return self.flash("no run to cancel")
+        if run.state != "running":
+            return self.flash(f"run {run.id} has ended ({run.state}): there is nothing to cancel")
 
         def go(choice: str | None) -> None:
             if choice == "cancel-run":
@@ -415,6 +426,7 @@ class RunScreen(BaseScreen[None]):
         text = f"Cancel {run.function} ({run.id})? Its ranks are stopped; the pool stays up."
         choices = [("keep", "Let it go on", False), ("cancel-run", "Cancel the run", True)]
         self.app.push_screen(ChoiceScreen("Cancel the run?", text, choices, escape="keep"), go)
+        return None
 
     async def _cancel(self, run: RunView) -> None:
         if self.app.session is None:
@@ -423,7 +435,12 @@ class RunScreen(BaseScreen[None]):
             await settled(self.app.session.cancel(self.key, run.id))
         except SkywardError as error:
             return self.flash(str(error), "error")
-        self.flash(f"run {run.id} is cancelled", "done")
+        if run.state == "running":
+            self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
+        elif run.state == "cancelled":
+            self.flash(f"run {run.id} is cancelled", "done")
+        else:
+            self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
 
     def action_down(self) -> None:
         from .teardown import TeardownScreen

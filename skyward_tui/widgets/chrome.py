@@ -8,7 +8,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ..actions import Action
 from ..app import MIN_HEIGHT, MIN_WIDTH
 
 FLASH_SECONDS = 6.0
@@ -68,7 +67,13 @@ class HintBar(Static):
     def flash(self, text: str, kind: str, until: float) -> None:
         self._message = (text, kind, until)
 
-    def show(self, actions: Iterable[Action], now: float) -> None:
+    def show(self, hints: Iterable[Hint], last: Iterable[Hint], now: float) -> None:
+        """Show what there is to say, else keys.
+
+        Args:
+            hints: the most wanted first; as many as fit.
+            last: those that are never left out.
+        """
         if self._message is not None and now < self._message[2]:
             text, kind, _ = self._message
             glyph, style = _FLASHES[kind]
@@ -76,23 +81,29 @@ class HintBar(Static):
             content = Content.assemble(" ", (glyph, style), (text, style))
         else:
             self._message = None
-            parts: list[tuple[str, str]] = []
-            for action in actions:
-                if action.label:
-                    key, label = _hint(action)
-                    parts += [(f" {key} ", "bold $text-accent"), (f"{label} ", "$muted")]
-            content = Content.assemble(*parts)
+            content = self._line([_hint(*each) for each in hints], [_hint(*each) for each in last])
             shown = content.plain
         if shown != self._shown:
             self._shown = shown
             self.update(content, layout=False)
 
+    def _line(self, hints: list[Content], last: list[Content]) -> Content:
+        room = self.size.width - sum(hint.cell_length for hint in last)
+        fitting = []
+        for hint in hints:
+            room -= hint.cell_length
+            if room < 0:
+                break
+            fitting.append(hint)
+        return Content.assemble(*fitting, *last)
 
-def _hint(action: Action) -> tuple[str, str]:
-    """Key and label; keys that belong together stand in the label: ``[ ] rank``."""
-    if action.label.startswith("[ ] "):
-        return "[ ]", action.label[4:]
-    return action.shown_keys[0], action.label
+
+Hint = tuple[str, str]
+"""A key, as a person reads it, and what it does."""
+
+
+def _hint(key: str, label: str) -> Content:
+    return Content.assemble((f" {key} ", "bold $text-accent"), (f"{label} ", "$muted"))
 
 
 class TooSmall(Static):

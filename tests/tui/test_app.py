@@ -37,7 +37,7 @@ def test_actions_are_told_apart() -> None:
     for scope in SCOPES:
         keys = [key for action in ACTIONS if action.scope == scope for key in action.keys.split(",")]
         assert max(Counter(keys).values()) == 1, scope
-    taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c", "ctrl+z"}
+    taken = {"ctrl+a", "ctrl+b", "ctrl+s", "ctrl+j", "ctrl+m", "ctrl+i", "ctrl+c"}
     assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
 
 
@@ -247,3 +247,67 @@ def test_starting_imports_nothing_heavy() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"
+
+
+def hints(app: SkywardApp) -> str:
+    return screen_text(app).splitlines()[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+async def test_what_ends_things_and_help_are_hinted_at_any_width(
+    app: SkywardApp, session: FakeSession, width: int
+) -> None:
+    session.open_run(session.pool("fit"))
+    async with app.run_test(size=(width, 24)) as pilot:
+        await until(pilot, lambda: "▶ fit" in screen_text(app))
+        await until(pilot, lambda: hints(app).endswith("X tear down  q quit  ? keys"))
+        await pilot.press("enter")
+        for panel, first in (("1", "enter its log"), ("2", "f follow"), ("3", "z zoom"), ("4", "S save")):
+            await pilot.press(panel)
+            await until(pilot, lambda first=first: hints(app).strip().startswith(first))  # type: ignore[misc]
+            assert hints(app).endswith("X tear down  q back  ? keys")
+
+
+async def test_hints_show_the_keys_that_the_person_has_chosen(app: SkywardApp, session: FakeSession) -> None:
+    Path("skyward.toml").write_text(
+        '[keys]\n"run.follow" = "F"\n"run.next_rank" = "tab"\n"app.help" = "f2"\n'
+    )
+    session.open_run(session.pool("llama-ft"))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter", "2")
+        await until(pilot, lambda: "F follow" in hints(app))
+        assert "[ tab rank" in hints(app) and hints(app).endswith("f2 keys")
+        await pilot.press("f2")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        assert re.search(r"^  F +Follow the newest line", app.screen._text().plain, re.M)
+
+
+async def test_where_a_key_is_typed_it_is_no_hint(app: SkywardApp, session: FakeSession) -> None:
+    session.open_run(session.pool("llama-ft"))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("n")
+        await until(pilot, lambda: "ctrl+r launch" in hints(app))
+        assert hints(app).endswith("esc back  f1 keys") and "?" not in hints(app)
+        await pilot.press("escape", "enter", "/")
+        await until(pilot, lambda: hints(app).strip() == "esc close  f1 keys")
+
+
+async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "C cancel" in hints(app))
+        await pilot.press("C")
+        await until(pilot, lambda: not isinstance(app.screen, RunScreen))
+        session.cancel = lambda *_: session.recall(view.key)  # type: ignore[assignment,method-assign]
+        session.end_run(view, run)
+        await pilot.press("tab", "enter")
+        await until(pilot, lambda: "had ended (done) before it could be cancelled" in hints(app))
+        await pilot.press("C")
+        await until(pilot, lambda: "there is nothing to cancel" in hints(app))
+        assert isinstance(app.screen, RunScreen)
