@@ -172,6 +172,13 @@ class PoolView:
         return self.state not in ("gone", "failed")
 
     @property
+    def is_precious(self) -> bool:
+        """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
+        fetched."""
+        runs = self.runs.values()
+        return self.price_hourly > 0 or bool(self.unfetched) or any(run.state == "running" for run in runs)
+
+    @property
     def is_over(self) -> bool:
         """Whether nothing of it is left. Of one that failed, something may still run, and cost money."""
         return self.state == "gone"

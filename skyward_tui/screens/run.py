@@ -151,6 +151,8 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         if action.id == "run.cancel":
             return run is not None and run.state == "running"
+        if action.id == "run.back":
+            return self.context == "run.prompt"
         if action.id == "run.errors":
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import getters
@@ -29,7 +30,9 @@ _NODES_SHOWN = 12
 class TeardownScreen(ModalScreen[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
-    A pool that costs money or has more than one node wants its name typed. Cancel has the focus.
+    Where money or work that nobody has fetched is at stake, a word must be typed, into an empty field that has the
+    focus; else it is a question, with the focus on Cancel. Whoever closes it without an answer is told that nothing
+    was torn down.
 
     Args:
         pools: their keys.
@@ -40,7 +43,7 @@ class TeardownScreen(ModalScreen[bool]):
         Binding("left,up", "app.focus_previous", show=False),
         Binding("right,down", "app.focus_next", show=False),
     ]
-    AUTO_FOCUS = "#cancel"
+    AUTO_FOCUS = "Input, #cancel"
     DEFAULT_CSS = (
         DIALOG_CSS.format("TeardownScreen")
         + """
@@ -62,11 +65,10 @@ class TeardownScreen(ModalScreen[bool]):
         found = (self.app.find_pool(key) for key in self._keys)
         return [view for view in found if view is not None]
 
-    @property
+    @cached_property
     def _word(self) -> str:
-        """What must be typed; empty where a press of the button is enough."""
-        views = self._views
-        if all(view.price_hourly == 0 and len(view.nodes) <= 1 for view in views):
+        """What must be typed, whatever becomes of the pools meanwhile; empty where a press of the button is enough."""
+        if not any(view.is_precious for view in self._views):
             return ""
         return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
@@ -75,10 +77,10 @@ class TeardownScreen(ModalScreen[bool]):
             many = len(self._keys)
             dialog.border_title = f"Tear down {_name(self._keys[0]) if many == 1 else count(many, 'pool')}?"
             yield Static(self._question(), id="text")
-            answer = Input(placeholder=self._word, compact=True, id="answer")
-            answer.cursor_blink = False
-            answer.set_class(not self._word, "hidden")
-            yield answer
+            if self._word:
+                answer = Input(compact=True, id="answer")
+                answer.cursor_blink = False
+                yield answer
             with Horizontal(id="buttons"):
                 yield Button("Cancel", id="cancel", compact=True)
                 yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
@@ -88,7 +90,7 @@ class TeardownScreen(ModalScreen[bool]):
         lines = [self._facts(view, now) for view in self._views]
         if word := self._word:
             what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
-            lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to confirm:"))
+            lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
         return Content("\n").join(lines)
 
     def _facts(self, view: PoolView, now: float) -> Content:
@@ -102,6 +104,10 @@ class TeardownScreen(ModalScreen[bool]):
             parts.append(
                 (f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning")
             )
+        for name, size in view.unfetched.items():
+            what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"
+            said = f"{what}: {size:,} bytes that nobody has fetched are brought here first."
+            parts.append((f"\n! {said}", "$text-warning"))
         return Content.assemble(*parts)
 
     # Confirming
@@ -113,7 +119,12 @@ class TeardownScreen(ModalScreen[bool]):
         if event.value.strip() == self._word:
             self._begin()
         else:
-            self.app.flash("that is not what was asked for; nothing was torn down", "error")
+            self._refuse(event.value.strip())
+
+    def _refuse(self, typed: str) -> None:
+        said = f"{typed!r} is not {self._word!r}" if typed else "nothing was typed"
+        hint = Content.styled(f"✗ not torn down: {said}. esc closes", "$text-error")
+        self.query_one("#text", Static).update(Content("\n").join([self._question(), hint]))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "down":
@@ -123,6 +134,9 @@ class TeardownScreen(ModalScreen[bool]):
 
     def action_close(self) -> None:
         """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
+        if not self._began:
+            names = ", ".join(_name(key) for key in self._keys)
+            self.app.flash(f"not torn down: {names}")
         self.dismiss(self._began and self._is_over and self._all_gone)
 
     # Going down
@@ -133,7 +147,8 @@ class TeardownScreen(ModalScreen[bool]):
             return
         self._began = True
         self.query_one("#dialog").border_title = "Tearing down"
-        self.query_one("#answer").add_class("hidden")
+        for answer in self.query("#answer"):
+            answer.add_class("hidden")
         self.query_one("#down").add_class("hidden")
         close = self.query_one("#cancel", Button)
         close.label = "Hide"

@@ -110,9 +110,9 @@ async def take() -> None:
         await camera.both("pools")
 
         await camera.press("enter", "X")
-        await camera.until("to confirm")
+        await camera.until("Cancel")
         await camera.shoot("teardown", SMALL)
-        await camera.press("escape", "q", "q", "right", "enter", "shift+tab", "3", "enter")
+        await camera.press("escape", "q", "q", "right", "enter", "tab", "enter")
         await camera.until(lambda text: text.count("verified gone 4") >= 3)
         await camera.shoot("receipt", LARGE)
         await camera.press("enter")

@@ -177,7 +177,7 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("enter", "C", "tab", "enter")
         await until(pilot, lambda: f"✗ run {run.id} cannot be reached" in screen_text(app))
-        await pilot.press("X", "tab", "enter")
+        await pilot.press("X", *"llama-ft", "enter")
         await until(
             pilot, lambda: "✗ run" in screen_text(app) and "Something may be left" in screen_text(app)
         )

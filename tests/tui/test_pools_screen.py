@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import pytest
-from textual.widgets import Button
+from textual.widgets import Button, Input
 
 from skyward_core.errors import LedgerError
 from skyward_core.ledger import Receipt
@@ -77,15 +77,20 @@ async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, sess
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
         await pilot.press("X")
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        assert app.focused is app.screen.query_one("#cancel")
+        field = app.screen.query_one("#answer", Input)
+        assert app.focused is field and not field.placeholder and not field.value
         assert "is active and will be stopped" in screen_text(app)
         await pilot.press("enter")
+        await until(pilot, lambda: "✗ not torn down: nothing was typed" in screen_text(app))
+        await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        assert "not torn down: llama-ft" in screen_text(app)
         assert session.torn_down == []
 
         await pilot.press("X")
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press("shift+tab", *"llama", "enter")
+        await pilot.press(*"llama", "enter")
+        await until(pilot, lambda: "✗ not torn down: 'llama' is not 'llama-ft'" in screen_text(app))
         assert session.torn_down == []
         assert app.screen.query_one("#down", Button).disabled
         await pilot.press(*"-ft", "tab", "tab", "enter")
@@ -98,12 +103,35 @@ async def test_teardown_wants_the_name_and_gives_a_receipt(app: SkywardApp, sess
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_a_free_pool_of_one_node_needs_no_typing(app: SkywardApp, session: FakeSession) -> None:
-    session.pool("small", 1)
+async def test_a_pool_with_nothing_at_stake_is_only_asked_about(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("free", 8)
+    session.end_run(view, session.open_run(view))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "▶ small" in screen_text(app))
+        await until(pilot, lambda: "▶ free" in screen_text(app))
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        assert app.focused is app.screen.query_one("#cancel") and not app.screen.query(Input)
+        await pilot.press("enter")
+        await until(pilot, lambda: "not torn down: free" in screen_text(app))
         await pilot.press("X", "tab", "enter")
-        await until(pilot, lambda: "verified gone 1" in screen_text(app))
+        await until(pilot, lambda: "verified gone 8" in screen_text(app))
+
+
+async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("free", 1)
+    run = session.open_run(view)
+    session.end_run(view, run)
+    view.unfetched = {run.id: 12_345}
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ free" in screen_text(app))
+        await pilot.press("X")
+        await until(pilot, lambda: f"run {run.id} (train): 12,345 bytes that nobody" in screen_text(app))
+        await pilot.press(*"free", "enter")
+        await until(pilot, lambda: session.torn_down == ["free"])
 
 
 async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, session: FakeSession) -> None:
@@ -112,7 +140,7 @@ async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, s
     session.downing["paid"] = future = Future()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ paid" in screen_text(app))
-        await pilot.press("X", "shift+tab", *"paid", "enter")
+        await pilot.press("X", *"paid", "enter")
         await until(pilot, lambda: session.torn_down == ["paid"])
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
@@ -155,7 +183,7 @@ async def test_quitting_can_tear_all_down(app: SkywardApp, session: FakeSession)
         await until(pilot, lambda: "▶ " in screen_text(app))
         await pilot.press("q", "right", "enter")
         await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
-        await pilot.press("shift+tab", "2", "enter")
+        await pilot.press("tab", "enter")
         await until(pilot, lambda: screen_text(app).count("unaccounted 0") >= 2)
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)

@@ -180,12 +180,18 @@ async def test_launch_on_hosts(
 @at_every_size
 async def test_teardown(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     training(session)
-    await show(app, snap, "teardown", size, ["X"], "to confirm")
+    await show(app, snap, "teardown", size, ["X"], "to tear down:")
+
+
+async def test_teardown_of_what_costs_nothing(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    view, run = training(session)
+    session.end_run(view, run)
+    await show(app, snap, "teardown-free", (80, 24), ["X"], "Cancel")
 
 
 async def test_torn_down(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
     training(session)
-    keys = ["X", "shift+tab", *"llama-ft", "enter"]
+    keys = ["X", *"llama-ft", "enter"]
     await show(app, snap, "torn-down", (80, 24), keys, "unaccounted 0")
 
 
