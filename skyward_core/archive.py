@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import events as ev
 from .config import pool_dir
+from .content import BLOB
 from .errors import UsageError
 from .ledger import Ledger
 
@@ -65,6 +66,11 @@ class Archive:
     def flush(self) -> None:
         """Write queued events to disk."""
         self._journal.flush()
+
+    def sweep(self) -> None:
+        """Remove large arguments that a client left which was interrupted on its way to the nodes."""
+        for path in self.folder.glob(f"{BLOB}*"):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
         for descriptor in self._files.values():

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 NAME = re.compile(r"[0-9a-f]{32}")
+BLOB = "blob-"  # what files are called first on the client, before all of their content is known
 
 
 class Hash:

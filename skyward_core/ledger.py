@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from . import traces
 from .agent.kept import kept_name
 from .config import home
 from .errors import LedgerError, PoolExistsError
@@ -298,12 +299,40 @@ class Ledger:
             for script in MIGRATIONS[found:]:
                 for statement in script.split(";"):
                     db.execute(statement)
+            if not found:
+                self._find_again(db)
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
         except BaseException:
             if db.in_transaction:  # a full disk ends it by itself
                 db.execute("ROLLBACK")
             raise
+
+    def _find_again(self, db: sqlite3.Connection) -> None:
+        """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
+        for row, machines, kept in traces.read(self.path.parent):
+            columns = ", ".join(row)
+            places = ", ".join("?" for _ in row)
+            db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
+            for table, found in (("machines", machines), ("kept", kept)):
+                for values in found:
+                    marks = ", ".join("?" for _ in values)
+                    db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", tuple(values))
+
+    def _trace(self, token: str) -> None:
+        """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
+        columns = "token, name, provider, spec, state, created_at, ended_at, receipt, pid"
+        rows = self._read(f"SELECT {columns} FROM pools WHERE token=?", (token,))
+        if not rows:
+            return
+        known = dict(zip(columns.split(", "), rows[0], strict=True))
+        machines = self._read("SELECT token, node, machine FROM machines WHERE token=?", (token,))
+        kept = self._read("SELECT token, machine, facts FROM kept WHERE token=?", (token,))
+        folder = self.path.parent / "pools" / f"{known['name']}.{token}"
+        if known["ended_at"] is None or kept:
+            traces.write(folder, known, machines, kept)
+        else:
+            traces.remove(folder)
 
     @staticmethod
     def _version(db: sqlite3.Connection) -> int:
@@ -326,8 +355,8 @@ class Ledger:
         self._db = self._open(damaged=True)
         kept = f" and is kept as {self.set_aside}" if self.set_aside else ""
         return LedgerError(
-            f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that were up go on until "
-            "their lease ends; try again"
+            f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that are up are found "
+            "again by their folders; try again"
         )
 
     def close(self) -> None:
@@ -388,9 +417,11 @@ class Ledger:
         """Record the machines that a pool has."""
         sql = "INSERT OR REPLACE INTO machines (token, node, machine) VALUES (?,?,?)"
         self._write([(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines], flush=True)
+        self._trace(token)
 
     def pool_state(self, token: str, state: str) -> None:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
+        self._trace(token)
 
     def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = ()) -> None:
         """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
@@ -411,6 +442,7 @@ class Ledger:
         runs = "UPDATE runs SET state='lost', ended_at=? WHERE token=? AND state='running'"
         if receipt.ok:
             self._write([(runs, (end, token)), ("DELETE FROM replacements WHERE token=?", (token,))])
+        self._trace(token)
 
     def kept(self, token: str | None = None) -> list[Kept]:
         """What the hosts of pools that have ended (of one pool, of all) still keep."""
@@ -426,6 +458,7 @@ class Ledger:
         drop = ("DELETE FROM kept WHERE token=? AND machine=?", (kept.token, machine))
         put = ("UPDATE pools SET receipt=? WHERE token=?", (json.dumps(receipt), kept.token))
         self._write([drop, put], flush=True)
+        self._trace(kept.token)
 
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
@@ -505,6 +538,7 @@ class Ledger:
         made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
         place = (token, machine.node, token)
         self._write([(keep, place), (put, (text, *place)), (made, place)], flush=True)
+        self._trace(token)
         return any(each.made for each in self.replacements(token) if each.node == machine.node)
 
     def release_replacement(self, token: str, node: int, owner: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-from .content import Hash
+from .content import BLOB, Hash
 from .errors import NotPicklableError
 from .function import PendingFunction, check_call, signature_of
 from .plugins.base import decorated
@@ -175,7 +175,7 @@ class _Spill(io.RawIOBase):
 
     def _store(self, data: memoryview) -> None:
         if self._file is None and self.size > INLINE:
-            handle, name = tempfile.mkstemp(prefix="blob-", dir=self._folder)
+            handle, name = tempfile.mkstemp(prefix=BLOB, dir=self._folder)
             self._path = Path(name)
             self._file = open(handle, "wb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
             for piece in self._pieces:

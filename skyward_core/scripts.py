@@ -194,7 +194,7 @@ def build_task(
         request = pickle.dumps((str(path.absolute()), function, dict(kwargs), tuple(plugins)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function} cannot be sent: {error}") from error
-    folder = Path(tempfile.mkdtemp(prefix="skyward-load-"))
+    folder = _workplace()
     # Large parts of the task stay in files there, which must live as long as the task may.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
@@ -214,6 +214,20 @@ def build_task(
             shutil.rmtree(folder, ignore_errors=True)
         return task
     _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+
+
+def _workplace() -> Path:
+    """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
+    from .config import home
+    from .ledger import process_lives
+
+    base = home() / "tasks"
+    base.mkdir(mode=0o700, exist_ok=True)
+    for left in base.iterdir():
+        owner = left.name.partition("-")[0]
+        if owner.isdecimal() and not process_lives(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
 
 
 def _run_loader(folder: Path, request: bytes, sink: int) -> int:

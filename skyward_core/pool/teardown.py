@@ -68,6 +68,7 @@ async def tear_down(pool: Pool) -> Receipt:
     if why := await _write(lambda: pool.ledger.ended(pool.row.token, receipt, kept), WRITE):
         receipt = replace(receipt, unwritten=why)
     await pool.detach()
+    pool.archive.sweep()
     return receipt
 
 

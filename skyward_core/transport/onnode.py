@@ -22,6 +22,7 @@ from typing import Any
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
 UNKNOWN_LEASE = 86400.0
+PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
 NEWS, GO = b"n", b"g"
 LEAST_FREE = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
@@ -223,6 +224,17 @@ def unpack(archive: bytes, path: str) -> None:
 def sweep(root: str) -> None:
     """Remove the folders of pools that ended without a word, as by a power cut, once their leases are over, and those
     kept ones whose time is over. What nobody has fetched is kept."""
+    for name in os.listdir(root):
+        part = os.path.join(root, name)
+        # What a client was killed while it sent.
+        if (
+            name.endswith(".part")
+            and os.path.isdir(part)
+            and time.time() - os.stat(part).st_mtime > PART_KEPT
+        ):
+            import shutil
+
+            shutil.rmtree(part, ignore_errors=True)
     base = os.path.join(root, "pools")
     for name in os.listdir(base) if os.path.isdir(base) else ():
         folder = os.path.join(base, name)

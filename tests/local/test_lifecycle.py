@@ -627,3 +627,41 @@ def test_instance_info_describes_the_pool(pool: sky.Compute) -> None:
     assert {info.head_addr for info in infos} == {"127.0.0.1"}
     assert len({info.head_port for info in infos}) == 1
     assert [peer.node for peer in infos[0].peers] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+def test_a_pool_whose_ledger_is_lost_is_still_listed_and_torn_down(home: Path, how: str) -> None:
+    with script(
+        home,
+        """
+        with sky.Compute(nodes=2, name="orphan", options=sky.Options(console=False)) as compute:
+            print(*(link.welcome["pid"] for link in compute.pool.links), flush=True)
+            time.sleep(600)
+        """,
+    ) as client:
+        pids = [int(pid) for pid in read_line(client).split()]
+        for path in home.glob("ledger.db*"):
+            if how == "deleted":
+                path.unlink()
+            elif path.name == "ledger.db":
+                path.write_bytes(b"this is no database" * 1000)
+        session = Session()
+        try:
+            (view,) = session.refresh().result(60)
+            assert (view.name, view.state, view.nodes_ready) == ("orphan", "up", 2)
+            client.kill()
+            receipt = session.down("orphan").result(60)
+        finally:
+            session.detach()
+    assert (receipt.created, receipt.gone, receipt.unaccounted) == (2, (0, 1), ())
+    assert not any(exists(pid) for pid in pids)
+    for path in home.glob("ledger.db*"):
+        path.unlink()
+    assert Ledger().live() == []  # what has ended leaves no trace that would bring it back
+
+
+def test_large_arguments_of_an_interrupted_client_are_gone_with_its_pool(home: Path) -> None:
+    with sky.Compute(nodes=1, options=QUIET) as compute:
+        left = compute.pool.archive.folder / "blob-left"
+        left.write_bytes(bytes(100))
+    assert not left.exists()

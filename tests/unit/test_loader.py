@@ -25,6 +25,13 @@ HEAD = "import skyward_core as sky\n"
 TOKEN = "hf_" + "InNoFile" * 2
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SKYWARD_HOME for one test."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Any:
     """Write a script with a decorated ``f``, and make a task of a call of it."""
@@ -350,21 +357,20 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
 
 
 def test_what_plugins_hold_is_in_no_file_while_a_script_loads_nor_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(home))
     path, found = tmp_path / "looks.py", tmp_path / "found"
     path.write_text(
         f"{HEAD}from pathlib import Path\n"
-        f"files = [p for p in Path({str(tmp_path / 'tmp')!r}).rglob('*') if p.is_file()]\n"
+        f"files = [p for p in Path({str(home)!r}).rglob('*') if p.is_file()]\n"
         f"held = [p.name for p in files if {TOKEN[:12]!r}.encode() in p.read_bytes()]\n"
         f"Path({str(found)!r}).write_text(f'{{len(files) > 0}} {{held}}')\n"
         "@sky.function\ndef f(): return 7\n"
     )
     assert run(build_task(path, "f", {}, plugins=[HuggingFace(token=TOKEN)])) == 7
     assert found.read_text() == "True []"
-    assert not list((tmp_path / "tmp").iterdir()), "a small task is no file"
+    assert not list((home / "tasks").iterdir()), "a small task is no file"
 
 
 def test_a_request_larger_than_a_pipe(build: Any) -> None:
@@ -387,3 +393,15 @@ def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert alive.readline() == "here\n"
         parent.send_signal(signal.SIGKILL)
         assert alive.read() == ""  # the pipe ends when its only writer, the loader, is gone
+
+
+def test_what_a_loader_of_a_dead_client_left_is_removed_by_the_next(home: Path, build: Any) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    base = home / "tasks"
+    left, ours = base / f"{dead.pid}-left", base / f"{os.getpid()}-here"
+    for folder in (left, ours):
+        folder.mkdir(parents=True)
+        (folder / "args").write_bytes(bytes(10))
+    build("@sky.function\ndef f(): return 1\n")
+    assert [path.name for path in base.iterdir()] == [ours.name]

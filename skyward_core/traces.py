@@ -1,0 +1,45 @@
+"""What a pool's folder on the client tells of it, so that a ledger which was deleted or damaged can be made anew.
+
+It is there as long as anything of the pool is: machines, or what hosts keep because nobody has fetched it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+NAME = "pool.json"
+COLUMNS = {"token", "name", "provider", "spec", "state", "created_at", "ended_at", "receipt", "pid"}
+
+Rows = Sequence[Sequence[Any]]
+
+
+def write(folder: Path, pool: dict[str, Any], machines: Rows, kept: Rows) -> None:
+    """Leave a trace of a pool: its rows of the ledger."""
+    partial = folder / f"{NAME}.part"
+    with suppress(OSError):  # the ledger has it; this is for the day on which that is lost
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({"pool": pool, "machines": machines, "kept": kept}), encoding="utf-8")
+        partial.replace(folder / NAME)
+
+
+def remove(folder: Path) -> None:
+    """Nothing is left of the pool."""
+    with suppress(OSError):  # its folder may have gone with it
+        (folder / NAME).unlink(missing_ok=True)
+
+
+def read(home: Path) -> Iterator[tuple[dict[str, Any], Rows, Rows]]:
+    """What the folders below a home tell: of each pool its row, those of its machines, and those of what is kept."""
+    for path in sorted(home.glob(f"pools/*/{NAME}")):
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            pool, machines, kept = dict(told["pool"]), list(told["machines"]), list(told["kept"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # a crash cut it short; the one before stays until the new one is whole, so there was none
+        if pool.keys() == COLUMNS and all(len(row) == 3 for row in (*machines, *kept)):
+            yield pool, machines, kept
