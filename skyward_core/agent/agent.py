@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..transport.onnode import members
 from ..wire import Header, frame
 from .apps import PLACE, Apps
 from .calls import Call, Register
@@ -21,16 +23,18 @@ from .journal import Journal
 from .last_line import last_line
 from .lease import Lease
 from .phases import Phases
-from .processes import become_reaper, descendants, kill_all, orphans, reap
+from .processes import become_reaper, kill_all, reap
 from .redact import Redactor, secret_values
 from .signals import act_on
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
+from .spawn import left_behind
 from .yields import Yields
 
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 SLOW = 0.05  # seconds after which a call that still runs is announced as running
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 SOON = 1.0  # seconds in which those of them do that are free to; it takes them a twentieth
+STUBBORN = 5.0  # seconds for what a node ran to end once it is killed
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
 
@@ -125,7 +129,7 @@ class Agent:
 
     def _take_over(self) -> None:
         """Go on where an agent that died in this folder stopped: its results, its workers, their calls."""
-        left = orphans(self.config.worker_socket)
+        left = left_behind(self.config)
         for slot in self.slots:
             slot.open_logs()
             if pid := left.get((slot.rank, slot.number)):
@@ -223,8 +227,9 @@ class Agent:
         while self.apps.process:
             await asyncio.sleep(0.01)
             self._reap()
-        # Whatever escaped its group was handed to us when its parent died.
-        while left := descendants(os.getpid()):
+        # Whatever escaped its group; what cannot be killed is left for whoever verifies the end to find.
+        deadline = time.monotonic() + STUBBORN
+        while (left := members(self.config.folder)) and time.monotonic() < deadline:
             kill_all(left)
             await asyncio.sleep(0.01)
             reap()
@@ -311,8 +316,9 @@ class Agent:
     def _worker_frame(self, connection: Connection, header: Header, body: bytes) -> None:
         kind = header["t"]
         if kind == "hello":
+            pid = connection.peer(header["pid"])
             for slot in self.slots:
-                if slot.process is not None and slot.process.pid == header["pid"]:
+                if slot.process is not None and slot.process.pid == pid:
                     self._workers[connection] = slot
                     slot.connected(connection, header, body)
                     self._learn(header)
@@ -320,13 +326,18 @@ class Agent:
                     for running in slot.running.values():
                         self.clients.credit(running)
                     return
-            if self.apps.process is not None and self.apps.process.pid == header["pid"]:
+            if self.apps.process is not None and self.apps.process.pid == pid:
                 self.apps.connected(connection, header)
                 return
+            # It may be a worker that another agent started and had no time to write down.
+            connection.send({"t": "exit"})
             connection.close()
             return
         if self.apps.process is not None and self.apps.process.connection is connection:
             self.apps.on_frame(header, body)
+            return
+        if connection not in self._workers:
+            connection.close()  # it was sent away, or never greeted
             return
         slot = self._workers[connection]
         if self.redactor and kind in ("outcome", "item"):

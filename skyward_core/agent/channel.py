@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -36,7 +37,9 @@ class Channel:
         self._unseen: deque[bytes] = deque()
         self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
         self._given_up = False
+        self.forked = False  # we are a child that user code forked: the agent is our parent's to talk to
         self._socket = self._connect()
+        os.register_at_fork(after_in_child=self._be_child)
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
 
     def send(self, header: Header, body: bytes = b"") -> None:
@@ -78,6 +81,10 @@ class Channel:
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unseen.popleft()
                     self._seen += 1
+
+    def _be_child(self) -> None:
+        self.forked = True
+        self._socket.close()
 
     def _connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

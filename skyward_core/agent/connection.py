@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,6 +43,19 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = transport
             transport.set_write_buffer_limits(high=1 << 20)
         self.open = True
+
+    def peer(self, claimed: int) -> int:
+        """The process that connected through a Unix socket, by the kernel's word; ``claimed`` where it has none, and
+        0, which is no process's, where the process is another user's."""
+        kept = (
+            self._transport.get_extra_info("socket")
+            if isinstance(self._transport, asyncio.Transport)
+            else None
+        )
+        if kept is None or not hasattr(socket, "SO_PEERCRED"):
+            return claimed
+        pid, uid, _ = struct.unpack("3i", kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid if uid == os.getuid() and pid == claimed else 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False

@@ -1,7 +1,8 @@
 """Ending processes for certain: whole process groups, and what escaped from them.
 
 The agent is made the reaper of orphans below it (Linux), so that a child which left its rank's group, and even
-its session, is still found among the agent's children and ended with the pool.
+its session, is still found among the agent's children and ended with the pool. One that was left to the system, when
+its agent was killed, is found by the mark that all carry which a node runs (:func:`..transport.onnode.members`).
 """
 
 from __future__ import annotations
@@ -68,49 +69,28 @@ def descendants(root: int) -> set[int]:
     return below
 
 
-def with_argument(wanted: str) -> dict[int, list[str]]:
-    """Processes started with this very argument, and what they forked since: pid -> arguments."""
-    text = wanted.encode()
-    found: dict[int, list[str]] = {}
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            arguments = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue  # it ended while we looked
-        if text in arguments:
-            found[int(entry.parent.name)] = [argument.decode(errors="replace") for argument in arguments[:-1]]
-    return found
-
-
-def writes_under(folder: Path) -> bool:
-    """Whether a process has its standard error there, as an agent and its workers have; the folder may be gone."""
-    start = f"{folder}/"
-    for entry in Path("/proc").glob("[0-9]*/fd/2"):
-        try:
-            if str(entry.readlink()).startswith(start):
-                return True
-        except OSError:
-            continue  # it ended while we looked, or is somebody else's
-    return False
-
-
-def orphans(worker_socket: str) -> dict[tuple[int, int], int]:
-    """Workers that were told to connect to this socket, whoever started them: (rank, slot) -> pid.
-
-    A worker leads its process group; what it forked looks alike otherwise.
-    """
-    return {
-        (int(arguments[-2]), int(arguments[-1])): pid
-        for pid, arguments in with_argument(worker_socket).items()
-        if _leads(pid)
-    }
-
-
-def _leads(pid: int) -> bool:
+def started(pid: int) -> str:
+    """When a process that has not been reaped was started, in the kernel's words; with its pid it names a process for
+    good. "" where there is none, or no /proc."""
     try:
-        return os.getpgid(pid) == pid
-    except ProcessLookupError:
-        return False
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    state, *rest = text.rpartition(")")[2].split()
+    return "" if state in "ZX" else rest[18]
+
+
+def kill_groups(pids: Iterable[int]) -> None:
+    """SIGKILL to processes and to the groups that they are in."""
+    for pid in pids:
+        try:
+            group = os.getpgid(pid)
+            if group == os.getpgrp():
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.killpg(group, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
 
 
 def kill_all(pids: Iterable[int]) -> None:

@@ -6,9 +6,12 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
+from ..transport.onnode import MARK
 from .config import AgentConfig
-from .processes import give_way
+from .processes import give_way, started
 
 # What is imported first is here to stay: nobody looks for garbage among it, neither now nor later. Modules that it
 # imports and never asks anything of, unless something goes wrong, are put off: a fifth of the time. User code, which
@@ -54,7 +57,7 @@ def spawn(
 
     Args:
         module: the module of this package whose ``main`` it runs.
-        place: two numbers that end its command line, by which an agent that comes later knows it.
+        place: two numbers that end its command line, and name the file by which an agent that comes later knows it.
         out, err: descriptors for what it prints.
         env: variables beside the image's.
     """
@@ -67,20 +70,50 @@ def spawn(
         stdout=out,
         stderr=err,
         cwd=config.cwd or config.folder,
-        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env),
+        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | _mark(config.folder),
         start_new_session=True,
     )
     if config.nice:
         give_way(process.pid, config.nice)
     # The agent collects every child itself; a Popen that did so too would swallow exit codes.
     process.returncode = 0
+    _note(config, place, process.pid)
     return process.pid
+
+
+def _mark(folder: str) -> dict[str, str]:
+    """What all that a worker starts inherits. A node whose client runs in a rank of another has the marks of both."""
+    return {MARK: ":".join(filter(None, (os.environ.get(MARK), folder)))}
+
+
+def _note(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
+    """Write down which process was started, for an agent that comes later: what it forks looks like it."""
+    rank, number = place
+    # Without room on the disk that agent will start another.
+    with suppress(OSError), open(f"{config.folder}/worker.{rank}.{number}", "w", encoding="utf-8") as file:
+        file.write(f"{pid} {started(pid)}")
+
+
+def left_behind(config: AgentConfig) -> dict[tuple[int, int], int]:
+    """Processes that an agent before this one has started and that still run: place -> pid."""
+    found = {}
+    for path in Path(config.folder).glob("worker.*"):
+        _, rank, number = path.name.split(".")
+        pid, _, when = path.read_text(encoding="utf-8").partition(" ")
+        # One of which nothing was written is sent away when it greets.
+        if when and started(int(pid)) == when:
+            found[int(rank), int(number)] = int(pid)
+    return found
 
 
 def when_ended(pid: int, then: Callable[[], None]) -> None:
     """Call ``then`` once a process that is no child of ours has ended; how it ended cannot be known."""
-    descriptor = os.pidfd_open(pid)
     loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        loop.call_soon(then)
+        return
 
     def gone() -> None:
         loop.remove_reader(descriptor)

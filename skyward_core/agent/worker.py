@@ -6,6 +6,7 @@ from the agent by a Unix socket, outcomes go back the same way; large results st
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import io
 import json
@@ -18,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType
 from typing import Any
 
@@ -220,6 +221,7 @@ class Worker:
                 raise self._setup_error
             with self._stop.listening():
                 value = self._run(header, body)
+            self._not_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
         except Stopped:
             answer["kind"] = "collateral"
@@ -234,6 +236,8 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
             answer["error"], result.data = describe_error(error)
+        if self._channel.forked:
+            _end_child(answer)
         answer["seconds"] = time.perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
             self._enter("")
@@ -259,6 +263,12 @@ class Worker:
             if header.get("stream") and isinstance(value, Generator):
                 return self._stream(header, value)
         return value
+
+    def _not_forked(self) -> None:
+        """A child that user code forked comes to the end of the function as a script's does to the end of the script:
+        it is no second worker of the rank."""
+        if self._channel.forked:
+            raise SystemExit(0)
 
     def _load(self, header: Header, body: bytes) -> tuple[Any, Any]:
         (name, size), (args_name, args_size) = header["fn"], header["args"]
@@ -292,6 +302,7 @@ class Worker:
                     value = next(values)
                 except StopIteration as end:
                     return end.value
+                self._not_forked()
                 what = f"value {window.made} of {header.get('name', 'the generator')}()"
                 item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
                 self._flush()
@@ -398,6 +409,24 @@ class StopSignal:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
+        self._forking = threading.local()
+        os.register_at_fork(
+            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
+        )
+
+    def _hold_back(self) -> None:
+        """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the
+        wake-up descriptor would end its parent."""
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def _let_through(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _forget(self) -> None:
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._let_through()
 
     def _handle(self, number: int, at: FrameType | None) -> None:
         self._reacted.set()
@@ -435,6 +464,17 @@ def _failed_app(told: Header, data: bytes) -> BaseException:
     if "traceback" in told:
         error.__cause__ = RemoteTraceback(told["traceback"])
     return error
+
+
+def _end_child(answer: Header) -> None:
+    """End a child that user code forked, as Python ends one of a script, with what it came to."""
+    if answer["kind"] == "raised":
+        sys.stderr.write(answer["error"].get("traceback") or answer["error"]["message"])
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code", 0))
 
 
 def _exit_status(error: SystemExit) -> int:

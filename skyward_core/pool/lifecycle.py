@@ -460,32 +460,38 @@ class Pool:
             return
         self._examining.add(link.node)
         try:
-            if self.replacements.superseded(link.node):
-                self._lose(link, "another client put another machine in its place")
-                return
-            if await self._ended(wait=link.finished):
-                return
-            if link.finished:
-                self._lose(link, "its agent was ended on its machine")
-                return
-            machine = self.machines[link.node]
-            (seen,) = await self.provider.describe(self.name, [machine])
-            # "unreachable" is a link that is down: a network cut ends no healthy machine.
-            # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
-            alive = ("running", "unreachable", "lost") if self.alone else ("running", "unreachable")
-            if seen.state in alive or link.up or self.leaving or self.ending is not None:
-                return
-            if await self._ended(wait=True):
-                return
-            if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
-                self.ended_by_others(PoolEnd(self.name, why=why.removeprefix("the node ended itself: ")))
-                return
-            if seen.state == "orphaned" and await self._revive(link):
-                return
-            self._lose(link, f"its machine is {seen.state}")
-            await self.provider.terminate(self.name, [machine])
+            async with self.replacements.deciding(link.node) as decided:
+                await self._decide(link, decided)
         finally:
             self._examining.discard(link.node)
+
+    async def _decide(self, link: Link, decided: bool) -> None:
+        if link is not self.links[link.node] or link.up or link.gone:
+            return  # while another client decided
+        if decided:
+            self._lose(link, "another client sees to another machine in its place")
+            return
+        if await self._ended(wait=link.finished):
+            return
+        if link.finished:
+            self._lose(link, "its agent was ended on its machine")
+            return
+        machine = self.machines[link.node]
+        (seen,) = await self.provider.describe(self.name, [machine])
+        # "unreachable" is a link that is down: a network cut ends no healthy machine.
+        # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
+        alive = ("running", "unreachable", "lost") if self.alone else ("running", "unreachable")
+        if seen.state in alive or link.up or self.leaving or self.ending is not None:
+            return
+        if await self._ended(wait=True):
+            return
+        if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
+            self.ended_by_others(PoolEnd(self.name, why=why.removeprefix("the node ended itself: ")))
+            return
+        if seen.state == "orphaned" and await self._revive(link):
+            return
+        self._lose(link, f"its machine is {seen.state}")
+        await self.provider.terminate(self.name, [machine])
 
     async def _revive(self, link: Link) -> bool:
         """Start an agent where the last one died; it adopts what it finds, and the link finds it."""

@@ -7,10 +7,13 @@ it is ready. It is asked for again, ever more rarely, until ``start_timeout`` is
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import random
 import secrets
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from .lifecycle import Pool
 
 PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
+LOOK = 0.02  # seconds between looks at whether another client has decided about a node
 POLL = 0.5  # seconds between looks at what another client makes of it
 FAREWELL = 5.0  # seconds that an attempt may take to be broken off
 
@@ -54,6 +58,30 @@ class Replacements:
         for link in self._pool.links:
             if link.gone:
                 self.begin(link.node)
+
+    @asynccontextmanager
+    async def deciding(self, node: int) -> AsyncIterator[bool]:
+        """Be the one client that decides what becomes of a node without an agent: of two that both did, one would go
+        on with the old machine and one with another, and their logs would overwrite each other.
+
+        Yields:
+            Whether another client has decided already, that the node gets or has another machine.
+        """
+        with open(self._pool.archive.folder / f"node-{node}.lock", "w") as lock:
+            while not (decided := self._decided(node)):
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(LOOK)
+                    continue
+                decided = self._decided(node)
+                break
+            yield decided
+
+    def _decided(self, node: int) -> bool:
+        entry = self._entry(node)
+        theirs = entry is not None and entry.owner != self._owner and not entry.made
+        return theirs or self.superseded(node)
 
     @property
     def under_way(self) -> bool:

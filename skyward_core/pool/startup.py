@@ -110,7 +110,12 @@ class Startup:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
 
     async def _bring_back(self, link: Link) -> None:
-        await self.prepare(link)
+        async with self._pool.replacements.deciding(link.node) as decided:
+            if decided:
+                link.lose()
+                self._phase(link, "requested", "another machine is on its way")
+                return
+            await self.prepare(link)
         await link.connect()
 
     async def take_over(self, machine: Machine) -> None:

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import json
 import os
 import shutil
-import signal
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..agent import kept
-from ..agent.processes import orphans, writes_under
 from ..config import home, socket_dir
 from ..errors import PoolError
 from ..spec import PoolSpec
 from ..transport.local import LocalTransport
+from ..transport.onnode import is_running, members
 from ..transport.starter import Starter
 from .base import Check, Machine
 
-PATIENCE = 3.0  # seconds that a process may take to be gone after SIGKILL
+PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
 
 
 class Local:
@@ -68,13 +64,13 @@ class Local:
     @staticmethod
     def _look(machine: Machine) -> Machine:
         folder = Path(machine.extra["folder"])
-        if _agent_runs(folder):
+        if is_running(str(folder)):
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
         left = Path(kept.kept_name(str(folder)))
-        if writes_under(folder) or _agent_runs(left):
-            return replace(machine, state="ending")  # its agent, or a worker, has not quite ended
+        if members(str(folder)) or is_running(str(left)):
+            return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
         try:
             why = folder.with_name(f"ended.{folder.name}").read_text(encoding="utf-8").strip()
         except FileNotFoundError:
@@ -85,26 +81,13 @@ class Local:
         await asyncio.gather(*(self._end(machine) for machine in machines))
 
     async def _end(self, machine: Machine) -> None:
-        folder = Path(machine.extra["folder"])
-        if _agent_runs(folder):
-            pid = _agent_pid(folder)
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                if pid is None or not _agent_runs(folder):
-                    break
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-                    os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
-                await _until(lambda: not _agent_runs(folder), PATIENCE)
-        for pid in _orphans(machine):
-            _kill_group(pid)
-        await _until(lambda: not _orphans(machine), PATIENCE)
-        if folder.exists():
-            seconds = max(kept.seconds_told(folder), kept.AT_LEAST)
-            await asyncio.to_thread(kept.settle, folder, seconds)
+        from ..transport.errands import end
+
+        await asyncio.to_thread(end, Path(machine.extra["folder"]), machine.extra["socket"], PATIENCE)
 
     async def teardown(self, pool: str) -> None:
         for root in (home() / "local").glob(f"{pool}.*"):
-            if any(_agent_runs(folder) for folder in root.iterdir() if folder.is_dir()):
+            if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
                 continue
             await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
             for part in root.iterdir():
@@ -144,41 +127,3 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _agent_runs(folder: Path) -> bool:
-    """Whether an agent holds this folder: it keeps a lock for as long as it lives, however it ends."""
-    try:
-        with open(folder / "agent.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _agent_pid(folder: Path) -> int | None:
-    try:
-        return int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _orphans(machine: Machine) -> list[int]:
-    """Workers of this node that run without an agent."""
-    return list(orphans(machine.extra["socket"] + ".w").values())
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(os.getpgid(pid), signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-async def _until(done: Any, seconds: float) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not done() and loop.time() < deadline:
-        await asyncio.sleep(0.01)

@@ -146,9 +146,9 @@ class SSH:
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """The pool's machines with their state.
 
-        "running" while the agent lives there, "orphaned" when only workers do, "gone" when neither does; "lost" when
-        neither we nor a node that we reach gets an answer from the host, "unreachable" when the trouble may be the
-        way to it.
+        "running" while the agent lives there, "orphaned" when its folder waits for another one, as workers live there
+        or the lease is not over, "ending" when only processes are left, "gone" when nothing is; "lost" when neither we
+        nor a node that we reach gets an answer from the host, "unreachable" when the trouble may be the way to it.
         """
         return await _all(self._look(pool, machine) for machine in known)
 
@@ -179,9 +179,16 @@ class SSH:
         channel = await transport.channel(status=True)
         channel.close()
         facts = channel.facts
-        if facts["root"] and (facts["running"] or facts["orphans"]):
-            # Workers without an agent: a new one takes them over.
-            return replace(machine, state="running" if facts["running"] else "orphaned")
+        if facts["doubted"]:
+            raise PoolError(
+                f"Host {machine.extra['host']}: {facts['doubted']}, so nothing there is believed."
+            )
+        if facts["root"] and facts["running"]:
+            return machine
+        if facts["root"] and facts["left"]:
+            return replace(machine, state="orphaned")  # a new agent takes over what is there
+        if facts["root"] and facts["orphans"]:
+            return replace(machine, state="ending")  # something that ran there has not quite ended
         told = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
         return replace(machine, state="gone", extra=machine.extra | told)
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..agent.processes import kill_groups
 from . import workcopy
-from .onnode import having, is_running
+from .onnode import belongs, is_running, members
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
@@ -79,38 +80,53 @@ class _Incoming:
             self.read(1 << 20)
 
 
-def end(folder: Path, socket_path: str) -> list[int]:
-    """End a pool's agent and workers for certain and remove its folder, but for what nobody has fetched (see
-    ``agent.kept``); returns what had to be killed.
+def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]:
+    """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
+    fetched (see ``agent.kept``); returns what had to be killed.
 
-    The agent is asked first (SIGTERM): it ends its workers itself. What is left is found by the name of the
-    workers' socket on its command line, which is the pool's own.
+    The agent is asked first (SIGTERM): it ends its workers itself.
+
+    Args:
+        patience: seconds that it has for that.
     """
-    if is_running(str(folder)):
-        pid = int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-            os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
-        if not _until(lambda: not is_running(str(folder))):
+    if (pid := agent_of(folder)) is not None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-            _until(lambda: not is_running(str(folder)))
+                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a stopped process acts on none but this and SIGKILL
+            if _until(lambda: not is_running(str(folder)), patience):
+                break
+    killed: set[int] = set()
+
+    def none_left() -> bool:
+        left = members(str(folder))
+        killed.update(left)
+        kill_groups(left)
+        return not left
+
+    _until(none_left, patience)
     from ..agent import kept
 
-    killed = []
-    for pid in having(socket_path + ".w"):
-        killed.append(pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(os.getpgid(pid), signal.SIGKILL)
     for path in (socket_path, socket_path + ".w"):
-        Path(path).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            Path(path).unlink()
     if folder.exists():
         kept.settle(folder, max(kept.seconds_told(folder), kept.AT_LEAST))
-    return killed
+    return sorted(killed)
 
 
-def _until(reached: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
+def agent_of(folder: Path) -> int | None:
+    """The process that is a folder's agent, where there is one and it is what the folder says."""
+    try:
+        pid = int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
+        there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs(pid, str(folder)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it has not come so far, or has ended
+    return pid if there else None
+
+
+def _until(reached: Callable[[], bool], patience: float) -> bool:
+    deadline = time.monotonic() + patience
     while not reached():
         if time.monotonic() > deadline:
             return False

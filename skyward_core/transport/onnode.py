@@ -8,13 +8,14 @@ it may be a secret's place, as it is text that everybody has.
 """
 
 # pathlib would take as long to import as all the rest here takes to run.
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH111, PTH112, PTH118, PTH208, PTH120
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH111, PTH112, PTH115, PTH118, PTH208, PTH120
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import stat
 import sys
 import time
 from typing import Any
@@ -24,7 +25,12 @@ LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may 
 UNKNOWN_LEASE = 86400.0
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
+# In the environment of all that a node runs: its folder, behind those of nodes that it runs in, with colons between.
+MARK = "SKYWARD_NODE"
+EXEC_LOOKS = 3
+KERNEL = 0x200000  # the flag of a thread of the kernel's own
 NEWS, GO = b"n", b"g"
+MOST_LINKS = 40  # of one path, as the kernel has it
 LEAST_FREE = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
 # What the standard library's modules import and agents never ask anything of, unless something goes wrong: a quarter of
 # what they import.
@@ -52,29 +58,73 @@ def answer(word: str, **values: Any) -> None:
         data = data[os.write(1, data) :]
 
 
-def choose_root(folder: str) -> tuple[str, list[str]]:
-    """The first place that can be written, or where this pool lives; and what was wrong with others."""
+def choose_root(folder: str) -> tuple[str, list[str], str]:
+    """The first place that can be written, or where this pool lives; what was wrong with others; and why the pool's
+    own place, which is there, is not to be believed."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     roots = [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
     for root in roots:
-        if folder and os.path.exists(os.path.join(root, "pools", folder, "agent.json")):
-            return root, []
+        place = os.path.join(root, "pools", folder)
+        if folder and os.path.exists(os.path.join(place, "agent.json")):
+            trouble = doubt(place)
+            if not trouble:
+                return root, [], ""
+            if os.lstat(place).st_uid == os.getuid():
+                return "", [trouble], trouble
     wrong: list[str] = []
     for root in roots:
         trouble = unusable(root)
         if not trouble:
-            return root, wrong
+            return root, wrong, ""
         wrong.append(root + ": " + trouble)
-    return "", wrong
+    return "", wrong, ""
+
+
+def doubt(path: str) -> str:
+    """How somebody else could have put there what lies at a path, or "": each folder on the way, and each link, must
+    be ours or root's, and not for others to write. (In a folder such as /tmp nobody can replace what is ours.)"""
+    names, at, links = path.split("/")[::-1], "", 0
+    while names:
+        name = names.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        here = at + "/" + name
+        try:
+            found = os.lstat(here)
+        except FileNotFoundError:
+            return ""
+        if found.st_uid not in (0, os.getuid()):
+            return here + " belongs to somebody else"
+        if stat.S_ISLNK(found.st_mode):
+            target = os.readlink(here)
+            links += 1
+            if links > MOST_LINKS:
+                return here + " is a link that leads nowhere"
+            at = "" if target.startswith("/") else at
+            names += target.split("/")[::-1]
+            continue
+        if others_write(found) and not (names and found.st_mode & stat.S_ISVTX):
+            return here + " can be written by others"
+        at = here
+    return ""
+
+
+def others_write(found: os.stat_result) -> bool:
+    """Whether not only its owner may write something; a group of the owner's own, as many systems have it, is nobody
+    else."""
+    return bool(found.st_mode & 0o002 or (found.st_mode & 0o020 and found.st_gid != found.st_uid))
 
 
 def unusable(root: str) -> str:
     """Why a folder cannot hold our things, or ""."""
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
-        found = os.lstat(root)
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
-            return "belongs to somebody else or can be written by others"
+        trouble = doubt(root) or planted(root)
+        if trouble:
+            return trouble
         trial = os.path.join(root, f".trial-{os.getpid()}")
         with open(trial, "wb") as file:
             file.write(b"x" * 4096)
@@ -84,6 +134,16 @@ def unusable(root: str) -> str:
         return error.strerror or str(error)
     free = space.f_bavail * space.f_frsize
     return "" if free >= LEAST_FREE else f"only {free >> 20} MB free"
+
+
+def planted(root: str) -> str:
+    """What others may have left in a folder of ours that they can enter, or ""."""
+    found = os.stat(root)
+    if found.st_uid != os.getuid():
+        return root + " belongs to somebody else"
+    if not found.st_mode & 0o077:
+        return ""
+    return next(filter(None, (doubt(os.path.join(root, name)) for name in os.listdir(root))), "")
 
 
 def socket_path(root: str, folder: str) -> str:
@@ -102,7 +162,7 @@ def socket_path(root: str, folder: str) -> str:
 
 def facts(asked: dict[str, Any]) -> dict[str, Any]:
     """What the client must know of this host before it sends anything."""
-    root, wrong = choose_root(asked["folder"])
+    root, wrong, doubted = choose_root(asked["folder"])
     connection = os.environ.get("SSH_CONNECTION", "").split()
     known: dict[str, Any] = {
         "python": sys.executable,
@@ -117,22 +177,25 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "time": time.time(),
         "root": root,
         "unusable": wrong,
+        "doubted": doubted,
         "gpus": gpus(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
     if root:
         space = os.statvfs(root)
         known["free"] = space.f_bavail * space.f_frsize
-        known["bundle"] = os.path.exists(os.path.join(root, asked["bundle"]))
+        bundle = os.path.join(root, asked["bundle"])
+        known["bundle"] = os.path.exists(bundle) and not doubt(bundle)
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
-        known["running"] = is_running(os.path.join(root, "pools", asked["folder"]))
+        place = os.path.join(root, "pools", asked["folder"])
+        known["running"] = is_running(place)
         if asked.get("status"):
             kept = os.path.join(root, "pools", "kept." + asked["folder"])
-            known["running"] = known["running"] or is_running(
-                kept
-            )  # it is about to end, or is being fetched from
+            # It is about to end, or is being fetched from.
+            known["running"] = known["running"] or is_running(kept)
             known["kept"] = kept_facts(kept)
-            known["orphans"] = having(known["socket"] + ".w")
+            known["orphans"] = members(place)
+            known["left"] = bool(asked["folder"]) and is_left(place, known["orphans"])
             known["ended"] = goodbye(os.path.join(root, "pools"), asked["folder"])
     return known
 
@@ -149,8 +212,8 @@ def kept_facts(folder: str) -> dict[str, Any]:
 def is_running(folder: str) -> bool:
     """Whether an agent holds a pool's folder."""
     try:
-        with open(os.path.join(folder, "agent.lock"), "r+b") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(os.path.join(folder, "agent.lock"), "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except FileNotFoundError:
@@ -167,17 +230,54 @@ def goodbye(pools: str, folder: str) -> str:
         return ""
 
 
-def having(argument: str) -> list[int]:
-    """Processes with this argument on their command line, where the system has /proc."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ():
+def members(folder: str) -> list[int]:
+    """Our processes that belong to a node, where the system has /proc: they have its mark, print into its folder, or
+    run below one that does. What others run, and whoever only names the folder, is none."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                state, parent, *_, flags = file.read().rpartition(b")")[2].split()[:7]
+            if state in (b"Z", b"X") or int(flags) & KERNEL:
+                continue
+            parents[pid] = int(parent)
+            if os.stat(f"/proc/{pid}").st_uid == os.getuid() and belongs(pid, folder):
+                found.add(pid)
         except OSError:
-            continue  # it ended while we looked
-        if os.fsencode(argument) in words:
-            found.append(int(pid))
+            continue  # it ended while we looked, or hides from us
+    while below := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= below
+    return sorted(found - {os.getpid()})
+
+
+def belongs(pid: int, folder: str) -> bool:
+    """Whether a process has a node's mark, or prints into its folder.
+
+    Raises:
+        OSError: it has ended, or is not ours.
+    """
+    marks = b"\0" + environment(pid)
+    _, has, value = marks.partition(b"\0" + MARK.encode() + b"=")
+    if has and b":" + os.fsencode(folder) + b":" in b":" + value.partition(b"\0")[0] + b":":
+        return True
+    for number in (1, 2):
+        try:
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith(folder + "/"):
+                return True
+        except FileNotFoundError:
+            continue  # closed
+    return False
+
+
+def environment(pid: int) -> bytes:
+    """What a process was started with; it has none for a moment while it becomes another program."""
+    for _ in range(EXEC_LOOKS):
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            found = file.read()
+        if found:
+            break
+        time.sleep(0.001)
     return found
 
 
@@ -199,6 +299,10 @@ def take_bundle(root: str, name: str, size: int) -> None:
     folder, file = os.path.split(name)
     target = os.path.join(root, folder)
     partial = f"{target}.{os.getpid()}.part"
+    if doubt(os.path.join(root, name)):
+        import shutil
+
+        shutil.rmtree(target)
     try:
         unpack(receive(size), os.path.join(partial, file))
         os.rename(partial, target)
@@ -246,10 +350,9 @@ def sweep(root: str) -> None:
             if name.startswith("kept.") and kept_facts(folder).get("until", 0) > time.time():
                 continue
             state, last = last_sign(folder)
-            lease = max(state.get("idle_timeout", UNKNOWN_LEASE), LEAST_LEASE)
-            socket = state.get("socket", os.path.join(folder, "agent.sock"))
-            if time.time() - last < lease or is_running(folder) or having(socket + ".w"):
+            if not lease_over(state, last) or is_running(folder) or members(folder):
                 continue
+            socket = state.get("socket", os.path.join(folder, "agent.sock"))
             from skyward_core.agent.kept import settle
 
             settle(folder, state.get("keep_results", 0.0))
@@ -258,6 +361,33 @@ def sweep(root: str) -> None:
                     os.unlink(path)
         except (OSError, ValueError):
             continue  # no pool's folder, or somebody removes it just now
+
+
+def is_left(folder: str, workers: list[int]) -> bool:
+    """Whether a folder without an agent is there for another agent: work goes on in it; or its lease is not over, and
+    the machine is as it was, and did not lose its power."""
+    try:
+        state, last = last_sign(folder)
+    except FileNotFoundError:
+        return False
+    return bool(workers) or (not lease_over(state, last) and last > booted())
+
+
+def lease_over(state: dict[str, Any], last: float) -> bool:
+    """Whether nothing was heard of a pool's folder for longer than its agent would have lived."""
+    return bool(time.time() - last >= max(state.get("idle_timeout", UNKNOWN_LEASE), LEAST_LEASE))
+
+
+def booted() -> float:
+    """When the system was started, or the container that we are in; 0.0 where nothing tells."""
+    try:
+        with open("/proc/1/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/uptime", "rb") as file:
+            up = float(file.read().split()[0])
+    except OSError:
+        return 0.0
+    return time.time() - up + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def last_sign(folder: str) -> tuple[dict[str, Any], float]:
@@ -366,10 +496,15 @@ def use_bundle(path: str) -> None:
 def serve(asked: dict[str, Any]) -> None:
     """Answer requests until the client has had enough."""
     word = asked["word"]
-    known = facts(asked)
+    os.umask(os.umask(0o077) | 0o022)  # what we make is for nobody else to write, whatever the login says
+    try:
+        known = facts(asked)
+    except OSError as error:
+        answer(word, error=str(error), kind=type(error).__name__)
+        return
     answer(word, **known)
     root, bundle = known["root"], asked["bundle"]
-    starter = Starter(root, bundle, early=bool(asked.get("starts")) and not known.get("running"))
+    starter = Starter(root, bundle, early=bool(root and asked.get("starts")) and not known["running"])
     while True:
         wanted = request()
         what = wanted.pop("do")

@@ -49,6 +49,18 @@ def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(lab: Lab)
         (host.home / "go").unlink()
 
 
+def test_agent_and_workers_that_die_together_are_followed_by_new_ones(lab: Lab) -> None:
+    with pool(lab) as compute:
+        assert rank() @ compute == [0, 1, 2, 3]
+        old = compute.pool.links[1].welcome["pid"]
+        lab.hosts[1].kill_all()  # its sshd and its disk are well
+        until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
+        assert rank() @ compute == [0, 1, 2, 3]
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok
+    assert compute.receipt.created == 4
+
+
 @pytest.mark.parametrize(
     ("how", "code", "number"),
     [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
 import shutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ from skyward_core.payload import make_task
 from skyward_core.pool import replace
 from skyward_core.providers.base import Machine
 from skyward_core.session import Session
-from tests.local.faults import wait_until
+from tests.local.faults import agent_pids, wait_until
 from tests.local.test_lifecycle import script
 
 REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
@@ -246,7 +250,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         other = sky.attach(compute.name)
         lose(compute, 1)
-        wait_until(lambda: other.pool.replacements.under_way)
+        wait_until(lambda: other.pool.replacements.under_way and compute.pool.replacements.under_way)
         waits = beside.submit(lambda: rank() @ other)
         wait_until(lambda: len(other.pool.runs) == 1)
         (run,) = other.pool.runs
@@ -333,6 +337,66 @@ def test_two_clients_see_the_new_machine_and_one_makes_it(home: Path) -> None:
         assert len(Ledger().former(compute.pool.row.token)) == 1
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.ok) == (3, True)
+
+
+@sky.function
+def which() -> int:
+    print("one of two clients", flush=True)
+    return sky.instance_info().rank
+
+
+def test_two_clients_of_different_minds_end_up_with_one_machine(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To one a machine is gone, while the other finds it fit for a new agent: one decides, the other follows."""
+    asked = asyncio.Event()
+    gone = asyncio.Event()
+    real, real_terminate = sky.Local.describe, sky.Local.terminate
+
+    async def patience(event: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), 1.0)
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute, sky.attach(compute.name) as other:
+        which() @ compute
+        (theirs,) = {other.pool.provider} - {compute.pool.provider}
+
+        async def describe(local: sky.Local, pool: str, known: Sequence[Machine]) -> list[Machine]:
+            seen = await real(local, pool, known)
+            if (
+                len(known) > 1
+                or seen[0].id != compute.pool.machines[1].id
+                or (asked.is_set() and gone.is_set())
+            ):
+                return seen
+            if local is theirs:
+                asked.set()
+                await patience(gone)
+                return seen
+            await patience(asked)
+            return [dataclasses.replace(seen[0], state="gone")]
+
+        async def terminate(local: sky.Local, pool: str, machines: Sequence[Machine]) -> None:
+            await real_terminate(local, pool, machines)
+            gone.set()
+
+        old = compute.pool.machines[1]
+        with monkeypatch.context() as patch:
+            patch.setattr(sky.Local, "describe", describe)
+            patch.setattr(sky.Local, "terminate", terminate)
+            agent = compute.pool.links[1].welcome["pid"]
+            for pid in (agent, *descendants(agent)):
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: compute.pool.machines[1].id != old.id, what="another machine")
+            wait_for(compute, "up")
+            wait_until(lambda: other.pool.machines[1].id != old.id and other.pool.view.state == "up")
+        assert which() @ compute == which() @ other == [0, 1]
+        assert agent_pids(compute) == agent_pids(other), "both have the same nodes"
+        assert other.pool.machines == compute.pool.machines == Ledger().machines(compute.pool.row.token)
+        lines = ["one of two clients"] * 3
+        for pool in (compute.pool, other.pool):
+            wait_until(lambda pool=pool: pool.view.logs.rank(1).lines(0, 9) == lines)  # type: ignore[misc]
+    assert compute.receipt is not None and compute.receipt.ok
 
 
 KILLED_HALF_WAY = """

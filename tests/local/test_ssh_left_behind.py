@@ -68,13 +68,13 @@ def test_a_live_agent_keeps_its_folder_however_quiet_it_is(tmp_path: Path) -> No
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    socket = str(tmp_path / "pools" / "orphans.a.0" / "agent.sock.w")
+    mark = {onnode.MARK: str(tmp_path / "pools" / "orphans.a.0")}
     code = "print('here', flush=True); input()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     if process.stdout is not None:
-        process.stdout.readline()  # in the middle of its exec a process has no arguments
+        process.stdout.readline()  # in the middle of its exec a process has no environment
     yield process
     process.kill()
     process.communicate()
@@ -105,12 +105,10 @@ async def test_the_next_start_on_the_host_removes_it(tmp_path: Path, monkeypatch
     try:
         await first.prepare(config, lambda *said, **more: None)
         left = root / "pools" / "first.a.0"
-        state = json.loads((left / "agent.json").read_text())
-        workers = onnode.having(state["socket"] + ".w")
-        for pid in (state["pid"], *workers):
+        for pid in onnode.members(str(left)):
             os.kill(pid, signal.SIGKILL)  # what a power cut does to them
         async with asyncio.timeout(90):
-            while onnode.is_running(str(left)) or onnode.having(state["socket"] + ".w"):
+            while onnode.is_running(str(left)) or onnode.members(str(left)):
                 await asyncio.sleep(0.01)
         then = time.time() - 101
         for path in (*left.rglob("*"), left):

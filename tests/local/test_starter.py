@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from faults import exists, wait_until
 
-from skyward_core.agent import processes
 from skyward_core.errors import PoolError
+from skyward_core.transport.onnode import members
 from skyward_core.transport.starter import Starter
 
 
@@ -55,7 +55,7 @@ async def test_one_process_starts_all_and_ends_with_its_last_user(
     assert [answer["node"] for answer in started] == [0, 1]
     assert len({answer["pid"] for answer in started} - {process.pid}) == 2
     for node in range(2):
-        assert processes.writes_under(tmp_path / f"node-{node}")
+        assert members(str(tmp_path / f"node-{node}"))
     again = await starter.start(config(tmp_path, 0))  # by another process, which finds who is there
     assert again["found"]
 

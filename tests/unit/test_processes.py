@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.agent import processes
+from skyward_core.transport import onnode
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
 
@@ -135,29 +136,49 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert processes.writes_under(folder)
-        assert not processes.writes_under(tmp_path / "node")
+        assert onnode.members(str(folder)) == [child.pid]
+        assert onnode.members(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert not processes.writes_under(folder)
+    assert onnode.members(str(folder)) == []
 
 
-def test_workers_are_found_by_an_argument_and_what_they_forked_is_no_worker(tmp_path: Path) -> None:
-    code = "import os, time\nos.fork()\nos.write(1, b'up\\n')\ntime.sleep(600)"
-    socket = str(tmp_path / "0.sock.w")
-    worker = subprocess.Popen(
-        [sys.executable, "-c", code, socket, "3", "0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
+    folder = str(tmp_path / "node:0")
+    code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
+    marks = {onnode.MARK: f"/of/a/node/it-runs-in:{folder}"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    assert child.stdout is not None
+    below = int(child.stdout.readline())
     try:
-        assert worker.stdout is not None
-        assert [worker.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
-        assert len(processes.with_argument(socket)) == 2
-        assert processes.orphans(socket) == {(3, 0): worker.pid}
-        assert processes.orphans(socket[:-1]) == {}
+        assert onnode.members(folder) == sorted([child.pid, below])
+        assert onnode.members("/of/a/node/it-runs-in") == sorted([child.pid, below])
+        assert onnode.members("/of/a/node") == onnode.members(str(tmp_path)) == []
     finally:
-        processes.signal_group(worker.pid, signal.SIGKILL)
-        worker.communicate()
+        processes.kill_all([child.pid, below])
+        child.communicate()
+
+
+def test_a_process_is_known_by_when_it_started() -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    when = processes.started(child.pid)
+    assert int(when) >= int(processes.started(os.getpid()))
+    child.kill()
+    until(lambda: not lives(child.pid), "killed")
+    assert processes.started(child.pid) == "", "it has ended, reaped or not"
+    child.wait()
+    assert processes.started(child.pid) == ""
+
+
+def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
+    family: tuple[subprocess.Popen[str], int, int],
+) -> None:
+    leader, inside, outside = family
+    ours = subprocess.Popen(["sleep", "600"])
+    processes.kill_groups([inside, ours.pid])
+    assert leader.wait() == ours.wait() == -signal.SIGKILL
+    until(lambda: not lives(inside), "it was named")
+    assert lives(outside)

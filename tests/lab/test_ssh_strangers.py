@@ -1,0 +1,83 @@
+"""Another user of a host: nothing of theirs is believed, imported or run, and nothing of theirs is in our way."""
+
+from __future__ import annotations
+
+from skyward_core.transport.bundle import bundle
+from skyward_core.transport.onnode import MARK
+
+from . import Host, HostOptions
+from .conftest import MakeLab
+from .pools import pool, rank, until
+
+STRANGER = 65534
+THEIRS = "/var/tmp/skyward-0"
+
+# Makes a pool's folder, as an agent would have it that lives, and a bundle whose errands leave a mark of who ran them.
+PLANT = """
+import fcntl, json, os, sys, time
+root, folder, bundle = sys.argv[1:]
+place = os.path.join(root, "pools", folder)
+package = os.path.join(root, bundle, "skyward_core", "transport")
+for made in (place, package):
+    os.makedirs(made)
+code = "import os\\nos.close(os.open('/tmp/owned', os.O_CREAT))\\ndef do(*all): return {}\\n"
+for name in ("__init__", "errands"):
+    open(os.path.join(package, name + ".py"), "w").write(code)
+json.dump({"pid": os.getpid(), "socket": os.path.join(place, "agent.sock")}, open(place + "/agent.json", "w"))
+lock = open(os.path.join(place, "agent.lock"), "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("planted", flush=True)
+time.sleep(600)
+"""
+
+
+def as_stranger(host: Host, code: str, *arguments: str, env: str = "") -> None:
+    """Have another user of the host run Python, until the host's end; waits for its first line."""
+    host.run(
+        f"cat > /tmp/stranger.py <<'END'\n{code}\nEND\n"
+        "rm -f /tmp/said; touch /tmp/said; chmod 666 /tmp/said; "
+        f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups env {env} "
+        f"python3 -I /tmp/stranger.py {' '.join(arguments)} >/tmp/said 2>&1 </dev/null & "
+        "for i in $(seq 300); do test -s /tmp/said && break; sleep 0.05; done"
+    )
+    assert host.run("cat /tmp/said") == "planted\n"
+
+
+def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> None:
+    # The home cannot be written, so that pools live below /var/tmp or /tmp, where everybody may make folders.
+    lab = make_lab(1, HostOptions(home_writable=False))
+    (host,) = lab.hosts
+    host.run(
+        f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups mkdir -m 777 {THEIRS}; chmod 1777 /tmp"
+    )
+    with pool(lab) as compute:
+        assert rank() @ compute == [0]
+        folder = compute.pool.machines[0].extra["folder"]
+        assert host.run(f"ls /tmp/skyward-0/pools/{folder}")
+        as_stranger(host, PLANT, THEIRS, folder, bundle().name)
+    # What the stranger holds says that the pool lives on, and its end would be an errand of the stranger's.
+    assert compute.receipt is not None and compute.receipt.ok
+    assert host.run("ls /tmp | grep -c owned || true").strip() == "0"
+    assert host.run("ls /tmp/skyward-0/pools").strip() == ""
+
+
+HOLD = """
+import sys, time
+print("planted", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stranger_s_process_that_names_the_pool_s_socket_is_in_nobody_s_way(make_lab: MakeLab) -> None:
+    lab = make_lab(1)
+    (host,) = lab.hosts
+    with pool(lab) as compute:
+        assert rank() @ compute == [0]
+        facts = compute.pool.links[0].transport._facts  # type: ignore[attr-defined]
+        place = f"{facts['root']}/pools/{compute.pool.machines[0].extra['folder']}"
+        as_stranger(host, HOLD, facts["socket"] + ".w", "0", "0", env=f"{MARK}={place}")
+    assert compute.receipt is not None and compute.receipt.ok
+    assert compute.receipt.seconds < 30, "nobody waited for the stranger"
+    strangers = [line for line in host.processes().values() if "stranger.py" in line]
+    assert len(strangers) == 1, "and nobody ended it"
+    until(lambda: len(host.processes()) == 1, "the end of all else")
