@@ -359,7 +359,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 
     with sky.Compute(nodes=2, options=REPLACE) as compute, sky.attach(compute.name) as other:
         which() @ compute
-        (theirs,) = {other.pool.provider} - {compute.pool.provider}
+        (second,) = {other.pool.provider} - {compute.pool.provider}
 
         async def describe(local: sky.Local, pool: str, known: Sequence[Machine]) -> list[Machine]:
             seen = await real(local, pool, known)
@@ -369,7 +369,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
                 or (asked.is_set() and gone.is_set())
             ):
                 return seen
-            if local is theirs:
+            if local is second:
                 asked.set()
                 await patience(gone)
                 return seen
@@ -380,18 +380,25 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
             await real_terminate(local, pool, machines)
             gone.set()
 
-        old = compute.pool.machines[1]
         with monkeypatch.context() as patch:
             patch.setattr(sky.Local, "describe", describe)
             patch.setattr(sky.Local, "terminate", terminate)
             agent = compute.pool.links[1].welcome["pid"]
             for pid in (agent, *descendants(agent)):
                 os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: compute.pool.machines[1].id != old.id, what="another machine")
-            wait_for(compute, "up")
-            wait_until(lambda: other.pool.machines[1].id != old.id and other.pool.view.state == "up")
+
+            def agreed() -> bool:
+                ours, theirs = (
+                    [link.welcome.get("pid") if link.up else None for link in pool.links]
+                    for pool in (compute.pool, other.pool)
+                )
+                views = (compute.pool.view, other.pool.view)
+                known = {None, agent}.isdisjoint(ours) and all(view.state == "up" for view in views)
+                return known and ours == theirs
+
+            wait_until(agreed, what="the same nodes, on the old machine or on another one")
         assert which() @ compute == which() @ other == [0, 1]
-        assert agent_pids(compute) == agent_pids(other), "both have the same nodes"
+        assert agent_pids(compute) == agent_pids(other), "and they stay so"
         assert other.pool.machines == compute.pool.machines == Ledger().machines(compute.pool.row.token)
         lines = ["one of two clients"] * 3
         for pool in (compute.pool, other.pool):
