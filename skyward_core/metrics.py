@@ -53,6 +53,7 @@ class MetricBook:
     def __init__(self) -> None:
         self.version = 0
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
+        self._yielded: dict[tuple[str, int], int] = {}
         self._begun: dict[str, bytes] = {}  # by file: a line of which the end has not come
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
@@ -67,17 +68,28 @@ class MetricBook:
             try:
                 told = json.loads(line)
                 run, at, values = str(told["run"]), float(told["at"]), dict(told["values"])
+                seq = None if "seq" not in told else int(told["seq"])
             except (ValueError, TypeError, KeyError):
                 continue
-            self.note(run, rank, at, values)
+            self.note(run, rank, at, values, seq)
 
-    def note(self, run: str, rank: int, at: float, values: dict[str, Any]) -> None:
-        """Take numbers of a rank; whatever else is among the values is passed over."""
+    def note(self, run: str, rank: int, at: float, values: dict[str, Any], seq: int | None = None) -> None:
+        """Take numbers of a rank; whatever else is among the values is passed over.
+
+        Args:
+            seq: of what was yielded, its place among all that was: it is told by the agent and by the file, and
+                taken once.
+        """
+        if seq is not None:
+            if seq <= self._yielded.get((run, rank), -1):
+                return
+            self._yielded[run, rank] = seq
         numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
         if not numbers:
             return
         if run not in self._runs and len(self._runs) >= RUNS:
             self._runs = dict(list(self._runs.items())[1 - RUNS :])
+            self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
         for told, value in numbers.items():
             name = safe(told)

@@ -55,6 +55,7 @@ class Outcome:
         node: the node of that rank.
         seconds: how long the function ran.
         exit_code, signal: how the process ended, for ``exited``.
+        items, last: how many values a generator yielded, and the latest of them.
     """
 
     index: int
@@ -66,6 +67,8 @@ class Outcome:
     error: ErrorInfo | None = None
     exit_code: int | None = None
     signal: int | None = None
+    items: int = 0
+    last: Summary | None = None
 
     def to_json(self) -> dict[str, Any]:
         return plain(self)
@@ -75,6 +78,7 @@ class Outcome:
         data = dict(data)
         data["summary"] = Summary.from_wire(data.get("summary"))
         data["error"] = ErrorInfo.from_wire(data.get("error"))
+        data["last"] = Summary.from_wire(data.get("last"))
         return cls(**data)
 
 

@@ -67,6 +67,8 @@ class TaskView:
     def end(self, outcome: Outcome) -> None:
         """Take how it ended."""
         self.state, self.told, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
+        if outcome.items and outcome.last is not None:
+            self.give(outcome.items - 1, outcome.last)
 
     def give(self, seq: int, item: Summary) -> None:
         """Take the ``seq``-th value that it yielded."""
@@ -319,7 +321,7 @@ def _(event: ev.ItemYielded, view: PoolView) -> None:
             task.state = "running"
         task.give(event.seq, event.summary)
         if event.summary.is_json and isinstance(event.summary.json, dict):
-            view.metrics.note(run.id, event.rank, event.at, event.summary.json)
+            view.metrics.note(run.id, event.rank, event.at, event.summary.json, event.seq)
         run.version += 1
 
 

@@ -370,6 +370,8 @@ class Agent:
         if call.yields is not None and call.yields.add(header["seq"], header.get("file"), data):
             self.clients.hand_on(call, call.yields, data)
             header.pop("file", None)  # whoever only watches gets no values
+            if record := self.register.records.get(call.run):
+                record.items[call.index] = header
             self.clients.broadcast(header, skip=call.owner)
         if call.owner is None:
             self.clients.credit(call)
@@ -424,6 +426,7 @@ class Agent:
         header["rank"] = call.rank
         header["node"] = self.config.node
         header["begun"] = call.given_at is not None
+        header["at"] = time.time()
         if slot is not None and call.given_at is not None:
             header["log"] = log = slot.log_range(call)
             ends = {name: end for name, (_, end) in log.items()}
@@ -467,7 +470,7 @@ class Agent:
     def _announce(self, slot: Slot, call: Call) -> None:
         self.clients.wake()
         header = {"t": "began", "run": call.run, "i": call.index, "rank": slot.rank, "node": self.config.node}
-        header["log"] = call.log_start
+        header |= {"log": call.log_start, "at": call.begun_at}
         if record := self.register.records.get(call.run):
             record.began[call.index] = header
         if call.owner is not None:

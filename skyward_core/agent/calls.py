@@ -30,6 +30,7 @@ class Call:
     owner: Connection | None
     rank: int = -1
     given_at: float | None = None
+    begun_at: float = 0.0  # the same as Unix time
     slot: int = 0
     log_start: dict[str, int] = field(default_factory=dict)
     stop_reason: str = ""
@@ -94,6 +95,7 @@ class RunRecord:
     opened_at: float
     outcomes: dict[int, Header] = field(default_factory=dict)
     began: dict[int, Header] = field(default_factory=dict)
+    items: dict[int, Header] = field(default_factory=dict)  # what its generators yielded last
     active: int = 0
     returned: int = 0  # tasks of a gather; there may be many, so that only failures are remembered one by one
 
@@ -106,6 +108,7 @@ class RunRecord:
             "opened_at": self.opened_at,
             "outcomes": list(self.outcomes.values()),
             "began": list(self.began.values()),
+            "items": list(self.items.values()),
             "active": self.active,
             "returned": self.returned,
         }
@@ -145,6 +148,7 @@ class Register:
         if record is not None:
             record.active -= 1
             record.began.pop(call.index, None)
+            record.items.pop(call.index, None)
             if record.kind == "gather" and outcome["kind"] == "returned":
                 record.returned += 1
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,6 +163,7 @@ class Clients:
                 "pool": agent.config.pool,
                 "node": agent.config.node,
                 "pid": os.getpid(),
+                "now": time.time(),
                 "address": agent.config.address,
                 "ranks_per_node": agent.config.ranks_per_node,
                 "epoch": agent.gang.epoch,

@@ -196,7 +196,7 @@ class Slot:
 
     def _hand_over(self, call: Call, connection: Connection, process: Process) -> None:
         self.running[call.key] = call
-        call.given_at = time.monotonic()
+        call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot = self.number
         call.log_start = self._log_ends
         connection.reply(call.header, call.body)

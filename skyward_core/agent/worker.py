@@ -305,7 +305,8 @@ class Worker:
                 self._not_forked()
                 what = f"value {window.made} of {header.get('name', 'the generator')}()"
                 item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
-                self._flush()
+                self._flush_streams()
+                metrics.yielded(key[0], window.made, value)
                 told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
                 self._channel.send(told, item.data)
                 window.made += 1
@@ -333,6 +334,10 @@ class Worker:
 
     def _flush(self) -> None:
         self._flush_metrics()
+        self._flush_streams()
+
+    @staticmethod
+    def _flush_streams() -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()

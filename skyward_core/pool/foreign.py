@@ -9,6 +9,7 @@ from .. import events as ev
 from ..outcome import Outcome, Summary
 from ..wire import Header
 from .cause import root_cause
+from .link import Link
 from .run import outcome_of
 
 if TYPE_CHECKING:
@@ -26,26 +27,25 @@ class ForeignRuns:
             str, dict[int, int]
         ] = {}  # tasks of a gather that had returned before we came, by node
         self._ended: set[str] = set()
+        self._latest: dict[str, float] = {}  # Unix time of the latest outcome
 
-    def on_welcome(self, welcome: Header) -> None:
+    def on_welcome(self, link: Link) -> None:
         """Catch up with what an agent remembers."""
-        for record in welcome.get("runs", ()):
+        for record in link.welcome.get("runs", ()):
             if record["run"] in self._pool.runs:
                 continue
-            self._opened(record)
+            self._opened(record, link)
             if record["run"] not in self._ended:
-                self._returned.setdefault(record["run"], {})[welcome["node"]] = record["returned"]
-            for header in record["began"]:
-                self.on_frame(header)
-            for header in record["outcomes"]:
-                self.on_frame(header)
+                self._returned.setdefault(record["run"], {})[link.node] = record["returned"]
+            for header in (*record["began"], *record.get("items", ()), *record["outcomes"]):
+                self.on_frame(link, header)
             self._check_end(record["run"])
 
-    def on_frame(self, header: Header) -> None:
-        run = header["run"]
+    def on_frame(self, link: Link, header: Header) -> None:
+        run, at = header["run"], link.time_of(header)
         match header["t"]:
             case "run":
-                self._opened(header)
+                self._opened(header, link)
             case "began":
                 self._emit(
                     ev.RankBegan(
@@ -54,6 +54,7 @@ class ForeignRuns:
                         index=header["i"],
                         rank=header["rank"],
                         node=header["node"],
+                        at=at,
                     )
                 )
             case "item":
@@ -66,31 +67,30 @@ class ForeignRuns:
                         )
                     )  # fmt: skip
             case "outcome":
-                self._outcome(run, header)
+                self._outcome(run, header, at)
 
-    def _opened(self, record: dict[str, Any]) -> None:
-        run = record["run"]
+    def _opened(self, record: dict[str, Any], link: Link) -> None:
+        run, at = record["run"], link.time_of({"at": record["opened_at"]})
         if run in self._totals:
             return
         self._totals[run] = record["total"]
         self._outcomes[run] = {}
-        self._pool.records.opened(
-            run, record["function"], record["kind"], record["total"], record["opened_at"]
-        )
+        self._pool.records.opened(run, record["function"], record["kind"], record["total"], at)
         self._emit(
             ev.RunOpened(
                 pool=self._pool.name, run=run, function=record["function"], kind=record["kind"],
-                total=record["total"], at=record["opened_at"],
+                total=record["total"], at=at,
             )
         )  # fmt: skip
 
-    def _outcome(self, run: str, header: Header) -> None:
+    def _outcome(self, run: str, header: Header, at: float) -> None:
         outcomes = self._outcomes.setdefault(run, {})
         outcome = outcome_of(header)
         if outcome.index in outcomes:
             return
         outcomes[outcome.index] = outcome
-        self._emit(ev.RankEnded(pool=self._pool.name, run=run, outcome=outcome))
+        self._latest[run] = max(at, self._latest.get(run, 0.0))
+        self._emit(ev.RankEnded(pool=self._pool.name, run=run, outcome=outcome, at=at))
         self._pool.records.outcome(run, outcome, header.get("log", {}))
         self._check_end(run)
 
@@ -102,8 +102,9 @@ class ForeignRuns:
             cause = root_cause(outcomes.values())
             done = all(outcome.kind == "returned" for outcome in outcomes.values())
             state = "done" if done else "failed" if cause else "cancelled"
-            self._pool.records.ended(run, state, time.time(), cause)
-            self._emit(ev.RunEnded(pool=self._pool.name, run=run, state=state, root_cause=cause))
+            at = self._latest.pop(run, time.time())
+            self._pool.records.ended(run, state, at, cause)
+            self._emit(ev.RunEnded(pool=self._pool.name, run=run, state=state, root_cause=cause, at=at))
 
     def _emit(self, event: ev.Event) -> None:
         self._pool.emit(event)

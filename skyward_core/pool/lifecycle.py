@@ -352,7 +352,7 @@ class Pool:
     def _run_frame(self, link: Link, header: Header, body: bytes) -> None:
         run = self.runs.get(header["run"])
         if run is None:
-            self._foreign.on_frame(header)
+            self._foreign.on_frame(link, header)
             return
         match header["t"]:
             case "outcome":
@@ -369,6 +369,7 @@ class Pool:
                         index=header["i"],
                         rank=header["rank"],
                         node=header["node"],
+                        at=link.time_of(header),
                     )
                 )
 
@@ -407,7 +408,7 @@ class Pool:
             self._learn_lease(link.welcome["lease"])
             self._learn_phases(link)
             self._learn_unfetched(link, link.welcome)
-            self._foreign.on_welcome(link.welcome)
+            self._foreign.on_welcome(link)
             if self.alone and not link.epoch and not self.observer:
                 self.spawn(self._set_up())  # a new agent; calls that were sent again wait for this
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
+SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 
@@ -63,6 +65,7 @@ class Link:
         self.silent = False  # connected, but no answer
         self.gone = False  # the node was found to be gone; nobody tries again
         self.lost_why = ""
+        self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
         self.finished = False  # the agent said goodbye
         self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
@@ -185,6 +188,10 @@ class Link:
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
+    def time_of(self, header: Header) -> float:
+        """When it happened on the node, by our clock; now, where that is not said."""
+        return float(header["at"]) + self._clock if "at" in header else time.time()
+
     @property
     def quiet(self) -> float:
         """Seconds since the agent's last word."""
@@ -255,6 +262,8 @@ class Link:
 
     def _greet(self, header: Header) -> None:
         self.welcome = header
+        ahead = time.time() - header.get("now", time.time())
+        self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
         self.epoch, self.broken = header["epoch"], header["broken"]
         if self._welcomed is not None and not self._welcomed.done():
             if header["version"] != VERSION:

@@ -569,6 +569,8 @@ def outcome_of(header: Header) -> Outcome:
         ErrorInfo.from_wire(header.get("error")),
         header.get("exit_code"),
         header.get("signal"),
+        header.get("items", 0),
+        Summary.from_wire(header.get("last")),
     )
 
 

@@ -39,6 +39,21 @@ def log(**numbers: SupportsFloat) -> None:
         _writer.put(instance_info().run, numbers)
 
 
+def yielded(run: str, seq: int, value: Any) -> None:
+    """Keep the numbers of a dict that a generator yielded, for clients that come later (the worker does this).
+
+    Args:
+        seq: the value's place among all that it yields.
+    """
+    if _writer is None or type(value) is not dict:
+        return
+    numbers = {
+        name: number for name, number in value.items() if type(name) is str and type(number) in (int, float)
+    }
+    if numbers:
+        _writer.put(run, numbers, seq)
+
+
 def _number(name: str, value: Any) -> float:
     if isinstance(value, str | bytes):
         raise TypeError(f"log() takes numbers; {name} is a {type(value).__name__}")
@@ -51,8 +66,8 @@ def _number(name: str, value: Any) -> float:
 def start(path: str) -> Callable[[], None]:
     """Write this process's numbers to a file from now on (the worker does this); the first ones create it.
 
-    Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``; NaN and infinities are written as
-    Python's ``json`` does.
+    Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``, of what was yielded with its "seq"; NaN and
+    infinities are written as Python's ``json`` does.
 
     Returns:
         What writes all that waits, at once; the worker calls it at the end of every call.
@@ -68,23 +83,27 @@ class _Writer:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = -1  # opened, and the thread started, by the first numbers: most ranks never send any
-        self._latest: dict[str, dict[str, Any]] = {}
+        self._latest: dict[tuple[str, bool], dict[str, Any]] = {}  # by run, and whether they were yielded
+        self._seqs: dict[tuple[str, bool], int] = {}
         self._lock = threading.Lock()  # held for moments only, as user code takes it
         self._writing = threading.Lock()
         self._some = threading.Event()
         self._broken = False
         self._thread: threading.Thread | None = None
 
-    def put(self, run: str, numbers: dict[str, Any]) -> None:
+    def put(self, run: str, numbers: dict[str, Any], seq: int | None = None) -> None:
+        key = run, seq is not None
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
                 self._thread.start()
-            held = self._latest.get(run)
+            held = self._latest.get(key)
             if held is None:
-                self._latest[run] = numbers
+                self._latest[key] = numbers
             else:
                 held.update(numbers)
+            if seq is not None:
+                self._seqs[key] = seq
         if not self._some.is_set():
             self._some.set()
 
@@ -94,11 +113,17 @@ class _Writer:
         with self._writing:
             with self._lock:
                 latest, self._latest = self._latest, {}
+                seqs, self._seqs = self._seqs, {}
                 self._some.clear()
             if self._broken or not latest:
                 return
             at = time.time()
-            lines = [json.dumps({"at": at, "run": run, "values": values}) for run, values in latest.items()]
+            lines = [
+                json.dumps(
+                    {"at": at, "run": key[0], "values": values} | ({"seq": seqs[key]} if key in seqs else {})
+                )
+                for key, values in latest.items()
+            ]
             try:
                 if self._file < 0:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

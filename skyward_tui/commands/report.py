@@ -7,7 +7,7 @@ from typing import Any
 
 from skyward_core.ledger import Kept, Receipt
 from skyward_core.logs import prefix_of
-from skyward_core.outcome import Outcome
+from skyward_core.outcome import Summary
 from skyward_core.views import PoolView, RunView, TaskView
 
 from ..widgets.text import clip, count, number, one_line, took
@@ -33,20 +33,21 @@ def run_json(run: RunView, receipt: Receipt | None = None) -> dict[str, Any]:
 def _rank_json(task: TaskView) -> dict[str, Any]:
     outcome = task.told
     error = outcome.error if outcome else None
+    yielded = {"items": task.items, "last": _value_json(task.last_told)} if task.items else {}
     return {
         "rank": task.rank,
         "node": task.node,
         "outcome": task.state,
         "seconds": outcome.seconds if outcome else None,
-        "value": _value_json(outcome),
+        "value": _value_json(outcome.summary if outcome else None),
+        **yielded,
         "error": {"type": error.type, "message": error.message, "traceback": error.traceback}
         if error
         else None,
     }
 
 
-def _value_json(outcome: Outcome | None) -> Any:
-    summary = outcome.summary if outcome else None
+def _value_json(summary: Summary | None) -> Any:
     if summary is None:
         return None
     return (

@@ -1,0 +1,100 @@
+"""What a client that comes later sees of a run: what was yielded, its numbers, and when it all was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from faults import wait_until
+
+from skyward_core.metrics import MetricBook
+from skyward_core.session import Session
+from skyward_core.views import RunView
+from tests.local.cli import Cli
+
+SCRIPT = """
+import sys, threading, time
+from pathlib import Path
+import skyward_core as sky
+
+folder = Path(sys.argv[1])
+
+@sky.function
+def train():
+    for step in range(3):
+        yield {"step": step, "loss": 1.0 / (step + 1)}
+    (folder / "begun").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    for step in range(3, 40):
+        yield {"step": step, "loss": 1.0 / (step + 1)}
+    (folder / "made").touch()
+    while not (folder / "end").exists():
+        time.sleep(0.01)
+
+with sky.Compute(name="shared", options=sky.Options(console=False)) as compute:
+    for value in train() >> compute:
+        print(value, flush=True)
+"""
+
+
+def latest(session: Session) -> tuple[RunView, MetricBook]:
+    (pool,) = [pool for pool in session.refresh().result() if pool.name == "shared"]
+    (run,) = pool.runs.values()
+    return run, pool.metrics
+
+
+def test_whoever_comes_later_sees_what_was_yielded_and_when(home: Path, tmp_path: Path) -> None:
+    client = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], stdout=subprocess.DEVNULL)
+    wait_until((tmp_path / "begun").exists, what="the first values")
+    begun = time.time()
+    time.sleep(0.2)  # else the announcement of the rank's beginning may still be on its way
+    client.kill()
+    client.wait()
+    (tmp_path / "go").touch()
+    wait_until((tmp_path / "made").exists, what="values that nobody was there for")
+    time.sleep(0.3)
+    session = Session()
+    try:
+        run, numbers = latest(session)
+        task = run.tasks[0]
+        assert task.items == 40
+        assert task.last_item is not None
+        assert task.last_item.json == {"step": 39, "loss": 1 / 40}
+        assert task.began_at is not None and task.began_at <= begun
+        wait_until(lambda: numbers.latest(run.id, 0).get("step") == 39, what="the last numbers")
+        steps = [value for _, value in numbers.history(run.id, 0, "step")]
+        assert steps[0] < 3 and steps[-1] == 39 and steps == sorted(set(steps)), "each once"
+        ended = time.time()
+        (tmp_path / "end").touch()
+        wait_until(lambda: run.state != "running", what="the run's end")
+        assert run.ended_at is not None and run.ended_at >= ended
+        later = time.time()
+        third = Session()
+        try:
+            run, _ = latest(third)
+            assert (run.state, run.tasks[0].items) == ("done", 40)
+            assert run.tasks[0].last_item is not None and run.tasks[0].last_item.json["step"] == 39
+            assert run.ended_at is not None and run.ended_at <= later
+        finally:
+            third.detach()
+    finally:
+        session.down("shared").result()
+        session.detach()
+
+
+COUNT = """
+import skyward_core as sky
+
+@sky.function
+def count(n: int = 5):
+    yield from ({"step": i} for i in range(n))
+"""
+
+
+def test_a_generators_run_as_json_has_its_last_value_and_their_number(cli: Cli) -> None:
+    cli.write("count.py", COUNT)
+    (rank,) = cli.json("run", "count.py")["ranks"]
+    assert (rank["items"], rank["last"], rank["value"]) == (5, {"step": 4}, None)
