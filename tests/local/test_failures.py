@@ -59,24 +59,33 @@ def test_an_exception_keeps_type_message_attributes_and_remote_traceback(pool: s
 
 
 def test_results_of_ranks_that_finished_are_kept(pool: sky.Compute, tmp_path: Path) -> None:
-    def body() -> int:
+    go = tmp_path / "go"
+
+    def fails_last() -> int:
         rank = sky.instance_info().rank
         if rank == 3:
-            while len(list(tmp_path.iterdir())) < 3:
+            while not go.exists():
                 time.sleep(0.01)
             raise ValueError("late")
-        (tmp_path / str(rank)).touch()
         return rank * 10
 
-    try:
-        sky.function(body)() @ pool
-    except sky.RunError as error:
-        # The three wrote their marks just before they returned; rank 3 may have been quicker than one of them.
-        kept = {r for r in range(3) if error.outcomes[r].kind == "returned"}
-        assert error.results == {r: r * 10 for r in kept}
-        assert error.root_cause.rank == 3
-    else:
-        pytest.fail("rank 3 raised, but the run did not")
+    def three_returned() -> bool:
+        runs = [run for run in list(pool.pool.view.runs.values()) if run.function == "fails_last"]
+        return any(sum(outcome.kind == "returned" for outcome in run.outcomes()) == 3 for run in runs)
+
+    def release() -> None:
+        try:
+            wait_until(three_returned)
+        finally:
+            go.touch()
+
+    watcher = threading.Thread(target=release)
+    watcher.start()
+    with pytest.raises(sky.RunError) as caught:
+        sky.function(fails_last)() @ pool
+    watcher.join()
+    assert caught.value.results == {0: 0, 1: 10, 2: 20}
+    assert caught.value.root_cause.rank == 3
 
 
 @pytest.mark.parametrize(

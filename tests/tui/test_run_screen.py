@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -127,9 +128,11 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
         )
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
-        lines = screen_text(app).splitlines()
-        order = [line.split()[-1] for line in lines if "│ " in line and " n" in line]
-        assert 'File "/home/me/train.py", line 17, in step' in screen_text(app), order
+        rows = re.findall(r"│ +(ROOT CAUSE)? +r(\d+) +n\d+ ", screen_text(app))
+        assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], (
+            "the first, what else failed, what was stopped"
+        )
+        assert 'File "/home/me/train.py", line 17, in step' in screen_text(app)
         await pilot.press("y")
         assert "ZeroDivisionError: division by zero" in app.clipboard
         await pilot.press("down", "enter")
@@ -281,3 +284,20 @@ async def test_a_pool_that_is_gone_stays_readable(app: SkywardApp, session: Fake
         await until(pilot, lambda: "pool ○ gone" in screen_text(app))
         assert "last words" in screen_text(app)
         assert app.screen.check_action("down", ()) is False
+
+
+async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    async with app.run_test(size=(280, 40)) as pilot:
+        screen = await opened(app, pilot)
+        session.print(view, 0, "line\n" * 5)
+        await until(pilot, lambda: screen.log_panel.pane.window.ring.end == 5)
+        await pilot.press("S")
+        await until(pilot, lambda: "saved in" in screen_text(app))
+        assert "the last" not in screen_text(app)
+        session.print(view, 0, "line\n" * 12_000)
+        await until(pilot, lambda: screen.log_panel.pane.window.ring.first > 0)
+        await pilot.press("S")
+        held = screen.log_panel.pane.window.ring
+        await until(pilot, lambda: f"the last {held.end - held.first:,} lines" in screen_text(app))

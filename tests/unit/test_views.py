@@ -385,3 +385,17 @@ def test_a_clean_outcome_is_held_once() -> None:
     outcome = returned(0, {"loss": 2.5, "name": "é", "more": [1, "x"]})
     task = view_of(OPENED, RUN, ev.RankEnded(pool="p", run="r1", outcome=outcome)).runs["r1"].tasks[0]
     assert task.outcome is task.told is outcome
+
+
+def test_a_lease_counts_down_while_nothing_runs() -> None:
+    view = view_of(OPENED, ev.PoolState(pool="p", at=14.0, state="up"))
+    assert view.lease_left(100.0) is None, "nobody said when it ends"
+    view.ends_at = 160.0
+    assert view.lease_left(100.0) == 60.0
+    assert view.lease_left(170.0) == 0.0
+    apply(view, RUN)
+    assert view.lease_left(100.0) is None, "a busy pool is never ended by it"
+    apply(view, ev.RunEnded(pool="p", at=26.0, run="r1", state="done"))
+    assert view.lease_left(100.0) == 60.0
+    apply(view, ev.PoolState(pool="p", at=30.0, state="gone"))
+    assert view.lease_left(100.0) is None

@@ -1,0 +1,101 @@
+"""Ways out of the app that only look like the end: a teardown that failed, one that goes on behind its dialog."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Button, Input
+
+from skyward_core.ledger import Receipt
+from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.quit import QuitScreen
+from skyward_tui.screens.teardown import TeardownScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession
+from .waiting import until
+
+SIZE = (100, 30)
+LEFT = Receipt("paid", 1, (), ("i-0123",), 9.0)
+
+
+async def asked(app: SkywardApp, pilot: Pilot[None], *keys: str) -> None:
+    """Come to the dialog by keys."""
+    await until(pilot, lambda: "▶ " in screen_text(app))
+    await pilot.press(*keys)
+    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+
+
+async def quit_by_tearing_down(app: SkywardApp, pilot: Pilot[None], word: str) -> None:
+    await until(pilot, lambda: "▶ " in screen_text(app))
+    await pilot.press("q")
+    await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+    app.screen.dismiss("down")
+    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+    app.screen.query_one("#answer", Input).focus()
+    await pilot.press(*word, "enter")
+
+
+async def test_a_pool_that_costs_money_wants_its_name_though_it_has_one_node(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("paid", 1, price=4.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await asked(app, pilot, "X")
+        assert app.screen.query_one("#down", Button).disabled
+        assert app.screen.query_one("#answer", Input).display
+        assert "Type the pool's name" in screen_text(app)
+
+
+async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.auto = False
+    session.pool("paid", 1, price=4.0)
+    session.downing["paid"] = future = Future()
+    async with app.run_test(size=SIZE) as pilot:
+        await quit_by_tearing_down(app, pilot, "paid")
+        await until(pilot, lambda: session.torn_down == ["paid"])
+        future.set_result(LEFT)
+        await until(pilot, lambda: "unaccounted 1: i-0123" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        assert app.is_running and not session.detached
+
+
+async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, session: FakeSession) -> None:
+    session.auto = False
+    session.pool("paid", 1, price=4.0)
+    async with app.run_test(size=SIZE) as pilot:
+        await quit_by_tearing_down(app, pilot, "paid")
+        await until(pilot, lambda: session.torn_down == ["paid"])
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        session.finish_down("paid")
+        await until(pilot, lambda: "paid: created 1, verified gone 1" in screen_text(app))
+        assert app.is_running and not session.detached
+
+
+@pytest.mark.parametrize(
+    ("connection", "frames"), [("", FRAMES), ("10.0.0.1 1 10.0.0.2 22", FRAMES_OVER_SSH)]
+)
+async def test_over_ssh_the_app_paints_less_often(
+    app: SkywardApp, connection: str, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if connection:
+        monkeypatch.setenv("SSH_CONNECTION", connection)
+    every = {}
+    plain = app.set_interval
+
+    def noted(seconds: float, callback: object = None, **wishes: object) -> object:
+        every[getattr(callback, "__name__", "")] = seconds
+        return plain(seconds, callback, **wishes)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(app, "set_interval", noted)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        assert every["_pump"] == 1 / frames
+    assert FRAMES_OVER_SSH < FRAMES

@@ -1,0 +1,35 @@
+"""What a rank is doing, of the tasks that it has had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from skyward_core import events as ev
+from skyward_tui.widgets.rank_state import rank_states
+
+from .fakes import FakeSession, value
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
+def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[int]) -> None:
+    """Whatever order the views have them in: that of their indices, or as news of them came."""
+    view = session.pool("sweep", 1)
+    run = session.open_run(view, kind="tasks", total=3)
+    for index in order:
+        at = session.now - 30 + 10 * index
+        session.emit(view, ev.RankBegan(pool="sweep", run=run.id, index=index, rank=0, node=0, at=at))
+    (state,) = rank_states(view, run, session.now)
+    assert (state.state, state.seconds) == ("running", 10.0)
+    session.emit(
+        view,
+        ev.RankEnded(
+            pool="sweep",
+            run=run.id,
+            outcome=ev.Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
+            at=session.now,
+        ),
+    )
+    (state,) = rank_states(view, run, session.now)
+    assert (state.state, state.seconds) == ("returned", 7.5)
