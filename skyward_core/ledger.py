@@ -360,7 +360,8 @@ class Ledger:
         )
 
     def close(self) -> None:
-        self._db.close()
+        with self._lock:  # another thread may be in the middle of a statement
+            self._db.close()
 
     def _write(self, statements: Sequence[tuple[str, tuple[Any, ...]]], *, flush: bool = False) -> None:
         with self._lock:

@@ -344,6 +344,8 @@ class Session:
             for pool in self._pools.values():
                 if pool.view.is_live:
                     await pool.detach()
+                else:
+                    await pool.written_down()
             self.ledger.close()
 
         submit(work()).result()

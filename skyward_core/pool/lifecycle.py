@@ -670,6 +670,11 @@ class Pool:
         receipt = await tear_down(self)
         return await bring_home(self.row, self.ledger, receipt, give_up=give_up) if receipt.kept else receipt
 
+    async def written_down(self) -> None:
+        """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""
+        if self._teardown is not None:
+            await asyncio.wait([self._teardown])
+
     def _torn_down(self) -> bool:
         task = self._teardown
         return task is not None and task.done() and task.exception() is None and task.result().ok

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.events import PoolGone
+from skyward_core.ledger import Ledger
 from skyward_core.payload import make_task
 from skyward_core.pool import link
 from skyward_core.providers.local import Local
@@ -56,6 +60,29 @@ def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path,
     finally:
         session.down("trap").result(90)
         session.detach()
+
+
+def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, ended = threading.Event(), Ledger.ended
+
+    def slowly(ledger: Ledger, *arguments: Any) -> None:
+        assert told.wait(60)
+        time.sleep(0.2)  # the other thread goes on meanwhile
+        ended(ledger, *arguments)
+
+    monkeypatch.setattr(Ledger, "ended", slowly)
+    session = Session()
+    session.create(PoolSpec(name="brief", provider=Local(), options=Options(console=False))).result(90)
+    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolGone) else None).result(60)
+    down = session.down("brief")
+    assert told.wait(60)
+    session.detach()
+    assert down.result(60).unwritten == ""
+    assert Ledger().live() == []
+    row = Ledger().find("brief")
+    assert row is not None and row.receipt is not None
 
 
 def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(

@@ -562,3 +562,20 @@ def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
     last = ledger.pool("t2").ended_at
     assert last is not None
     assert [row.token for row in ledger.over(last)] == ["t2"]
+
+
+def test_closing_waits_for_a_statement_of_another_thread(path: Path) -> None:
+    # In a process of its own: SQLite would take the whole process with it.
+    code = (
+        "import sys, threading\nfrom pathlib import Path\nfrom skyward_core.ledger import Ledger\n"
+        "ledger, begun = Ledger(Path(sys.argv[1])), threading.Event()\n"
+        "ledger._db.create_function('begin', 0, begun.set)\n"
+        "n = 'n(i) AS (SELECT begin() UNION ALL SELECT 1 FROM n LIMIT 2000000)'\n"
+        "sql = f'WITH RECURSIVE {n} SELECT count(*) FROM n'\n"
+        "found = []\nthread = threading.Thread(target=lambda: found.extend(ledger._read(sql)))\n"
+        "thread.start()\nbegun.wait()\nledger.close()\nthread.join()\nprint(found)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert (done.returncode, done.stdout) == (0, "[(2000000,)]\n"), done.stderr
