@@ -26,6 +26,7 @@ from .pool.kept import fetch
 from .pool.lifecycle import Pool
 from .pool.live import LogSink
 from .pool.reconcile import close_if_gone, is_being_made
+from .run_logs import RunLogs
 from .spec import PoolSpec
 from .views import PoolView, RunView
 
@@ -204,6 +205,14 @@ class Session:
             return pool.view
 
         return submit(work())
+
+    def run_logs(self, run: str) -> RunLogs:
+        """Where what the ranks of a run printed is kept on this machine, as of now.
+
+        Raises:
+            UsageError: the ledger knows no such run.
+        """
+        return RunLogs(self.ledger, run)
 
     def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
         """Dispatch a task to every rank, or with ``one`` to a single node; resolves when the run is opened."""

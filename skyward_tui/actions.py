@@ -124,6 +124,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.follow", "f", "follow", "follow", "Follow the newest line"),
     Action("run.pause", "space", "pause", "pause", "Pause or follow"),
     Action("run.zoom", "z", "zoom", "zoom", "Give the panel the whole screen, or take it back"),
+    Action("run.times", "t", "times", "", "Show when each line was printed, or not"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),

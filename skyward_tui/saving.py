@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import io
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from skyward_core.logs import prefix_of
 from skyward_core.outcome import Outcome
+from skyward_core.run_logs import RunLogs
 from skyward_core.views import RunView, TaskView
 
 from .commands.report import run_json
@@ -41,6 +44,26 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
             raise
         return free
     raise FileExistsError(f"there are {_MOST:,} files named like {path} already")
+
+
+def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
+    """What a rank printed in a run, or all ranks in the order of time, each line with its rank; read as it goes."""
+    if rank is not None:
+        for line in logs.lines(rank):
+            yield f"{line.text}\n"
+        return
+    for _, each, text in heapq.merge(
+        *(_timed(logs, each) for each in sorted(logs.parts)), key=lambda line: line[0]
+    ):
+        yield f"{prefix_of(each)}{text}\n"
+
+
+def _timed(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
+    """A rank's lines, with times that never go back; a line of which nothing tells when goes with the one before."""
+    latest = 0.0
+    for line in logs.lines(rank):
+        latest = max(latest, line.about.at or 0.0)
+        yield latest, rank, line.text
 
 
 def results_json(run: RunView) -> str:

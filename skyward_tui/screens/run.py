@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from textual import events, on
@@ -13,20 +14,22 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.errors import SkywardError
+from skyward_core.errors import SkywardError, UsageError
+from skyward_core.stored_lines import StoredLines
 from skyward_core.views import PoolView, RunView
 
 from ..actions import Action, bindings
 from ..app import settled
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.log_pane import Files
 from ..widgets.log_panel import LogPanel
 from ..widgets.numbers import NumbersPane
 from ..widgets.phase_board import PhaseBoard
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 from ..widgets.results import ResultsPane
-from ..widgets.text import one_line
+from ..widgets.text import count, one_line
 from .base import BaseScreen, pool_status
 from .pools import newest_run
 
@@ -224,8 +227,10 @@ class RunScreen(BaseScreen[None]):
     def _update_log(self, pool: PoolView, run: RunView | None) -> None:
         panel = self.log_panel
         self.rank = min(self.rank, max(0, pool.world_size - 1))
-        ring = pool.logs.merged if self.merged else pool.logs.rank(self.rank)
-        panel.pane.show(ring, merged=self.merged)
+        book = pool.logs if run is None else pool.logs.of(run.id)
+        ring = book.merged if self.merged else book.rank(self.rank)
+        panel.pane.gap_hint = "[ and ] show each rank from its first line, S saves all" if self.merged else ""
+        panel.pane.show(ring, merged=self.merged, files=None if run is None else self._files_of(run))
         panel.pane.pump()
         subject = "2 log  all ranks"
         if not self.merged:
@@ -241,6 +246,13 @@ class RunScreen(BaseScreen[None]):
         chosen = states if self.merged else states[self.rank : self.rank + 1]
         waiting = nothing_yet(chosen) if run else one_line(pool.detail) or "no run yet: L launches one here"
         panel.pane.empty_text = waiting
+
+    def _files_of(self, run: RunView) -> Files | None:
+        """What reads the rank's lines in that run from the files; all ranks merged are not in one."""
+        session, rank = self.app.session, self.rank
+        if session is None or self.merged:
+            return None
+        return lambda: StoredLines.of(session.run_logs(run.id), rank, whole=run.state != "running")
 
     # Choosing
 
@@ -350,6 +362,10 @@ class RunScreen(BaseScreen[None]):
     def action_wrap(self) -> None:
         self.log_panel.pane.action_wrap()
 
+    def action_times(self) -> None:
+        pane = self.log_panel.pane
+        pane.times = not pane.times
+
     def action_zoom(self) -> None:
         self.toggle_class("-zoom")
 
@@ -367,14 +383,19 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from ..saving import results_csv, results_json, save
+        from ..saving import log_lines, results_csv, results_json, save
 
         pool, run = self.pool, self.run
         if pool is None:
             return
         stem = pool.name if run is None else f"{pool.name}-{run.id}"
         ring = self.log_panel.pane.window.ring
-        lines = (f"{line}\n" for line in ring.lines(0, ring.end))
+        lines: Iterable[str] = (f"{line}\n" for line in ring.lines(0, ring.end))
+        held = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
+        if run is not None and self.app.session is not None:
+            with suppress(UsageError):  # the ledger has not heard of it yet; then the ring has it all
+                found = await asyncio.to_thread(self.app.session.run_logs, run.id)
+                lines, held = log_lines(found, None if self.merged else self.rank), ""
         wanted: dict[str, Iterable[str]] = {
             f"{stem}-{'all' if self.merged else f'r{self.rank:03d}'}.log": lines
         }
@@ -384,9 +405,7 @@ class RunScreen(BaseScreen[None]):
             files = [await asyncio.to_thread(save, Path(name), text) for name, text in wanted.items()]
         except OSError as error:
             return self.flash(f"could not save: {error}", "error")
-        held = f" (the last {ring.end - ring.first:,} lines; skyward-tui logs has them all)"
-        cut = held if ring.first else ""
-        self.flash(f"saved in {Path.cwd()}: {', '.join(map(str, files))}{cut}", "done")
+        self.flash(f"saved in {Path.cwd()}: {', '.join(map(str, files))}{held}", "done")
 
     # Acting on the run and the pool
 

@@ -7,7 +7,12 @@ padding belong to its parent.
 
 from __future__ import annotations
 
+import asyncio
+import math
 import re
+import time
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar
 
@@ -23,22 +28,29 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.logs import LogRing
+from skyward_core.errors import SkywardError
+from skyward_core.logs import Line, LogRing
+from skyward_core.stored_lines import StoredLines, tail_of
 
 from ..actions import bindings
-from .log_window import LogWindow, Matcher
+from .log_window import LogWindow, Matcher, search_files
 from .sgr import CELL_LIMIT, Parsed, parse
+from .text import count
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
 _SIDEWAYS = 16  # cells per step
+_AGAIN = 2.0  # seconds between two looks into the files for what is missing
+_NO_TIME = " " * len("12:00:01.23 ")
+
+Files = Callable[[], StoredLines]  # reads what the files hold now; may take long, and raise
 
 
 class LogPane(Widget, can_focus=True):
-    """A window onto a :class:`~skyward_core.logs.LogRing`.
+    """A window onto a :class:`~skyward_core.logs.LogRing`, and onto the files that hold what the ring has let go of.
 
     The reader's place is an absolute line number and a row within it (``top``), or None while following the
-    newest line.
+    newest line. The files are opened when somebody goes, or looks for something, beyond the ring.
     """
 
     BINDINGS = bindings("log")
@@ -46,6 +58,7 @@ class LogPane(Widget, can_focus=True):
     DEFAULT_CSS = "LogPane { width: 1fr; height: 1fr; }"
 
     wrap: var[bool] = var(False)
+    times: var[bool] = var(False)
     empty_text: var[str] = var("")
 
     class Moved(Message):
@@ -59,6 +72,11 @@ class LogPane(Widget, can_focus=True):
         self.top: tuple[int, int] | None = None
         self.current_hit: int | None = None
         self.merged = False
+        self.gap_hint = ""  # what to do about lines that are not here
+        self.trouble = ""  # why the files could not be read
+        self._files: Files | None = None
+        self._opening = False
+        self._looked_at = -math.inf  # when a gap made us look into the files
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
@@ -67,16 +85,74 @@ class LogPane(Widget, can_focus=True):
 
     # What it shows
 
-    def show(self, ring: LogRing, *, merged: bool = False) -> None:
+    def show(self, ring: LogRing, *, merged: bool = False, files: Files | None = None) -> None:
         """Look at another ring; the filter and the search stay."""
         if ring is self.window.ring:
             return
         old = self.window
-        self.window = LogWindow(ring)
+        self.window, self._files, self.trouble, self._looked_at = LogWindow(ring), files, "", -math.inf
         self.window.set_filter(old.filter.matcher if old.filter else None)
         self.window.set_search(old.search.matcher if old.search else None)
         self.top, self.merged, self.current_hit = None, merged, None
+        if not ring.end or old.filter or old.search:
+            self._look_into_files()
         self._repaint()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether files are being read, or searched."""
+        return self._opening
+
+    @property
+    def _lags(self) -> bool:
+        """Whether there may be lines before the ring's that the files have and we do not."""
+        stored = self.window.stored
+        return self._files is not None and (stored is None or stored.count < self.window.oldest)
+
+    def _look_into_files(self, then: Callable[[], None] | None = None) -> None:
+        """Have what the files hold besides the ring, search it, and do something then."""
+        if self._files is not None and not self._opening:
+            self._opening = True
+            self.run_worker(self._open_files(self.window, self._files, then), group="files")
+            self.post_message(self.Moved())
+
+    async def _open_files(self, window: LogWindow, files: Files, then: Callable[[], None] | None) -> None:
+        try:
+            if self._lags:
+                end, tail = tail_of(window.ring)
+                stored = await asyncio.to_thread(files)
+                base = await asyncio.to_thread(stored.base_of, end, tail)
+                if window is not self.window:
+                    return
+                self.trouble = ""
+                self._renumber(window.open_files(stored, base))
+            if then is not None:
+                then()
+            self._repaint()
+            await self._search_files(window)
+        except (SkywardError, OSError) as error:
+            self.trouble = str(error)
+        finally:
+            self._opening = False
+            self._repaint()
+
+    async def _search_files(self, window: LogWindow) -> None:
+        stored = window.stored
+        for hits in (window.filter, window.search):
+            if stored is None or hits is None or not hits.begin:
+                continue
+            numbers = await asyncio.to_thread(search_files, stored, hits.matcher, hits.begin)
+            if hits in (window.filter, window.search):
+                hits.add_earlier(numbers)
+                if hits is window.search and self.current_hit is None and window is self.window:
+                    self._go_to_hit(window.find(self._last_number(), backwards=True))
+
+    def _renumber(self, shift: int) -> None:
+        if self.top is not None:
+            self.top = (self.top[0] + shift, self.top[1])
+        if self.current_hit is not None:
+            self.current_hit += shift
+        self._shown = [(number + shift, row) for number, row in self._shown]
 
     def pump(self) -> bool:
         """Called a few times a second: paint if new lines show. Returns whether anything is new."""
@@ -108,13 +184,15 @@ class LogPane(Widget, can_focus=True):
         """The lines on the screen, whole, as plain text."""
         numbers = sorted({number for number, _ in self._shown})
         return "\n".join(
-            parse(text).plain for number in numbers for _, text in self.window.raw(number, number + 1)
+            parse(line.text).plain for number in numbers for line in self.window.raw(number, number + 1)
         )
 
     # Searching and filtering
 
     def set_filter(self, matcher: Matcher | None) -> None:
         self.window.set_filter(matcher)
+        if matcher is not None:
+            self._look_into_files()
         self._repaint()
 
     def set_search(self, matcher: Matcher | None) -> None:
@@ -123,6 +201,7 @@ class LogPane(Widget, can_focus=True):
         self.current_hit = None
         if matcher is not None:
             self._go_to_hit(self.window.find(self._last_number(), backwards=True))
+            self._look_into_files()
         self._repaint()
 
     def action_next_hit(self) -> None:
@@ -142,7 +221,7 @@ class LogPane(Widget, can_focus=True):
         self.current_hit = number
         if all(shown != number for shown, _ in self._shown):
             above = self.window.before(number, self.size.height // 2)
-            self._stop_at((above[0][0] if above else number, 0))
+            self._stop_at((above[0].number if above else number, 0))
         elif self.following:
             self.action_pause()
         self._repaint()
@@ -174,8 +253,13 @@ class LogPane(Widget, can_focus=True):
         self.action_move(int(pages * max(1, self.size.height - 1)))
 
     def action_start(self) -> None:
+        self._to_start()
+        if self._lags:
+            self._look_into_files(self._to_start)
+
+    def _to_start(self) -> None:
         first = self.window.after(self.window.first, 1)
-        self._stop_at((first[0][0] if first else self.window.first, 0))
+        self._stop_at((first[0].number if first else self.window.first, 0))
 
     def action_sideways(self, steps: int) -> None:
         if not self.wrap:
@@ -185,29 +269,31 @@ class LogPane(Widget, can_focus=True):
     def action_wrap(self) -> None:
         self.wrap = not self.wrap
 
-    def _up(self, rows: int) -> None:
+    def _up(self, rows: int, *, look: bool = True) -> None:
         if self.top is None and not self._is_full:
             return
         number, row = self.top or self._shown[0]
         while rows > row:
             above = self.window.before(number, 1)
             if not above:
+                if look and self._lags:
+                    self._look_into_files(partial(self._up, rows - row, look=False))
                 row = rows = 0
                 break
             rows -= row + 1
-            number, text = above[0]
-            row = len(self._strips(number, text)) - 1
+            number = above[0].number
+            row = len(self._strips(above[0])) - 1
         self._stop_at((number, row - rows))
 
     def _down(self, top: tuple[int, int], rows: int) -> None:
         """Move down; reaching the end means to follow again."""
         row = top[1] + rows
-        for number, text in self.window.after(top[0], rows + 1):
-            height = len(self._strips(number, text))
+        for line in self.window.after(top[0], rows + 1):
+            height = len(self._strips(line))
             if row < height:
-                if self._reaches_end(number, row):
+                if self._reaches_end(line.number, row):
                     break
-                self.top = (number, row)
+                self.top = (line.number, row)
                 self._repaint()
                 return
             row -= height
@@ -217,7 +303,7 @@ class LogPane(Widget, can_focus=True):
         if self.window.newer(number) >= self.size.height:
             return False
         lines = self.window.after(number, self.size.height + 1)
-        return sum(len(self._strips(*line)) for line in lines) - row <= self.size.height
+        return sum(len(self._strips(line)) for line in lines) - row <= self.size.height
 
     @property
     def _is_full(self) -> bool:
@@ -243,6 +329,9 @@ class LogPane(Widget, can_focus=True):
         self._left = 0
         if self.top is not None:
             self.top = (self.top[0], 0)
+        self._repaint()
+
+    def watch_times(self) -> None:
         self._repaint()
 
     def watch_empty_text(self) -> None:
@@ -299,37 +388,69 @@ class LogPane(Widget, can_focus=True):
                 ((self.window.end, i), self._cut(parse(text), base, False)[0])
                 for i, text in enumerate(pending)
             ]
-            for number, text in reversed(lines):
-                if len(rows) + len(tail) >= height:
-                    break
-                strips = self._strips(number, text, base)
-                rows[:0] = [((number, i), strip) for i, strip in enumerate(strips)]
-            rows = (rows + tail)[-height:]
+            rows = [*self._rows_of(lines, base), *tail][-height:]
         else:
             first, skip = self.top
-            for number, text in self.window.after(first, height + 1):
-                rows += [((number, i), strip) for i, strip in enumerate(self._strips(number, text, base))]
-                if len(rows) >= height + skip:
-                    break
-            rows = rows[skip : skip + height]
+            rows = self._rows_of(self.window.after(first, height + 1), base)[skip : skip + height]
         self._shown = [place for place, _ in rows]
         if not rows and self.empty_text:
             return [Strip([Segment(" " + self.empty_text, base + Style(dim=True))])]
         return [strip for _, strip in rows]
 
-    def _strips(self, number: int, text: str, base: Style | None = None) -> list[Strip]:
+    def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
+        """Lines as rows. Where lines are missing between them, or before the oldest, a row says how many."""
+        rows: list[tuple[tuple[int, int], Strip]] = []
+        expected = 0 if lines and lines[0].number == self.window.first else None
+        for line in lines:
+            if self.window.filter is None and expected is not None and line.number > expected:
+                rows.append(((line.number, 0), self._gap(line.number - expected, base)))
+            rows += [((line.number, i), strip) for i, strip in enumerate(self._strips(line, base))]
+            expected = line.number + 1
+        return rows
+
+    def _gap(self, missing: int, base: Style) -> Strip:
+        if not self._opening and time.monotonic() - self._looked_at > _AGAIN:
+            self._looked_at = time.monotonic()
+            self.call_later(self._look_into_files)
+        why = "being read …" if self._opening else self.trouble or self.gap_hint or "not held here"
+        text = f"⋯ {count(missing, 'line')} before this: {why}"
+        return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
+            0, max(1, self.size.width)
+        )
+
+    def _strips(self, line: Line, base: Style | None = None) -> list[Strip]:
         """The rows of one line, from the cache where its text is still the same."""
-        cached = self._cache.get(number)
-        if cached is not None and cached[0] is text:
+        cached = self._cache.get(line.number)
+        if cached is not None and cached[0] is line.text:
             return cached[1]
-        strips = self._cut(parse(text), base or self.rich_style, number == self.current_hit)
-        self._cache[number] = (text, strips)
+        base = base or self.rich_style
+        if line.about.stream == "err":
+            base += self._error_style
+        head = self._time_of(line) if self.times else None
+        strips = self._cut(parse(line.text), base, line.number == self.current_hit, head)
+        self._cache[line.number] = (line.text, strips)
         return strips
 
-    def _cut(self, parsed: Parsed, base: Style, is_current: bool) -> list[Strip]:
-        """Style one line and cut it into rows of the pane's width."""
+    @property
+    def _error_style(self) -> Style:
+        """What a rank wrote to its standard error: another colour, and slanted where there are none."""
+        return Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
+
+    def _time_of(self, line: Line) -> Segment:
+        at = line.about.at
+        shown = (
+            _NO_TIME
+            if at is None
+            else f"{time.strftime('%H:%M:%S', time.localtime(at))}.{int(at * 100) % 100:02d} "
+        )
+        return Segment(shown, self.rich_style + Style(dim=True))
+
+    def _cut(self, parsed: Parsed, base: Style, is_current: bool, head: Segment | None = None) -> list[Strip]:
+        """Style one line and cut it into rows of the pane's width; ``head`` comes before it."""
         segments = self._segments(parsed, base, is_current)
-        strip = Strip(segments, cell_len(parsed.plain))
+        if head is not None:
+            segments.insert(0, head)
+        strip = Strip(segments, cell_len(parsed.plain) + (head.cell_length if head else 0))
         width = max(1, self.size.width)
         if not self.wrap:
             return [strip.crop(self._left, self._left + width)]

@@ -48,7 +48,8 @@ class LogPanel(Panel):
         state = "FOLLOW" if pane.following else _paused(pane.behind)
         style = "$text-success" if pane.following else "$text-warning"
         wrap = "  wrap" if pane.wrap else ""
-        title = Content.assemble(self.subject, "  ", (state, style), wrap)
+        reading = "  reading files …" if pane.is_reading else ""
+        title = Content.assemble(self.subject, "  ", (state, style), wrap, reading)
         parts = []
         if pane.window.filter is not None:
             hits = pane.window.filter

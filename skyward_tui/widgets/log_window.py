@@ -1,19 +1,24 @@
-"""What one reader sees of a ring of lines: all of it or the lines that match, at a place that never moves.
+"""What one reader sees of a log: all of it or the lines that match, at a place that never moves.
 
-No terminal here: lines have absolute numbers, and the widget asks for the ones around its place.
+The newest lines are in a ring; those before it in files, once somebody wants them. No terminal here: lines have
+absolute numbers, and the widget asks for the ones around its place. Numbers that nothing holds are a gap, which the
+widget shows.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from skyward_core.logs import LogRing
+from skyward_core.logs import Line, LogRing
+from skyward_core.stored_lines import StoredLines
 
 from .sgr import plain
 
-Line = tuple[int, str]
+Span = tuple[int, int, Callable[[int, int], list[Line]]]
+PIECE = 4096  # lines of files that are searched at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +54,51 @@ class Matcher:
 
 
 class Hits:
-    """The numbers of the lines that match, kept up to date by looking at new lines only."""
+    """The numbers of the lines that match, kept up to date by looking at new lines only.
 
-    def __init__(self, matcher: Matcher) -> None:
+    Attributes:
+        begin: the number from which on lines were looked at; :func:`search_files` sees to those before it.
+    """
+
+    def __init__(self, matcher: Matcher, begin: int) -> None:
         self.matcher = matcher
         self.numbers: list[int] = []
-        self._seen = 0
+        self.begin = begin
+        self._seen = begin
 
     def update(self, window: LogWindow) -> None:
-        self._seen = max(self._seen, window.first)
-        for number, text in window.raw(self._seen, window.end):
-            if self.matcher.hits(text):
-                self.numbers.append(number)
-            self._seen = number + 1
+        for line in window.raw(max(self._seen, window.oldest), window.end):
+            if self.matcher.hits(line.text):
+                self.numbers.append(line.number)
+            self._seen = line.number + 1
         gone = bisect_left(self.numbers, window.first)
         if gone > 4096 or gone > len(self.numbers) // 2:
             del self.numbers[:gone]
 
+    def shift(self, by: int) -> None:
+        """Lines got other numbers."""
+        self.numbers = [number + by for number in self.numbers]
+        self.begin += by
+        self._seen += by
+
+    def add_earlier(self, numbers: list[int]) -> None:
+        """Take what was found before the place where looking began."""
+        self.numbers = [*numbers, *self.numbers[bisect_left(self.numbers, self.begin) :]]
+        self.begin = 0
+
+
+def search_files(stored: StoredLines, matcher: Matcher, stop: int) -> list[int]:
+    """The numbers of the lines that match below ``stop``; may take long."""
+    return [
+        line.number
+        for start in range(0, min(stop, stored.count), PIECE)
+        for line in stored.read(start, min(start + PIECE, stop))
+        if matcher.hits(line.text)
+    ]
+
 
 class LogWindow:
-    """A reader's window onto a ring.
+    """A reader's window onto a ring, and onto the files before it.
 
     While :meth:`hold` is in force, the lines that were there when it began stay readable although the ring
     evicts them.
@@ -76,29 +106,46 @@ class LogWindow:
 
     def __init__(self, ring: LogRing) -> None:
         self.ring = ring
+        self.stored: StoredLines | None = None
+        self.base = 0  # the number of the ring's line 0
         self.filter: Hits | None = None
         self.search: Hits | None = None
-        self._held: list[str] = []
-        self._held_end = 0
+        self._held: list[Line] = []
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest line of the ring, or held."""
+        return self._held[0].number if self._held else self.base + self.ring.first
 
     @property
     def first(self) -> int:
         """Number of the oldest line that can be read."""
-        return self._held_end - len(self._held) if self._held else self.ring.first
+        return 0 if self.stored is not None and self.stored.count else self.oldest
 
     @property
     def end(self) -> int:
-        return self.ring.end
+        return self.base + self.ring.end
 
     @property
     def is_held(self) -> bool:
         return bool(self._held)
 
+    def open_files(self, stored: StoredLines, base: int) -> int:
+        """Have the files before the ring, too; ``base`` is the number there of the ring's line 0.
+
+        Returns:
+            by how much the numbers of lines have grown.
+        """
+        shift, self.stored, self.base = base - self.base, stored, base
+        self._held = [line._replace(number=line.number + shift) for line in self._held]
+        for hits in (self.filter, self.search):
+            if hits is not None:
+                hits.shift(shift)
+        return shift
+
     def hold(self) -> None:
         """Keep what is there now, whatever comes."""
-        end = self.ring.end
-        self._held = self.ring.lines(0, end)
-        self._held_end = end
+        self._held = self._from_ring(0, self.end)
 
     def release(self) -> None:
         self._held = []
@@ -110,27 +157,19 @@ class LogWindow:
                 hits.update(self)
 
     def set_filter(self, matcher: Matcher | None) -> None:
-        self.filter = None if matcher is None else Hits(matcher)
+        self.filter = None if matcher is None else Hits(matcher, self.oldest)
         self.update()
 
     def set_search(self, matcher: Matcher | None) -> None:
-        self.search = None if matcher is None else Hits(matcher)
+        self.search = None if matcher is None else Hits(matcher, self.oldest)
         self.update()
 
     def raw(self, start: int, stop: int) -> list[Line]:
-        """Lines by number, filter aside; those evicted and not held are left out."""
-        stop = min(stop, self.ring.end)
+        """Lines by number, filter aside; those that nothing holds are left out."""
         lines: list[Line] = []
-        if self._held and start < self._held_end:
-            low = self._held_end - len(self._held)
-            begin = max(start, low)
-            held = self._held[begin - low : max(begin, min(stop, self._held_end)) - low]
-            lines += zip(range(begin, begin + len(held)), held, strict=True)
-            start = self._held_end
-        if stop > start:
-            texts = self.ring.lines(start, stop)
-            # The ring may evict between two looks; it never shrinks at its end, so numbers count from there.
-            lines += zip(range(stop - len(texts), stop), texts, strict=True)
+        for low, high, read in self._spans():
+            if (begin := max(start, low)) < (end := min(stop, high)):
+                lines += read(begin, end)
         return lines
 
     def after(self, number: int, count: int) -> list[Line]:
@@ -138,10 +177,10 @@ class LogWindow:
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, max(number, self.first))
             return self._pick(self.filter.numbers[place : place + count])
-        lines = self.raw(number, number + count)
-        if len(lines) < count and (last := lines[-1][0] + 1 if lines else self.ring.first) < self.end:
-            rest = max(last, self.ring.first)
-            lines += self.raw(rest, rest + count - len(lines))
+        lines: list[Line] = []
+        for low, high, read in self._spans():
+            if (begin := max(number, low)) < high and len(lines) < count:
+                lines += read(begin, min(high, begin + count - len(lines)))
         return lines
 
     def before(self, number: int, count: int) -> list[Line]:
@@ -151,16 +190,34 @@ class LogWindow:
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, number)
             return self._pick(self.filter.numbers[max(0, place - count) : place])
-        number = min(number, self.end)
-        lines = self.raw(max(number - count, 0), number)
-        if len(lines) < count and self._held and number > self._held_end:
-            # Part of what lay before was evicted unseen: go on with what is held.
-            missing = count - len(lines)
-            lines = [
-                *self.raw(max(0, self._held_end - missing), self._held_end),
-                *(line for line in lines if line[0] >= self._held_end),
-            ]
+        lines: list[Line] = []
+        for low, high, read in reversed(self._spans()):
+            if (end := min(number, high)) > low and len(lines) < count:
+                lines = [*read(max(low, end - count + len(lines)), end), *lines]
         return lines
+
+    def _spans(self) -> list[Span]:
+        """What can be read, in order and without overlap."""
+        newest = self.base + self.ring.first
+        spans: list[Span] = [(newest, self.end, self._from_ring)]
+        if self._held:
+            held = self._held[0].number
+            spans = [(held, min(newest, self._held[-1].number + 1), self._from_held), *spans]
+            newest = held
+        if self.stored is not None:
+            spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
+            if self._held and self.stored.count > spans[1][1]:  # what the ring has let go of since
+                between = (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read)
+                spans.insert(2, between)
+        return [span for span in spans if span[0] < span[1]]
+
+    def _from_ring(self, start: int, stop: int) -> list[Line]:
+        lines = self.ring.read(start - self.base, stop - self.base)
+        return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
+
+    def _from_held(self, start: int, stop: int) -> list[Line]:
+        low = self._held[0].number
+        return self._held[start - low : stop - low]
 
     def newer(self, number: int) -> int:
         """How many visible lines came after ``number``."""
@@ -188,5 +245,5 @@ class LogWindow:
             return []
         if numbers[-1] - numbers[0] < 4 * len(numbers):
             wanted = set(numbers)
-            return [line for line in self.raw(numbers[0], numbers[-1] + 1) if line[0] in wanted]
+            return [line for line in self.raw(numbers[0], numbers[-1] + 1) if line.number in wanted]
         return [line for number in numbers for line in self.raw(number, number + 1)]

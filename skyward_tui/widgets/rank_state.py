@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skyward_core.logs import LogRing
 from skyward_core.metrics import numbers_line
 from skyward_core.views import NodeView, PoolView, RunView, TaskView
 
@@ -64,7 +63,7 @@ def _state(
     began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
     seconds = None if began is None else now - began
     numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
-    note = link_note(node) or numbers or task_note(task) or last_line(pool.logs.ranks.get(rank))
+    note = link_note(node) or numbers or task_note(task) or last_line(run, pool, rank)
     return RankState(rank, node.index, task.state, seconds, note)
 
 
@@ -106,8 +105,10 @@ def link_note(node: NodeView) -> str:
     return f"link down since {clock(node.link_since)}{detail}"
 
 
-def last_line(ring: LogRing | None) -> str:
-    """The newest thing a rank printed."""
+def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:
+    """The newest thing that a rank printed in a run."""
+    held = run is not None and pool.logs.has(run.id)
+    ring = pool.logs.of(run.id).ranks.get(rank) if run is not None and held else None
     if ring is None:
         return ""
     lines = ring.pending() or ring.lines(ring.end - 1, ring.end)

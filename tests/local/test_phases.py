@@ -65,6 +65,7 @@ class Meets(Plugin):
             enter("importing")
             hold(self.imported)
             enter("joining")
+        print("waits for the others", flush=True)
         hold(self.met)
         yield
 
@@ -112,6 +113,9 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
         # A phase that lasts keeps its time: who comes later is told the same one.
         ours, theirs = (each.view("p").rank_phases[0][1] for each in (session, other))
         assert abs(ours - theirs) < 1.0
+        # What it prints meanwhile is the log of the run that it is set up for.
+        log = session.view("p").logs.of(run.id).rank(0)
+        until(lambda: log.lines(0, 9) == ["waits for the others"])
         imported.touch()
         until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
         met.touch()

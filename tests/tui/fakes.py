@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skyward_core import events as ev
-from skyward_core.errors import PoolExistsError
+from skyward_core.errors import PoolExistsError, UsageError
 from skyward_core.ledger import Receipt
 from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.payload import Task
@@ -34,6 +34,7 @@ class FakeSession:
     runs_ended: dict[str, Future[RunView]] = field(default_factory=dict)
     auto: bool = True
     now: float = NOW
+    stored: dict[str, Any] = field(default_factory=dict)
 
     # What the app calls
 
@@ -160,8 +161,25 @@ class FakeSession:
         self.emit(view, ev.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now))
         self.runs_ended.setdefault(run.id, Future()).set_result(run)
 
-    def print(self, view: PoolView, rank: int, text: str, stream: str = "out") -> None:
-        view.logs.feed(rank, stream, text.encode())
+    def print(
+        self,
+        view: PoolView,
+        rank: int,
+        text: str,
+        stream: str = "out",
+        *,
+        at: float | None = None,
+        run: str = "",
+    ) -> None:
+        """A rank prints something in a run, the newest one unless said."""
+        newest = next(reversed(view.runs), "")
+        view.logs.feed(rank, stream, text.encode(), at or self.now, run or newest)
+
+    def run_logs(self, run: str) -> Any:
+        """Files as a test has written them; those of other runs are not known."""
+        if run not in self.stored:
+            raise UsageError(f"no run {run!r} in the ledger")
+        return self.stored[run]
 
     def finish_down(self, pool: str) -> None:
         view = self.view(pool)

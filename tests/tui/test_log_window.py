@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from skyward_core.logs import LogRing
-from skyward_tui.widgets.log_window import LogWindow, Matcher
+from pathlib import Path
+
+from skyward_core.logs import Line, LogRing
+from skyward_core.run_logs import Part
+from skyward_core.stored_lines import StoredLines, tail_of
+from skyward_tui.widgets.log_window import LogWindow, Matcher, search_files
 
 
 def ring_of(count: int, capacity: int = 100) -> LogRing:
@@ -12,9 +16,9 @@ def ring_of(count: int, capacity: int = 100) -> LogRing:
     return ring
 
 
-def numbers(lines: list[tuple[int, str]]) -> list[int]:
-    assert all(text == f"line {number}" for number, text in lines)
-    return [number for number, _ in lines]
+def numbers(lines: list[Line]) -> list[int]:
+    assert all(line.text == f"line {line.number}" for line in lines)
+    return [line.number for line in lines]
 
 
 def test_lines_around_a_place() -> None:
@@ -45,6 +49,61 @@ def test_held_lines_outlive_the_ring() -> None:
     assert numbers(window.before(401, 3)) == [98, 99, 400]
     window.release()
     assert numbers(window.after(20, 1)) == [400]
+
+
+def stored(folder: Path, count: int) -> StoredLines:
+    data = "".join(f"line {i}\n" for i in range(count)).encode()
+    (folder / "r000.out").write_bytes(data)
+    return StoredLines(folder, [Part("r000", (0, 0), (len(data), 0))], whole=True)
+
+
+def test_files_go_on_where_the_ring_begins(tmp_path: Path) -> None:
+    ring = LogRing(100)
+    ring.extend([f"line {i}" for i in range(1_000, 1_500)])  # this client came when there were 1,000
+    window = LogWindow(ring)
+    window.set_filter(Matcher.parse("line 14.5$"))
+    assert [line.number for line in window.after(0, 3)] == [405, 415, 425]
+    files = stored(tmp_path, 1_450)
+    assert window.open_files(files, files.base_of(*tail_of(ring))) == 950
+    ring.extend([])
+    assert (window.first, window.end) == (0, 1_450)
+    window.set_filter(None)
+    window.open_files(files, 1_000)
+    assert (window.first, window.end) == (0, 1_500)
+    assert numbers(window.before(1_402, 4)) == [1_398, 1_399, 1_400, 1_401]
+    assert numbers(window.after(1_399, 3)) == [1_399, 1_400, 1_401]
+    assert numbers(window.after(0, 2)) == [0, 1]
+    ring.extend(
+        [f"line {i}" for i in range(1_500, 1_600)]
+    )  # what lies between is nowhere: a gap in the numbers
+    assert numbers(window.after(1_448, 4)) == [1_448, 1_449, 1_500, 1_501]
+    assert numbers(window.before(1_501, 3)) == [1_448, 1_449, 1_500]
+
+
+def test_held_lines_and_files_fill_each_others_gaps(tmp_path: Path) -> None:
+    ring = ring_of(250)
+    window = LogWindow(ring)
+    window.hold()
+    ring.extend([f"line {i}" for i in range(250, 500)])
+    assert numbers(window.after(248, 4)) == [248, 249, 400, 401]
+    window.open_files(stored(tmp_path, 450), 0)
+    assert numbers(window.after(148, 400)) == list(range(148, 500))
+    assert numbers(window.before(402, 300)) == list(range(102, 402))
+
+
+def test_what_is_searched_for_is_found_in_the_files_too(tmp_path: Path) -> None:
+    ring = ring_of(500)
+    window, files = LogWindow(ring), stored(tmp_path, 500)
+    window.set_search(Matcher.parse("line .*50$"))
+    assert window.search is not None and window.search.numbers == [450]
+    window.open_files(files, 0)
+    matcher = window.search.matcher
+    window.search.add_earlier(search_files(files, matcher, window.search.begin))
+    assert window.search.numbers == [50, 150, 250, 350, 450]
+    assert [window.find(n) for n in (0, 51, 451)] == [50, 150, 50]
+    ring.extend([f"line {i}" for i in range(500, 560)])
+    window.update()
+    assert window.search.numbers[-1] == 550
 
 
 def test_filter_keeps_up_and_inverts() -> None:
