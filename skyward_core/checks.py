@@ -81,6 +81,19 @@ def duration(value: Any) -> float:
     return number
 
 
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE | re.ASCII)
+
+
+def size(value: Any) -> int:
+    """A number of bytes, or words such as "10 GB"; 0 is one, too."""
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
+    number = _number(value)
+    if not 0 <= number < 1 << 62 or number != int(number):
+        raise ValueError(f'should be a size such as "10 GB", or bytes, 0 or more (got {value!r:.60})')
+    return int(number)
+
+
 def one_of(*choices: str) -> Check:
     def check(value: Any) -> str:
         if value not in choices:

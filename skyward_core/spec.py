@@ -136,6 +136,8 @@ class Options(_Spec):
         console: print the ranks' logs as they come, each line with its rank.
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
+        log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
+            ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
             words ("7d", "12 hours") or seconds; 0 keeps none.
         start_timeout: seconds that the nodes may take to come up.
@@ -155,6 +157,7 @@ class Options(_Spec):
     console: bool = True
     idle_timeout: float = 600.0
     ttl: float | None = None
+    log_limit: int | str = "10 GB"
     keep_results: float | str = "7d"
     start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
@@ -168,6 +171,7 @@ class Options(_Spec):
         "console": checks.flag,
         "idle_timeout": checks.seconds(),
         "ttl": checks.optional(checks.seconds()),
+        "log_limit": checks.size,
         "keep_results": checks.duration,
         "start_timeout": checks.seconds(),
         "on_loss": checks.one_of("fail", "replace"),

@@ -22,6 +22,7 @@ from .gang import Epochs, Gang
 from .journal import Journal
 from .last_line import last_line
 from .lease import Lease
+from .log_limit import NEVER
 from .phases import Phases
 from .processes import become_reaper, kill_all, reap
 from .redact import Redactor, secret_values
@@ -186,6 +187,8 @@ class Agent:
                 self.end.set()  # somebody removed it: nobody can find this agent any more
                 return
             self.mark_logs()
+            for slot in self.slots:
+                slot.limit_logs()
             if left is not None and left <= 0 and not self.register.active:
                 self.end_by("", self.lease.reason())
                 self._say_goodbye(self.lease.reason())
@@ -440,6 +443,10 @@ class Agent:
         self.clients.broadcast(header, skip=call.owner)
 
     # -- what slots ask of the agent ---------------------------------------------------------------------
+
+    def most_logs(self, name: str) -> int:
+        """How much of a log file may be sent to clients."""
+        return next((slot.limits[name].most for slot in self.slots if name in slot.limits), NEVER)
 
     def mark_logs(self) -> None:
         """Mark what native code and children have printed; what Python prints is marked already."""

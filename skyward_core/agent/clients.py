@@ -181,7 +181,13 @@ class Clients:
         if client.follower is None:
             spool, redactor = self._agent.config.spool, self._agent.redactor
             client.tail = Tail(
-                spool, connection, header.get("cursors", {}), self._busy, redactor, self._agent.mark_logs
+                spool,
+                connection,
+                header.get("cursors", {}),
+                self._busy,
+                redactor,
+                self._agent.mark_logs,
+                self._agent.most_logs,
             )
             client.follower = asyncio.create_task(self._follow(client.tail))
 

@@ -20,6 +20,7 @@ class AgentConfig:
         path: entries added to the end of the workers' ``sys.path``.
         cwd: the ranks' working folder.
         idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
+        log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see :mod:`.kept`.
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
@@ -40,6 +41,7 @@ class AgentConfig:
     executor: str = "process"
     idle_timeout: float = 600.0
     ttl: float | None = None
+    log_limit: int = 0
     keep_results: float = 0.0
     grace: float = 5.0
     nice: int = 0

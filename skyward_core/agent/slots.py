@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..wire import Header
 from .calls import Call
 from .connection import Connection
+from .log_limit import LogLimit
 from .marks import AFTER, Marker
 from .processes import signal_group
 from .spawn import spawn, when_ended
@@ -59,6 +60,8 @@ class Slot:
         self._marker: Marker | None = None
         self._logs: dict[str, int] = {}
         self._log_ends: dict[str, int] = {}
+        limit = agent.config.log_limit
+        self.limits = {each: LogLimit(f"{self._spool}/{each}", limit) for each in self.log_files}
 
     def log_range(self, call: Call) -> dict[str, list[int]]:
         """Where what a call printed stands in the slot's log files: start and end.
@@ -67,8 +70,20 @@ class Slot:
         print into the same files at the same time, share what they saw.
         """
         self.mark_logs(call)
-        self._log_ends = self._log_sizes()
+        self.limit_logs()
+        before, self._log_ends = self._log_ends, self._log_sizes()
+        for name, end in self._log_ends.items() if len(self.running) <= 1 else ():
+            if end != before.get(name):
+                self.limits[name].begin(end)
         return {name: [call.log_start.get(name, 0), end] for name, end in self._log_ends.items()}
+
+    def limit_logs(self) -> None:
+        """Cut logs back to what one run may print, and tell where that has just begun."""
+        for name, size in self._log_sizes().items():
+            if self.limits[name].look(size):
+                runs = ", ".join({call.run for call in self.running.values()}) or "what runs on"
+                said = f"rank {self.rank} has printed its limit during {runs}: the rest of it in {name} is dropped"
+                self.agent.clients.tell({"t": "error", "message": said})
 
     def _log_sizes(self) -> dict[str, int]:
         return {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
@@ -98,6 +113,8 @@ class Slot:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._logs = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.log_files}
             self._log_ends = self._log_sizes()
+            for name, end in self._log_ends.items():
+                self.limits[name].begin(end)
             out, err = self._logs.values()
             self._marker = Marker(f"{self._spool}/{self._marks}", out, err, AFTER)
 

@@ -29,6 +29,7 @@ class Tail:
 
     Args:
         mark: marks what has been printed by now.
+        most: how much of a file may be sent; see :mod:`.log_limit`.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Tail:
         busy: Callable[[], bool],
         redactor: Redactor,
         mark: Callable[[], None],
+        most: Callable[[str], int],
     ) -> None:
         self._spool = spool
         self._connection = connection
@@ -49,6 +51,7 @@ class Tail:
         self._redactor = redactor
         self._held: dict[str, int] = {}  # bytes at the end of a file that may be a secret's beginning
         self._mark = mark
+        self._most = most
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -134,6 +137,9 @@ class Tail:
         if name not in self._files:
             return 0
         at = self._cursors[name]
+        limit = min(limit, self._most(name) - at)
+        if limit <= 0:
+            return 0
         if name.endswith(".marks"):
             data = os.pread(self._files[name], limit // WIDTH * WIDTH, at)
             data = data[: data.rfind(b"\n") + 1]

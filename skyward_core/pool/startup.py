@@ -257,6 +257,7 @@ class Startup:
             "idle_timeout": pool.spec_options.idle_timeout,
             "ttl": pool.spec_options.ttl,
             "keep_results": pool.spec_options.keep_results,
+            "log_limit": pool.spec_options.log_limit,
             "grace": pool.spec_options.grace,
             "env": self._env,
             "knows_env": self._knows_env,

@@ -129,3 +129,17 @@ def test_durations_are_seconds_or_words(words: float | str, seconds: float) -> N
 def test_other_durations_are_refused(wrong: Any) -> None:
     with pytest.raises(SpecError, match="keep_results"):
         Options(keep_results=wrong)
+
+
+@pytest.mark.parametrize(
+    "words, size",
+    [("10 GB", 10**10), ("1.5kB", 1500), ("7", 7), ("200 mb", 2 * 10**8), (0, 0), ("2T", 2 * 10**12)],
+)
+def test_sizes_are_bytes_or_words(words: int | str, size: int) -> None:
+    assert Options(log_limit=words).log_limit == size
+
+
+@pytest.mark.parametrize("wrong", ["", "much", "-1", "10 GiB!", -1, 1.5, float("nan"), None, True])
+def test_other_sizes_are_refused(wrong: Any) -> None:
+    with pytest.raises(SpecError, match="log_limit"):
+        Options(log_limit=wrong)

@@ -55,7 +55,9 @@ def tail_of(
     busy: bool = True,
     secrets: Iterable[str] = (),
 ) -> Tail:
-    return Tail(spool, connection, cursors or {}, lambda: busy, Redactor(secrets), lambda: None)  # type: ignore[arg-type]
+    return Tail(
+        spool, connection, cursors or {}, lambda: busy, Redactor(secrets), lambda: None, lambda name: 1 << 62
+    )  # type: ignore[arg-type]
 
 
 async def test_what_is_there_and_what_comes_is_sent_once(tmp_path: Path) -> None:
