@@ -461,6 +461,15 @@ class Ledger:
         self._write([drop, put], flush=True)
         self._trace(kept.token)
 
+    def forget(self, token: str) -> None:
+        """Remove all that is known of a pool that has ended, and of its runs."""
+        ended = "(SELECT token FROM pools WHERE token=? AND ended_at IS NOT NULL)"
+        outcomes = f"DELETE FROM outcomes WHERE run IN (SELECT run FROM runs WHERE token IN {ended})"
+        tables = ("runs", "machines", "former", "replacements", "kept", "pools")
+        self._write(
+            [(outcomes, (token,)), *((f"DELETE FROM {t} WHERE token IN {ended}", (token,)) for t in tables)]
+        )
+
     def pool(self, token: str) -> PoolRow:
         return self._pools("WHERE token=?", (token,))[0]
 

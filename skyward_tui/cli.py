@@ -245,6 +245,26 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
 
 
 @cli.command()
+@click.option(
+    "--older", metavar="TIME", default="90d", show_default=True, help="Pools that ended so long ago."
+)
+@click.option(
+    "--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size."
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
+@_json
+def prune(older: str, most: str, dry_run: bool, as_json: bool) -> int:
+    """Remove logs, results and records of pools that are long over.
+
+    What hosts keep that nobody has fetched stays. The same happens by itself once a day.
+    """
+    with _console(as_json) as console:
+        from .commands.manage import prune as execute
+
+        return execute(older, most, dry_run, console)
+
+
+@cli.command()
 @_json
 def doctor(as_json: bool) -> int:
     """Check what pools need: Python, terminal, folders, ledger, providers."""

@@ -23,6 +23,7 @@ from ..payload import NOTHING, Task
 from ..plugins.base import has_app
 from ..providers import from_json
 from ..providers.base import Machine, Provider
+from ..prune import prune_when_due
 from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
 from ..wire import Header
@@ -169,6 +170,7 @@ class Pool:
         if self.gang is not None:
             await self.gang.ensure()
         self._up()
+        self.spawn(asyncio.to_thread(prune_when_due, self.ledger))
 
     async def _give_up(self) -> None:
         receipt = await asyncio.shield(self.down())

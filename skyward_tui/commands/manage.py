@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
-from skyward_core import exits
+from skyward_core import checks, exits
+from skyward_core import prune as pruning
 from skyward_core.errors import SkywardError, UsageError
 from skyward_core.ledger import PoolRow
 from skyward_core.session import Session
@@ -83,3 +86,26 @@ def _question(session: Session, names: Sequence[str], ended: Sequence[PoolRow], 
         return said
     what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"
     return f"{said}; {what}: {'; '.join(waiting)}"
+
+
+def prune(older: str, most: str, only_look: bool, console: Console) -> int:
+    """Make room on this machine.
+
+    Raises:
+        UsageError: a limit is no time or no size.
+    """
+    try:
+        age, limit = checks.duration(older), checks.size(most)
+    except ValueError as error:
+        raise UsageError(f"--older or --most {error}") from error
+    with opened(console) as session:
+        gone = pruning.prune(session.ledger, age=age, most=limit, only_look=only_look)
+    for each in gone:
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
+        console.note(
+            f"{'would remove' if only_look else 'removed'} pool {each.pool}, ended {ended}: {each.size:,} bytes"
+        )
+    if not gone:
+        console.note("nothing is old or large enough to go")
+    console.result({"pruned": [asdict(each) for each in gone]})
+    return exits.OK

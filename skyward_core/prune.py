@@ -1,0 +1,74 @@
+"""Making room on the client: logs, results and records of pools that are long over, by age and by size."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .config import home, pool_path
+from .ledger import Ledger, PoolRow
+
+AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
+MOST = 20 * 10**9  # bytes of such pools together above which the oldest go
+EVERY = 86400.0  # seconds between two times at which that is looked at
+MARK = "pruned"
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A pool of which nothing is left here: its name, when it had ended (Unix time), and bytes of its files."""
+
+    pool: str
+    ended_at: float
+    size: int
+
+
+def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bool = False) -> list[Pruned]:
+    """Remove what the client keeps of pools that have ended: those that did so long ago, and the oldest of the others
+    until what is left of all of them is not too large. What hosts keep that nobody has fetched stays, until its time
+    there is over.
+
+    Args:
+        age: seconds since a pool's end.
+        most: bytes.
+        only_look: remove nothing, and tell what would go.
+    """
+    now = time.time()
+    for kept in ledger.kept():
+        if kept.until < now and not only_look:
+            ledger.unkeep(kept)
+    waiting = {kept.token for kept in ledger.kept()}
+    found = sorted((row.ended_at or 0.0, row.token, row) for row in _over(ledger) if row.token not in waiting)
+    sizes = {row.token: _size(pool_path(row.key)) for _, _, row in found}
+    left = sum(sizes.values())
+    gone = []
+    for ended_at, token, row in found:
+        if now - ended_at < age and left <= most:
+            break
+        left -= sizes[token]
+        gone.append(Pruned(row.name, ended_at, sizes[token]))
+        if not only_look:
+            shutil.rmtree(pool_path(row.key), ignore_errors=True)
+            ledger.forget(token)
+    return gone
+
+
+def prune_when_due(ledger: Ledger) -> None:
+    """Do so once a day, with the limits that hold where nobody gives others."""
+    mark = home() / MARK
+    if not mark.exists():
+        mark.touch()  # a new home holds nothing old
+    elif time.time() - mark.stat().st_mtime > EVERY:
+        mark.touch()
+        prune(ledger)
+
+
+def _over(ledger: Ledger) -> Iterator[PoolRow]:
+    return iter(ledger.over(limit=-1))
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,85 @@
+"""What goes by itself, or when asked for, of pools that are over; and what never does."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from skyward_core.config import pool_dir
+from skyward_core.ledger import Kept, Ledger, Receipt
+from skyward_core.outcome import Outcome
+from skyward_core.providers.base import Machine
+from skyward_core.prune import MARK, prune, prune_when_due
+
+DAY = 86400.0
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return Ledger()
+
+
+def pool(ledger: Ledger, name: str, days: float | None, *kept: Kept) -> Path:
+    """A pool that ended so many days ago (None: that is up), with files of 1,000 bytes."""
+    row = ledger.intend(f"t-{name}", name, {"provider": "local"}, {})
+    folder = pool_dir(row.key)
+    (folder / "log").write_bytes(bytes(1000))
+    ledger.record(
+        opened=[(row.token, f"run-{name}", "f", "single", 1, 0.0)],
+        outcomes=[(f"run-{name}", Outcome(0, 0, 0, "returned"), {})],
+    )
+    if days is not None:
+        ledger.ended(row.token, Receipt(name, 0, (), (), 0.0), kept)
+        ledger._write([("UPDATE pools SET ended_at=? WHERE token=?", (time.time() - days * DAY, row.token))])
+    return folder
+
+
+def kept(name: str, until: float) -> Kept:
+    machine = Machine("h", 0, "h", "", extra={"folder": "f"})
+    return Kept(f"t-{name}", machine, {"aa": 1}, 1, until)
+
+
+def test_old_pools_go_with_their_records_and_others_stay(ledger: Ledger) -> None:
+    old, new = pool(ledger, "old", 100), pool(ledger, "new", 10)
+    up, waits = pool(ledger, "up", None), pool(ledger, "waits", 200, kept("waits", time.time() + DAY))
+    assert [each.pool for each in prune(ledger, only_look=True)] == ["old"]
+    assert old.exists()
+    assert [(each.pool, each.size) for each in prune(ledger)] == [("old", 1000)]
+    assert not old.exists()
+    assert all(folder.exists() for folder in (new, up, waits))
+    assert (ledger.run("run-old"), ledger.outcomes("run-old"), ledger.find("old")) == (None, [], None)
+    assert len(ledger.outcomes("run-new")) == 1
+    assert prune(ledger) == []
+
+
+def test_the_oldest_go_until_the_rest_is_small_enough(ledger: Ledger) -> None:
+    folders = [pool(ledger, f"p{days}", days) for days in (4, 3, 2, 1)]
+    assert [each.pool for each in prune(ledger, most=2500)] == ["p4", "p3"]
+    assert [folder.exists() for folder in folders] == [False, False, True, True]
+
+
+def test_what_a_host_had_to_keep_no_longer_holds_its_pool(ledger: Ledger) -> None:
+    pool(ledger, "late", 100, kept("late", time.time() - 1))
+    assert [each.pool for each in prune(ledger)] == ["late"]
+    assert ledger.kept() == []
+
+
+def test_it_is_done_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
+    folder = pool(ledger, "old", 100)
+    prune_when_due(ledger)  # the first time in a home
+    prune_when_due(ledger)
+    assert folder.exists()
+    os.utime(tmp_path / MARK, (time.time() - 2 * DAY,) * 2)
+    prune_when_due(ledger)
+    assert not folder.exists()
+
+
+def test_a_pool_that_is_up_is_never_forgotten(ledger: Ledger) -> None:
+    pool(ledger, "up", None)
+    ledger.forget("t-up")
+    assert ledger.find("up") is not None
+    assert len(ledger.outcomes("run-up")) == 1
