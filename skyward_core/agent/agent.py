@@ -389,7 +389,7 @@ class Agent:
         ends = header["kind"] in ("exited", "collateral") and slot.process is not None
         if ends and slot.process is not None:
             slot.process.killed = killed or "it is exiting"
-            slot.break_gang(slot.process)
+            slot.break_gang(slot.process, (header.get("error") or {}).get("message", killed))
             if not killed:
                 slot.expect_end(slot.process, self.config.grace)
         if header.pop("unusable", False) and slot.process is not None:
@@ -505,7 +505,8 @@ class Agent:
         self.register.drop(call)
         self.register.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
-            call.owner.send({"t": "stale", "run": call.run, "i": call.index, "epoch": self.gang.epoch})
+            why = {"epoch": self.gang.epoch, "why": self.gang.broken}
+            call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
 
     def died(self, slot: Slot, call: Call, process: Process, status: int | None) -> None:
         """The worker of a call ended before the call did."""
@@ -517,11 +518,17 @@ class Agent:
         else:
             fields, words = exit_words(status)
             if process.connection is None:
-                words = f"its worker could not start: {words}; {self.last_words(slot.log_files[1])}"
+                words = f"its worker could not start: {words}; {self.last_words(slot.log_files[1], process.says_from)}"
             header |= fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at
         self._finish(slot, call, header)
+
+    def not_started(self, slot: Slot, call: Call, words: str) -> None:
+        """There is no worker for a call, and none to be had."""
+        error = {"type": "RankExit", "message": words}
+        header = call.stopped() if call.stop_reason else {"kind": "exited", "error": error}
+        self._finish(slot, call, call.no_result() | header)
 
     def _ended_with(self, why: str) -> Header:
         """The part of an outcome that says why we ended its worker."""
@@ -533,9 +540,9 @@ class Agent:
             return {"kind": "lost", "error": error}
         return ended_with_worker(why)
 
-    def last_words(self, name: str) -> str:
-        """The last line of a file of the spool, in words."""
-        line = last_line(self.config.spool / name)
+    def last_words(self, name: str, start: int = 0) -> str:
+        """The last line of a file of the spool, in words; what stands before an offset is somebody else's."""
+        line = last_line(self.config.spool / name, start)
         return f"it said: {self.redactor.text(line)}" if line else "it said nothing"
 
     def break_gang(self, why: str) -> None:

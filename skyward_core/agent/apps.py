@@ -63,6 +63,10 @@ class Apps:
         log = os.open(config.spool / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self.process = Process(spawn(config, "app", PLACE, log, log, {}))
+        except OSError as error:
+            message = f"the process for around_app could not be started: {error}"
+            self.failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
+            self._agent.pump()
         finally:
             os.close(log)
 

@@ -6,9 +6,9 @@ import os
 import select
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
+from time import monotonic, sleep  # user code may put something else in their place
 
 from ..wire import Decoder, Header, frame
 
@@ -33,6 +33,7 @@ class Channel:
         self._decoder = Decoder()
         self._frames: deque[tuple[Header, bytes]] = deque()
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()
         self._back = threading.Condition(self._lock)
         self._unseen: deque[bytes] = deque()
         self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
@@ -46,10 +47,14 @@ class Channel:
         data = frame(header, body)
         with self._lock:
             self._unseen.append(data)
+            current, there = self._socket, self._is_there()
             try:
-                self._socket.sendall(data)
+                if there:
+                    self._socket.sendall(data)
             except OSError:
                 return  # no agent now; the next one gets it
+        if not there and not self.forked:
+            self._reconnected(current)
 
     def receive(self) -> tuple[Header, bytes]:
         """The next frame; waits for it.
@@ -68,6 +73,8 @@ class Channel:
                     self._forget(current, header)
                     self._frames.append((header, body))
                 continue
+            if not self._is_there() and not self.forked:
+                self._reconnected(current)
             with self._lock:
                 while self._socket is current and not self._given_up:
                     self._back.wait()
@@ -94,27 +101,44 @@ class Channel:
         except OSError:
             connection.close()
             raise
+        self._identity = _identity(connection)
         return connection
+
+    def _is_there(self) -> bool:
+        """Whether the socket is still ours: user code may have closed it (``os.closerange``), and have another file
+        in its place by now."""
+        try:
+            return _identity(self._socket) == self._identity
+        except OSError:
+            return False
 
     def _watch(self) -> None:
         while True:
-            poll = select.poll()
-            poll.register(self._socket, getattr(select, "POLLRDHUP", select.POLLHUP))
+            poll, polled = select.poll(), self._socket
+            poll.register(polled, getattr(select, "POLLRDHUP", select.POLLHUP))
             poll.poll()
-            deadline = time.monotonic() + self._patience
-            while not self._reconnected():
-                if time.monotonic() > deadline:
+            deadline = monotonic() + self._patience
+            while not self._reconnected(polled):
+                if monotonic() > deadline:
                     with self._lock:
                         self._given_up = True
                         self._back.notify_all()
                     return
-                time.sleep(RETRY)
+                sleep(RETRY)
 
-    def _reconnected(self) -> bool:
-        try:
-            fresh = self._connect()
-        except OSError:
-            return False
+    def _reconnected(self, lost: socket.socket) -> bool:
+        """Have another connection in the place of a lost one; says whether there is one."""
+        with self._renewing:  # two threads may find out at the same time
+            if self._socket is not lost:
+                return True
+            there = self._is_there()
+            try:
+                fresh = self._connect()
+            except OSError:
+                return False
+            return self._take(fresh, there)
+
+    def _take(self, fresh: socket.socket, there: bool) -> bool:
         with self._lock:
             try:
                 for data in self._unseen:
@@ -125,6 +149,14 @@ class Channel:
             old, self._socket = self._socket, fresh
             self._decoder = Decoder()
             self._seen = 1
-            old.close()
+            if there:
+                old.close()
+            else:
+                old.detach()
             self._back.notify_all()
         return True
+
+
+def _identity(connection: socket.socket) -> tuple[int, int]:
+    found = os.fstat(connection.fileno())
+    return found.st_dev, found.st_ino

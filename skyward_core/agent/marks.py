@@ -10,7 +10,7 @@ overtaken by others on their way into the file, and say nothing.
 from __future__ import annotations
 
 import os
-import time
+from time import time  # user code may put something else in its place
 from typing import NamedTuple
 
 BEFORE, AFTER = "+", "-"
@@ -86,7 +86,7 @@ class Marker:
 
     def before(self, run: str) -> None:
         """Mark that what is written now is written by this run, in the process that writes it."""
-        out, err, at = self._out.size(), self._err.size(), time.time()
+        out, err, at = self._out.size(), self._err.size(), time()
         self._write(encode(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
 
@@ -96,13 +96,13 @@ class Marker:
 
     def after(self, run: str, *, soon: bool = False) -> None:
         """Mark what was written, where there is anything new; with ``soon`` a moment later will do."""
-        if soon and time.time() < self._at + EVERY:
+        if soon and time() < self._at + EVERY:
             return
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
             return  # nothing new; or it grew just now, and these two lengths may never have been together
-        self.out, self.err, self._at = out, err, time.time()
+        self.out, self.err, self._at = out, err, time()
         self._write(encode(self._kind, self._at, out, err, run))
 
     def _write(self, data: bytes) -> None:

@@ -11,7 +11,8 @@ import io
 import os
 import sys
 import threading
-import time
+from contextlib import suppress
+from time import monotonic, sleep  # user code may put something else in their place
 from typing import Any
 
 from .marks import BEFORE, EVERY, Marker
@@ -36,8 +37,8 @@ class Streams:
         self._thread: threading.Thread | None = None
         self._alone = False
         self._marked_at = 0.0
-        sys.stdout = sys.__stdout__ = _text(sys.stdout, self._out)  # type: ignore[misc]
-        sys.stderr = sys.__stderr__ = _text(sys.stderr, self._err)  # type: ignore[misc]
+        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, self._out)  # type: ignore[misc]
+        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, self._err)  # type: ignore[misc]
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, run: str) -> None:
@@ -50,6 +51,18 @@ class Streams:
         self._runs.remove(run)
         self._know()
 
+    def flush(self) -> None:
+        """Write what waits: in our streams, and in what user code has put in their place."""
+        for stream in (self._stdout, self._stderr, sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
+                if (
+                    stream is self._stdout
+                ):  # the disk is full; where standard error is written to fails, too, at worst
+                    with suppress(OSError):
+                        os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
+
     def _know(self) -> None:
         self._run = self._runs[0] if len(set(self._runs)) == 1 else ""
         self._marked_at = 0.0
@@ -57,7 +70,7 @@ class Streams:
 
     def before_out(self) -> None:
         self._marker.before(self._run)
-        self._marked_at = time.monotonic()
+        self._marked_at = monotonic()
         if self._alone:
             return
         if self._thread is None:  # most calls print nothing
@@ -68,15 +81,15 @@ class Streams:
             self._marked.set()
 
     def before_err(self) -> None:
-        if self._marker.out_grew() or time.monotonic() > self._marked_at + EVERY:
+        if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
             self._marker.before(self._run)
-            self._marked_at = time.monotonic()
+            self._marked_at = monotonic()
         self._out.__dict__.pop("write", None)
 
     def _rearm(self) -> None:
         while True:
             self._marked.wait()
-            time.sleep(EVERY)
+            sleep(EVERY)
             self._marked.clear()
             self._out.__dict__.pop("write", None)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..wire import INLINE, Header
 
+_open = open  # user code may put something else in the place of what is built in
 TEXT = 200  # characters of a summary
 JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
 DEPTH = 32  # levels of it
@@ -32,7 +33,7 @@ class Pickled:
         data = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
         self.size += data.nbytes
         if self._file is None and self.size > INLINE and self._path is not None:
-            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115  closed in close()
+            self._file = _open(self._path, "wb", buffering=0)
             for piece in self._pieces:
                 self._put(piece)
             self._pieces.clear()
@@ -85,18 +86,26 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
     except OSError:
         pickled.discard()
         raise
-    except Exception as error:
+    except BaseException as error:  # a reducer may raise anything, SystemExit too
         pickled.discard()
         from ..errors import NotPicklableError
-        from ..payload import find_culprit
 
-        where, culprit, why = find_culprit(value, error, "result")
+        where, culprit, why = _culprit(value, error)
         at = f" at {where}" if where != "result" else ""
         raise NotPicklableError(
             f"the result of {what} cannot travel back: {type(culprit).__name__} object{at} ({why})"
         ) from error
     pickled.summary = summarise(value, pickled.size)
     return pickled
+
+
+def _culprit(value: Any, error: BaseException) -> tuple[str, Any, BaseException]:
+    from ..payload import find_culprit
+
+    try:
+        return find_culprit(value, error, "result")  # type: ignore[arg-type]
+    except BaseException:  # noqa: BLE001  it asks user code once more
+        return "result", value, error
 
 
 def summarise(value: Any, size: int) -> Header:
@@ -215,7 +224,10 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     trace = error.__traceback__
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
+    except BaseException:  # noqa: BLE001  it calls user code, which may raise anything, and goes as deep as groups do
+        text = "".join(traceback.format_tb(trace or error.__traceback__))
     text += _what_to_install(error)
     kind = type(error)
     name = (
@@ -225,7 +237,7 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
     )
     try:
         message = str(error)
-    except Exception as nested:  # noqa: BLE001  user code: its __str__ may raise anything
+    except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
         message = f"(its __str__ raised {type(nested).__name__})"
     return {"type": name, "message": message[:8192], "traceback": text[-65536:]}, _pickle_error(
         error, name, message
@@ -274,7 +286,7 @@ def _round_trip(value: Any) -> tuple[bytes, Any] | None:
     try:
         data: bytes = cloudpickle.dumps(value, protocol=5)
         return data, pickle.loads(data)
-    except Exception:  # noqa: BLE001  any reducer may raise anything; the answer is no, whatever it was
+    except BaseException:  # noqa: BLE001  any reducer may raise anything; the answer is no, whatever it was
         return None
 
 

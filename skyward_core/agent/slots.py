@@ -33,6 +33,7 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.says_from = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
         self.ready = False  # its plugins' contexts are entered (or failed to be)
@@ -128,7 +129,14 @@ class Slot:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.local_rank]
         if config.knows_env:
             env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
-        self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+        try:
+            self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+            self.process.says_from = os.fstat(err).st_size
+        except OSError as error:  # its working folder is gone, say, or there are no descriptors left
+            self.failed_starts += 1
+            waiting, self.queue = list(self.queue), deque()
+            for call in waiting:
+                self.agent.not_started(self, call, f"its worker could not be started: {error}")
         self.enter("starting")
 
     def enter(self, phase: str, age: float = 0.0) -> None:
@@ -224,6 +232,8 @@ class Slot:
     def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:
         """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
         if self.process is not None:
+            if self.process.connection is not None:
+                self.process.connection.close()  # user code has closed its end
             self.process.connection = connection
             self.failed_starts = 0
             self.enter(header.get("phase", ""), header.get("age", 0.0))
@@ -255,7 +265,7 @@ class Slot:
             return
         process.killed = reason
         signal_group(process.pid, signal.SIGTERM)
-        self._break_gang(process)
+        self.break_gang(process, reason)
         self.expect_end(process, grace)
 
     def exit_process(self, reason: str, grace: float) -> None:
@@ -275,9 +285,10 @@ class Slot:
         """A process is on its way out: SIGKILL if it is not after the grace."""
         asyncio.get_running_loop().call_later(grace, self._kill_if, process)
 
-    def _break_gang(self, process: Process) -> None:
+    def break_gang(self, process: Process, how: str) -> None:
+        """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
         if self.number == 0 and process.epoch is not None and process.epoch == self.agent.gang.epoch:
-            self.agent.break_gang(f"the worker of rank {self.rank} ended")
+            self.agent.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
     def _kill_if(self, process: Process) -> None:
         if self.process is process:
@@ -292,10 +303,6 @@ class Slot:
         with suppress(OSError):  # a full disk is said by others
             os.write(self._logs[self.log_files[1]], f"skyward: {words}\n".encode())
 
-    def break_gang(self, process: Process) -> None:
-        """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
-        self._break_gang(process)
-
     def ended(self, status: int | None) -> None:
         """The process of this slot has ended, with this wait status if it was our child."""
         process, self.process = self.process, None
@@ -305,7 +312,7 @@ class Slot:
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
         if process.connection is None and not process.killed:
             self.failed_starts += 1
-        self.break_gang(process)
+        self.break_gang(process, process.killed or exit_words(status)[1])
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
             if call.parting:

@@ -16,10 +16,10 @@ import queue
 import signal
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
+from time import monotonic, perf_counter  # user code may put something else in their place
 from types import FrameType
 from typing import Any
 
@@ -32,6 +32,7 @@ from .channel import Channel
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 
+_open = open  # user code may put something else in the place of what is built in
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
 CUT_OFF = (
     f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
@@ -108,12 +109,12 @@ class Worker:
     def _hello(self) -> tuple[Header, bytes]:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
         belong to, and its plugins."""
-        phase = {"phase": self._phase, "age": time.monotonic() - self._phase_since}
+        phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
         return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup, self._plugins
 
     def _enter(self, phase: str) -> None:
         """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
-        self._phase, self._phase_since = phase, time.monotonic()
+        self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
 
     def serve(self) -> int:
@@ -214,7 +215,7 @@ class Worker:
         exit_code: int | None = None
         self._used = True
         self._streams.begin(run)
-        started = time.perf_counter()
+        started = perf_counter()
         try:
             if self._setup_error is not None:
                 answer["unusable"] = True
@@ -238,7 +239,9 @@ class Worker:
             answer["error"], result.data = describe_error(error)
         if self._channel.forked:
             _end_child(answer)
-        answer["seconds"] = time.perf_counter() - started
+        if self._stop.ending:
+            exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
+        answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
             self._enter("")
         answer |= result.header()
@@ -285,7 +288,7 @@ class Worker:
     def _unpickle(self, name: str, data: bytes | None) -> Any:
         if data is not None:
             return pickle.loads(data)
-        with open(f"{self._blobs}/{name}", "rb", buffering=0) as source:
+        with _open(f"{self._blobs}/{name}", "rb", buffering=0) as source:
             return pickle.load(io.BufferedReader(source, 1 << 20))
 
     def _spill(self, header: Header, kind: str = "result") -> str:
@@ -305,7 +308,7 @@ class Worker:
                 self._not_forked()
                 what = f"value {window.made} of {header.get('name', 'the generator')}()"
                 item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
-                self._flush_streams()
+                self._streams.flush()
                 metrics.yielded(key[0], window.made, value)
                 told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
                 self._channel.send(told, item.data)
@@ -334,17 +337,7 @@ class Worker:
 
     def _flush(self) -> None:
         self._flush_metrics()
-        self._flush_streams()
-
-    @staticmethod
-    def _flush_streams() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError) as error:
-                # The disk is full, or user code closed the stream: there is nowhere left to write this
-                # but the other stream's descriptor, which fails the same way at worst.
-                os.write(2, f"flush failed: {error}\n".encode()) if stream is sys.stdout else None
+        self._streams.flush()
 
 
 class _Window:

@@ -14,6 +14,15 @@ from collections.abc import Iterable
 from ..outcome import ErrorInfo, Outcome, RootCause
 
 REAL, DOUBTFUL, ECHO = range(3)
+# What outcomes say of ranks that were stopped because somebody wanted it so, or as another one had failed.
+MEANT = (
+    "the run was cancelled",
+    "the pool is torn down",
+    "another rank failed",
+    ": cancel",
+    ": fail-fast",
+    ": timeout",
+)
 
 # Where gloo's and NCCL's own words are, whatever exception carries them.
 _TRANSPORT = re.compile(
@@ -67,6 +76,16 @@ def _lost_its_peers(error: ErrorInfo) -> bool:
 
 
 def root_cause(arrived: Iterable[Outcome]) -> RootCause | None:
-    """The root cause among outcomes in order of arrival; None when no rank failed by itself."""
-    failures = [outcome for outcome in arrived if is_failure(outcome)]
-    return RootCause.of(min(failures, key=doubt)) if failures else None
+    """The root cause among outcomes in order of arrival; None when no rank failed, or was stopped that nobody meant."""
+    outcomes = list(arrived)
+    failures = [outcome for outcome in outcomes if is_failure(outcome)]
+    if failures:
+        return RootCause.of(min(failures, key=doubt))
+    stopped = [outcome for outcome in outcomes if outcome.kind == "collateral" and not _was_meant(outcome)]
+    return RootCause.of(stopped[0]) if stopped else None
+
+
+def _was_meant(stopped: Outcome) -> bool:
+    """Whether somebody asked for a rank to be stopped: for the run's or the pool's end."""
+    said = stopped.error.message if stopped.error is not None else ""
+    return not said or said.startswith("not started") or said.endswith(MEANT)

@@ -362,7 +362,7 @@ class Pool:
             case "item":
                 run.on_item(link, header, body)
             case "stale":
-                run.on_stale(header["i"])
+                run.on_stale(header["i"], header.get("why", ""))
             case "began":
                 self.emit(
                     ev.RankBegan(

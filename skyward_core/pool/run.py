@@ -84,6 +84,7 @@ class Run:
         self._where: dict[int, Link] = {}
         self.sent = False  # a node may know of it
         self._stale: set[int] = set()
+        self._broke = ""  # who broke the gang, and how
         self._begun = False
         self._stopping = False
         self._fetching = 0
@@ -220,9 +221,10 @@ class Run:
         error = ErrorInfo("ValuesLost", said)
         self._take(link, Outcome(index, rank, link.node, "lost", error=error))
 
-    def on_stale(self, index: int) -> None:
+    def on_stale(self, index: int, why: str) -> None:
         """A call was handed back: its gang broke before it began."""
         self._stale.add(index)
+        self._broke = self._broke or why
         if not self._stopping:
             self._stop("its gang broke before all ranks began")
         self._check_end()
@@ -379,7 +381,8 @@ class Run:
             self.pool.spawn(self.pool.launch.start_gang(self))
             return
         for index in self._stale - self.outcomes.keys():
-            info = ErrorInfo("Stopped", "its gang broke before it began")
+            why = f": {self._broke}" if self._broke else ""
+            info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
             node = self.pool.link_of(index).node
             self.logs[index] = {}
             self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
@@ -428,11 +431,43 @@ class Run:
     # -- for the caller's thread -------------------------------------------------------------------------
 
     def value(self, index: int) -> Any:
-        """Load what a rank returned; user code may run in here, so never on the loop."""
+        """Load what a rank returned; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: it cannot be loaded here; the cause says why.
+        """
         value = self.values.pop(index)
-        if (loaded := self._loaded.pop(index, None)) is not None:
-            return loaded.result()
-        return load(value)
+        try:
+            if (loaded := self._loaded.pop(index, None)) is not None:
+                return loaded.result()
+            return load(value)
+        except Exception as error:
+            raise self._unloadable(index, error) from error
+
+    def _unloadable(self, index: int, error: Exception) -> RunError:
+        outcome, kind = self.outcomes[index], type(error).__name__
+        message = f"its result cannot be loaded here: {kind}: {error}"
+        place = place_of(self.kind, outcome)
+        return RunError(
+            f"{self.name} failed: {place} returned, but {message}",
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=RootCause(outcome.rank, "returned", kind, message),
+            results={},
+        )
+
+    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
+        """The values that are here and load, by index, and the first failure of one that does not."""
+        values: dict[int, Any] = {}
+        failure: RunError | None = None
+        for index in sorted(self.values):
+            if self.outcomes[index].kind == "returned":
+                try:
+                    values[index] = self.value(index)
+                except RunError as error:
+                    failure = failure or error
+        return values, failure
 
     def load_early(self, index: int) -> None:
         """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
@@ -446,13 +481,17 @@ class Run:
         """All values by index.
 
         Raises:
-            RunError, Cancelled: the run did not succeed.
+            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
             PoolGone: the pool ended before it had.
-        PoolError: this client left the pool before it had.
+            PoolError: this client left the pool before it had.
         """
         if self.state != "done":
             raise self.error()
-        return [self.value(index) for index in range(self.total)]
+        values, failure = self._loadable()
+        if failure is not None:
+            failure.results = values
+            raise failure
+        return [values[index] for index in range(self.total)]
 
     def error(self) -> Exception:
         """The failure as an exception, the user's own one as its cause."""
@@ -471,10 +510,8 @@ class Run:
             why = f" ({self.cancelled})" if self.cancelled else ""
             return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
         cause = self.root_cause
-        culprit = next(o for o in self._arrived if is_failure(o) and RootCause.of(o) == cause)
-        partial = {
-            i: self.value(i) for i, o in self.outcomes.items() if o.kind == "returned" and i in self.values
-        }
+        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
+        partial, _ = self._loadable()
         error = RunError(
             describe(self.name, self.kind, self.outcomes.values(), culprit),
             run=self.id,
@@ -581,14 +618,20 @@ def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Out
         "raised": f"raised {error.type}: {error.message}",
         "exited": error.message,
         "lost": f"was lost: {error.message}",
+        "collateral": f"was stopped: {error.message}",
     }[culprit.kind]
     counts: dict[str, int] = {}
     for outcome in outcomes:
         if outcome is not culprit:
             counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
     others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    place = f"rank {culprit.rank} (node {culprit.node})" if kind == "broadcast" else f"task {culprit.index}"
+    place = place_of(kind, culprit)
     return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+
+
+def place_of(kind: str, outcome: Outcome) -> str:
+    """Whose outcome it is, in words; ``kind`` is the run's."""
+    return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
 
 
 def rebuild(outcome: Outcome, value: Value | None) -> BaseException:

@@ -11,8 +11,8 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
+from time import sleep, time  # user code may put something else in their place
 from typing import Any, SupportsFloat
 
 from .info import instance_info
@@ -117,7 +117,7 @@ class _Writer:
                 self._some.clear()
             if self._broken or not latest:
                 return
-            at = time.time()
+            at = time()
             lines = [
                 json.dumps(
                     {"at": at, "run": key[0], "values": values} | ({"seq": seqs[key]} if key in seqs else {})
@@ -137,7 +137,7 @@ class _Writer:
         while True:
             self._some.wait()
             self.flush()
-            time.sleep(1 / RATE)
+            sleep(1 / RATE)
 
 
 _writer: _Writer | None = None
