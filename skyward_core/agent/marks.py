@@ -109,8 +109,8 @@ class Marker:
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                self._place = _identity(self._file)
-            elif _identity(self._file) != self._place:
+                self._place = identity(self._file)
+            elif identity(self._file) != self._place:
                 return  # user code closed it, and its number is another file's now
             os.write(self._file, data)
         except OSError:
@@ -122,7 +122,7 @@ class _Growing:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._place = _identity(descriptor)
+        self._place = identity(descriptor)
         self._size = 0
 
     def size(self) -> int:
@@ -135,6 +135,10 @@ class _Growing:
         return self._size
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
+def identity(descriptor: int) -> tuple[int, int]:
+    """Which file a descriptor stands for; (-1, -1) for none."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return -1, -1
     return found.st_dev, found.st_ino

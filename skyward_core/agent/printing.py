@@ -15,7 +15,8 @@ from contextlib import suppress
 from time import monotonic, sleep  # user code may put something else in their place
 from typing import Any
 
-from .marks import BEFORE, EVERY, Marker
+from .children import Children
+from .marks import BEFORE, EVERY, Marker, identity
 
 _straight = io.FileIO.write
 
@@ -30,7 +31,8 @@ class Streams:
     def __init__(self, path: str) -> None:
         self._runs: list[str] = []  # of the calls that run now
         self._run = ""
-        self._marker = Marker(path, os.dup(1), os.dup(2), BEFORE)
+        self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
+        self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
         self._out, self._err = _Out(self), _Err(self)
         self._straight = _straight.__get__(self._out)
         self._marked = threading.Event()
@@ -39,6 +41,7 @@ class Streams:
         self._marked_at = 0.0
         self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, self._out)  # type: ignore[misc]
         self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, self._err)  # type: ignore[misc]
+        self._children = Children(self._pass_on, self._share)
         os.register_at_fork(after_in_child=self._forked)
 
     def begin(self, run: str) -> None:
@@ -52,7 +55,8 @@ class Streams:
         self._know()
 
     def flush(self) -> None:
-        """Write what waits: in our streams, and in what user code has put in their place."""
+        """Write what waits: of children, in our streams, and in what user code has put in their place."""
+        self._children.drain()
         for stream in (self._stdout, self._stderr, sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -69,6 +73,7 @@ class Streams:
         self._out.__dict__.pop("write", None)
 
     def before_out(self) -> None:
+        self._children.drain()
         self._marker.before(self._run)
         self._marked_at = monotonic()
         if self._alone:
@@ -81,6 +86,7 @@ class Streams:
             self._marked.set()
 
     def before_err(self) -> None:
+        self._children.drain()
         if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
             self._marker.before(self._run)
             self._marked_at = monotonic()
@@ -93,10 +99,23 @@ class Streams:
             self._marked.clear()
             self._out.__dict__.pop("write", None)
 
-    def _forked(self) -> None:
-        """A child has no such thread."""
+    def _pass_on(self, stream: int, data: bytes) -> None:
+        """Write what children have printed."""
+        self._marker.before(self._run)
+        kept, place = self._files[stream]
+        descriptor = kept if identity(kept) == place else stream  # user code closes what it does not know
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def _share(self) -> None:
+        """From now on others print, too: look for what they have before each write of ours."""
         self._alone = True
         self._out.__dict__.pop("write", None)
+
+    def _forked(self) -> None:
+        """A child has no such thread."""
+        self._share()
 
 
 class _Raw(io.FileIO):

@@ -1,0 +1,73 @@
+"""A rank's children open their own standard output and error anew, in every way: no byte is lost, none comes twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from test_log_integrity import last_run, log_of, settled
+
+import skyward_core as sky
+
+WAYS = (
+    "echo {line} > /dev/stderr",
+    "echo {line} >> /dev/stderr",
+    "echo {line} > /dev/stdout",
+    "echo {line} | tee /dev/stderr > /dev/null",
+    "echo {line} >&2",
+    "echo {line}",
+    "exec 2>/dev/stderr; echo {line} >&2",
+    "echo {line} > /proc/self/fd/2",
+)
+TO_STDOUT = (2, 5)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_line_is_lost_and_each_stream_keeps_its_order(pool: sky.Compute, seed: int) -> None:
+    def job(seed: int) -> tuple[list[str], list[str]]:
+        chance = random.Random(seed)
+        said: dict[str, list[str]] = {"out": [], "err": []}
+        for number in range(25):
+            line = f"python-{number}"
+            stream = chance.choice(("out", "err"))
+            print(line, file=sys.stderr if stream == "err" else sys.stdout)
+            said[stream].append(line)
+            script = []
+            for part in range(chance.randrange(4)):
+                way = chance.randrange(len(WAYS))
+                line = f"child-{number}-{part}"
+                script.append(WAYS[way].format(line=line))
+                said["out" if way in TO_STDOUT else "err"].append(line)
+            if chance.random() < 0.5:
+                subprocess.run(["bash", "-c", "\n".join(script)], check=True)
+            else:
+                assert os.system("\n".join(script) or "true") == 0
+        return said["out"], said["err"]
+
+    ((out, err), *_) = sky.function(job)(seed) @ pool
+    run = last_run(pool)
+    settled(pool)
+    assert log_of(pool, run, 0).decode().splitlines() == out
+    assert log_of(pool, run, 0, "err").decode().splitlines() == err
+
+
+def test_exit_statuses_and_redirected_streams_are_as_ever(pool: sky.Compute) -> None:
+    def job() -> tuple[int, int, bytes]:
+        done = subprocess.run(["sh", "-c", "echo both; echo of them >&2"], stdout=-1, stderr=-2, check=True)
+        return os.system("exit 3"), os.system("kill -9 $$"), done.stdout
+
+    assert sky.function(job)() @ pool == [(3 << 8, 9, b"both\nof them\n")] * 4
+
+
+def test_a_child_that_prints_much_while_nobody_prints(pool: sky.Compute) -> None:
+    def job() -> None:
+        subprocess.run(["sh", "-c", "seq 1 200000; seq 1 1000 >&2"], check=True)
+
+    sky.function(job)() @ pool
+    run = last_run(pool)
+    settled(pool)
+    assert log_of(pool, run, 2).split() == [b"%d" % n for n in range(1, 200_001)]
+    assert log_of(pool, run, 2, "err").split() == [b"%d" % n for n in range(1, 1001)]
