@@ -101,7 +101,7 @@ def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: st
     Raises:
         EnvironmentFailed: says which step failed, and its last lines.
     """
-    secrets = Redactor([*secret_values(env), *url_secrets(dict(image))])
+    secrets = Redactor([*secret_values(os.environ | dict(env)), *url_secrets(dict(image))])
 
     def show(line: str) -> None:
         emit(secrets.text(without_credentials(line)))

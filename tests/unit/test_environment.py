@@ -307,3 +307,11 @@ def test_credentials_of_an_index_are_on_no_command_line_and_in_no_line(
     assert environment.key(image, "p") == environment.key(
         image | {"pip_indexes": [{"url": f"http://{private_index}"}]}, "p"
     )
+
+
+def test_what_setup_commands_print_of_the_hosts_own_secrets_is_blanked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGISTRY_TOKEN", "of-this-host-alone")
+    _, lines = ensure({"setup": ['echo "login with $REGISTRY_TOKEN"']}, tmp_path, {})
+    assert f"login with {'*' * 18}" in lines
