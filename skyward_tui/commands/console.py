@@ -46,8 +46,7 @@ class Console:
     def result(self, value: dict[str, Any]) -> None:
         """The object that a program asked for; nothing without ``as_json``."""
         if self.as_json:
-            # json escapes all control characters but this one.
-            self._print(json.dumps(value).replace("\x7f", r"\u007f"), sys.stdout)
+            self._print(json.dumps(value), sys.stdout)
 
     def fail(self, error: Exception) -> None:
         """What went wrong; as an object too, for a command that has no better one to give after it."""

@@ -90,6 +90,20 @@ def test_an_endless_line_is_cut_on_a_terminal_only() -> None:
     assert len(printed((0, "out", b"x" * 70_000))) == 70_007
 
 
+def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\x1b[\x002J\x1b]0;t\x07\x9b2J\x1b[31mb\n\u202ec\x7f"
+    console = Console()
+    console.say(evil, 1)
+    console.note(evil)
+    console.fail(OSError(evil))
+    Console(as_json=True).result({evil: evil})
+    out, err = capsys.readouterr()
+    said, told = out.rsplit("\n", 2)[:2]
+    assert said == "ab\n�c�"
+    assert err == "ab\n�c�\nerror: ab\n�c�\n"
+    assert json.loads(told) == {evil: evil} and told.isascii() and told.isprintable()
+
+
 # Reports
 
 
