@@ -17,6 +17,7 @@ from .config import pool_dir
 from .content import BLOB
 from .errors import UsageError
 from .ledger import Ledger
+from .messages import LOG
 
 
 class Archive:
@@ -35,12 +36,15 @@ class Archive:
     def write(self, name: str, at: int, data: bytes) -> None:
         """Put log bytes where they belong.
 
+        Args:
+            name: of the log file, as :data:`.messages.LOG` has it.
+
         Raises:
             OSError: the disk does not take them.
         """
         descriptor = self._files.get(name)
         if descriptor is None:
-            path = self.logs / Path(name).name
+            path = self.logs / name
             descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         view = memoryview(data)
         while view:
@@ -57,7 +61,7 @@ class Archive:
 
     def sizes(self) -> dict[str, int]:
         """How many bytes of each log file are on disk, whoever wrote them."""
-        return {path.name: path.stat().st_size for path in self.logs.iterdir()}
+        return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
     def note(self, event: ev.Event) -> None:
         """Queue an event for the journal; see :meth:`flush`."""
@@ -123,6 +127,11 @@ def replay(folder: Path) -> Iterator[ev.Event]:
                 yield event
 
 
+def log_files(folder: Path) -> list[Path]:
+    """What is a log, or numbers, by its name; whatever else lies in the folder is none of ours."""
+    return sorted(path for path in folder.iterdir() if LOG.fullmatch(path.name))
+
+
 def rank_of(name: str) -> int:
     """The rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
     return int(name[1:].partition(".")[0])
@@ -148,7 +157,9 @@ def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list
     ranges: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for outcome, log in ledger.outcomes(run):
         for name, (start, end) in log.items():
-            if end > start:
+            if end > start and LOG.fullmatch(
+                name
+            ):  # it came from a node, perhaps to a release that believed it
                 ranges.setdefault(outcome.rank, {}).setdefault(name, []).append((start, end))
     return folder, ranges
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from . import events as ev
-from .archive import rank_of, replay
+from .archive import log_files, rank_of, replay
 from .config import pool_path
 from .ledger import Ledger, PoolRow, RunRow
 from .views import RUNS_KEPT, PoolView, apply
@@ -48,7 +48,7 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
 def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
     """Give a view the ends of the log files that are in a folder; worker's files -> how far they were shown."""
     ends: dict[str, Place] = {}
-    for path in sorted(folder.iterdir()):
+    for path in log_files(folder):
         if path.suffix == ".metrics":
             view.metrics.feed(path.name, rank_of(path.name), _end_of(path))
         elif path.stem not in ends:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .archive import rank_of
+from .archive import log_files, rank_of
 from .config import pool_dir
 from .errors import UsageError
 from .ledger import Ledger, RunRow
 from .logs import About, Line, Lines
+from .messages import LOG
 from .weave import STREAMS, Piece, Place, place_of_end, weave
 
 
@@ -83,7 +84,7 @@ class RunLogs:
                 at = starts.get(part.stem, (0, 0))
                 starts[part.stem] = (max(at[0], part.end[0]), max(at[1], part.end[1]))
         found = []
-        stems = {path.stem for path in self.folder.iterdir() if path.suffix in (".out", ".err")}
+        stems = {path.stem for path in log_files(self.folder) if path.suffix in (".out", ".err")}
         for stem in sorted(stems):
             start = starts.get(stem, (0, 0))
             out, err = place_of_end(self.folder, stem)
@@ -97,7 +98,8 @@ def _calls(ledger: Ledger, row: RunRow) -> list[Part]:
     """What each call of a run that has ended printed."""
     found = []
     for _, log in ledger.outcomes(row.run):
-        for stem in sorted({name.rpartition(".")[0] for name in log}):
+        # Names came from a node, perhaps to a release that believed it.
+        for stem in sorted({name.rpartition(".")[0] for name in log if LOG.fullmatch(name)}):
             (out, err), (out_end, err_end) = zip(
                 *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
             )

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from . import providers
-from .errors import PoolError, UsageError
+from .errors import PoolError, SkywardError, UsageError
 from .events import Event, PoolGone
 from .history import outline, recall
 from .ledger import Kept, Ledger, PoolRow, Receipt
@@ -109,8 +110,12 @@ class Session:
         gone = [pool for token, pool in self._pools.items() if token not in live]
         await asyncio.gather(
             *(self._look_at(row) for row in new),
-            *(pool.healing.look_again() for pool in known),
-            *(self._see_it_gone(pool) for pool in gone if pool.observer and pool.view.is_live),
+            *(self._mind(pool, pool.healing.look_again()) for pool in known),
+            *(
+                self._mind(pool, self._see_it_gone(pool))
+                for pool in gone
+                if pool.observer and pool.view.is_live
+            ),
         )
         if over:
             await self._read_history()
@@ -122,12 +127,23 @@ class Session:
         """Come to a pool that we do not know, or see that it is gone."""
         try:
             await self._watch(row, observer=True)
-        except (PoolError, OSError) as error:
-            receipt = await close_if_gone(row, providers.from_json(row.provider), self.ledger)
-            if receipt is None:
-                self._cannot_reach(row, str(error))
-            else:
-                self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+        except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
+            self._cannot_reach(row, _in_words(error))
+            try:
+                if await close_if_gone(row, providers.from_json(row.provider), self.ledger) is not None:
+                    self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+                    self._unreachable.pop(row.token, None)
+            except Exception as other:  # noqa: BLE001  the same
+                self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}")
+
+    @staticmethod
+    async def _mind(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
+        """Look at a pool; whatever is wrong with it, the others are looked at, too."""
+        try:
+            await look
+        except Exception as error:  # noqa: BLE001  shown with its pool
+            if (said := f"it cannot be looked at: {_in_words(error)}") != pool.view.detail:
+                pool.complain(said)
 
     async def _read_history(self) -> None:
         """Take from the ledger the pools that have ended since we last looked."""
@@ -319,7 +335,7 @@ class Session:
                 pool = Pool(row, providers.from_json(row.provider), self.ledger)
                 try:
                     await pool.attach()
-                except (PoolError, OSError):
+                except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
                     pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
                 self._pools[row.token] = pool
             return await pool.down(give_up=give_up)
@@ -350,12 +366,14 @@ class Session:
         """Leave all pools as they are, and close the ledger."""
 
         async def work() -> None:
-            for pool in self._pools.values():
-                if pool.view.is_live:
-                    await pool.detach()
-                else:
-                    await pool.written_down()
-            self.ledger.close()
+            pools = self._pools.values()
+            last = [pool.detach() if pool.view.is_live else pool.written_down() for pool in pools]
+            try:
+                for failure in await asyncio.gather(*last, return_exceptions=True):
+                    if failure is not None:
+                        raise failure  # the others are left by now, too
+            finally:
+                self.ledger.close()
 
         submit(work()).result()
 
@@ -381,6 +399,11 @@ class Session:
         elif pool.observer:
             pool.use()
         return pool
+
+
+def _in_words(error: Exception) -> str:
+    """Errors of ours are words already; of others, which nobody thought of, the type says most."""
+    return str(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def _view(row: PoolRow, state: str, detail: str) -> PoolView:

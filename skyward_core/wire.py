@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 VERSION = 3  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
+FAILURE = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
+PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
 
 WINDOW = 16  # values that a generator may be ahead of its reader
 
@@ -55,18 +57,27 @@ def decode(head: bytes | bytearray) -> Header:
         raise WireError(f"a header does not parse: {error}") from error
     if end != len(text):
         raise WireError("a header does not parse: something follows it")
-    if type(header) is not dict or "t" not in header:
+    if type(header) is not dict or type(header.get("t")) is not str:
         raise WireError("a header does not say what it is")
     return header
 
 
 class Decoder:
-    """Turns a stream of bytes back into frames."""
+    """Turns a stream of bytes back into frames.
 
-    __slots__ = ("_buffer",)
+    Args:
+        admit: looks at each header, and at the lengths of header and body, before the body is taken in; raises
+            ``WireError`` for what must not be. See :mod:`.messages`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_admit", "_buffer", "_pending")
+
+    def __init__(self, admit: Callable[[Header, int, int], None] | None = None) -> None:
+        self._admit = admit
         self._buffer = bytearray()
+        self._pending: tuple[Header, int] | None = (
+            None  # a header, and the length of the body that is to come
+        )
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
         """Take bytes as they come; yield the frames they complete.
@@ -78,16 +89,28 @@ class Decoder:
         buffer += data
         start = 0
         try:
-            while len(buffer) - start >= 8:
-                head, body = _LENGTHS.unpack_from(buffer, start)
-                if head > _HEADER_LIMIT:
-                    raise WireError(f"a header of {head} bytes is not of this protocol")
-                stop = start + 8 + head + body
+            while True:
+                if self._pending is None:
+                    if len(buffer) - start < 8:
+                        break
+                    head, body = _LENGTHS.unpack_from(buffer, start)
+                    if head > _HEADER_LIMIT:
+                        raise WireError(f"a header of {head} bytes is not of this protocol")
+                    middle = start + 8 + head
+                    if len(buffer) < middle:
+                        break
+                    header = decode(buffer[start + 8 : middle])
+                    if self._admit is not None:
+                        self._admit(header, head, body)
+                    start = middle
+                else:
+                    header, body = self._pending
+                    self._pending = None
+                stop = start + body
                 if len(buffer) < stop:
+                    self._pending = header, body
                     break
-                middle = start + 8 + head
-                header = decode(buffer[start + 8 : middle])
-                payload = bytes(memoryview(buffer)[middle:stop])
+                payload = bytes(memoryview(buffer)[start:stop])
                 start = stop
                 yield header, payload
         finally:

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..messages import from_worker
 from ..transport.onnode import members
-from ..wire import Header, frame
+from ..wire import Header, WireError, frame
 from .apps import PLACE, Apps
 from .calls import Call, Register
 from .clients import Clients
@@ -84,7 +85,8 @@ class Agent:
         old = os.umask(0o177)
         try:
             workers = await loop.create_unix_server(
-                lambda: Connection(self._worker_frame, self._worker_lost), self.config.worker_socket
+                lambda: Connection(self._worker_frame, self._worker_lost, from_worker),
+                self.config.worker_socket,
             )
             if others_before:
                 self._take_over()
@@ -298,10 +300,17 @@ class Agent:
     # -- what clients ask of the agent -------------------------------------------------------------------
 
     def pick(self, call: Call) -> Slot:
-        """Whose queue a call belongs into."""
+        """Whose queue a call belongs into.
+
+        Raises:
+            WireError: it is for a rank that is not of this node.
+        """
         rank = call.header.get("rank")
         if call.gang or rank is not None:
-            return next(slot for slot in self.slots if slot.rank == rank and slot.number == 0)
+            found = [slot for slot in self.slots if slot.rank == rank and slot.number == 0]
+            if found:
+                return found[0]
+            raise WireError(f"node {self.config.node} has no rank {rank}")
         return min(self.slots, key=lambda slot: slot.load)
 
     def to_worker(self, call: Call, header: Header) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep  # user code may put something else in their place
 
+from ..messages import to_worker
 from ..wire import Decoder, Header, frame
 
 RETRY = 0.05  # seconds between attempts to find a new agent
@@ -30,7 +31,7 @@ class Channel:
         self._path = path
         self._hello = hello
         self._patience = patience
-        self._decoder = Decoder()
+        self._decoder = Decoder(to_worker)
         self._frames: deque[tuple[Header, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
@@ -147,7 +148,7 @@ class Channel:
                 fresh.close()
                 return False
             old, self._socket = self._socket, fresh
-            self._decoder = Decoder()
+            self._decoder = Decoder(to_worker)
             self._seen = 1
             if there:
                 old.close()

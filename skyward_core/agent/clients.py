@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..messages import from_client
 from ..wire import CHUNK, VERSION, WINDOW, Header
 from .calls import WORK, Call
 from .connection import Connection
@@ -122,7 +123,7 @@ class Clients:
     # -- connections -------------------------------------------------------------------------------------
 
     def accept(self) -> Connection:
-        connection = Connection(self._frame, self._lost)
+        connection = Connection(self._frame, self._lost, from_client)
         self._open[connection] = _Client()
         return connection
 
@@ -210,10 +211,11 @@ class Clients:
             agent.epochs.note(agent.gang.epoch)
             agent.need_apps()
         call = Call(header["run"], header["i"], header, body, connection)
+        slot = agent.pick(call)  # before anything remembers it
         if self._register.add(call) and len(self._open) > 1:
             record = self._register.records[call.run]
             self.broadcast({"t": "run"} | record.to_json(), skip=connection)
-        agent.pick(call).give(call)
+        slot.give(call)
 
     def _claim(self, connection: Connection, call: Call, header: Header) -> None:
         """A client asks again for what it asked before, over a new connection."""

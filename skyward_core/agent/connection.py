@@ -19,15 +19,22 @@ BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more
 
 OnFrame = Callable[["Connection", Header, bytes], None]
 OnLost = Callable[["Connection"], None]
+Admit = Callable[[Header, int, int], None]
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow."""
+    """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow.
 
-    def __init__(self, on_frame: OnFrame, on_lost: OnLost) -> None:
+    Args:
+        admit: what frames must be like; see :class:`..wire.Decoder`. ``on_frame`` may raise ``WireError`` as well:
+            whoever sent the frame is told, and not heard any more.
+    """
+
+    def __init__(self, on_frame: OnFrame, on_lost: OnLost, admit: Admit | None = None) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._decoder = Decoder()
+        self._admit = admit
+        self._decoder = Decoder(admit)
         # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
         self._buffer = memoryview(bytearray(BUFFER))
         self._transport: asyncio.Transport | Sealed | None = None
@@ -112,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             old.set_protocol(asyncio.Protocol())  # its end is not ours
             old.close()
         self._clear.set()
-        self._decoder = Decoder()
+        self._decoder = Decoder(self._admit)
         self._buffer = memoryview(b"")  # the line has one
         line.give(self)
 

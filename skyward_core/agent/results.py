@@ -10,12 +10,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from ..wire import INLINE, Header
+from ..wire import FAILURE, INLINE, Header
 
 _open = open  # user code may put something else in the place of what is built in
 TEXT = 200  # characters of a summary
 JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
 DEPTH = 32  # levels of it
+MESSAGE = 8192  # characters of an exception's message
 
 
 class Pickled:
@@ -239,7 +240,7 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
         message = str(error)
     except BaseException as nested:  # noqa: BLE001  user code: its __str__ may raise anything, SystemExit too
         message = f"(its __str__ raised {type(nested).__name__})"
-    return {"type": name, "message": message[:8192], "traceback": text[-65536:]}, _pickle_error(
+    return {"type": name, "message": message[:MESSAGE], "traceback": text[-65536:]}, _pickle_error(
         error, name, message
     )
 
@@ -272,6 +273,7 @@ def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
         _Remade(type(error), _arguments(error), attributes),
         _Remade(type(error), (message,), attributes),
         RemoteError(name, message, attributes),
+        RemoteError(name, message[:MESSAGE]),
     ):
         made = _round_trip(other)
         if made is not None:
@@ -285,7 +287,7 @@ def _round_trip(value: Any) -> tuple[bytes, Any] | None:
 
     try:
         data: bytes = cloudpickle.dumps(value, protocol=5)
-        return data, pickle.loads(data)
+        return (data, pickle.loads(data)) if len(data) <= FAILURE else None
     except BaseException:  # noqa: BLE001  any reducer may raise anything; the answer is no, whatever it was
         return None
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from ..messages import LOG
 from ..wire import CHUNK
 from .connection import Connection
 from .marks import WIDTH, decode
@@ -107,7 +108,7 @@ class Tail:
 
     def _discover(self) -> None:
         for entry in os.scandir(self._spool):
-            if entry.name not in self._files and entry.name.endswith(FOLLOWED):
+            if entry.name not in self._files and LOG.fullmatch(entry.name):
                 self._open(entry.name)
 
     def _open(self, name: str) -> None:

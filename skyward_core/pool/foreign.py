@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from .. import events as ev
+from ..messages import CALLS
 from ..outcome import Outcome, Summary
 from ..wire import Header
 from .cause import root_cause
@@ -86,7 +87,7 @@ class ForeignRuns:
     def _outcome(self, run: str, header: Header, at: float) -> None:
         outcomes = self._outcomes.setdefault(run, {})
         outcome = outcome_of(header)
-        if outcome.index in outcomes:
+        if outcome.index in outcomes or outcome.index >= self._totals.get(run, CALLS):
             return
         outcomes[outcome.index] = outcome
         self._latest[run] = max(at, self._latest.get(run, 0.0))

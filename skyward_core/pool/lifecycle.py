@@ -16,7 +16,7 @@ import cloudpickle
 from .. import events as ev
 from ..agent.redact import Redactor, secret_values
 from ..archive import Archive, rank_of
-from ..errors import Cancelled, PoolError, PoolExistsError
+from ..errors import Cancelled, PoolError, PoolExistsError, UsageError
 from ..landing import Landing
 from ..ledger import Ledger, PoolRow, Receipt
 from ..payload import NOTHING, Task
@@ -26,7 +26,7 @@ from ..providers.base import Machine, Provider
 from ..prune import prune_when_due
 from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
-from ..wire import Header
+from ..wire import PLUGINS, Header, WireError
 from .alone import Standalone
 from .blobs import Blobs
 from .direct import Direct
@@ -218,6 +218,9 @@ class Pool:
 
     def _make_gang(self, plugins: Sequence[Any] | None) -> None:
         blob = None if plugins is None else cloudpickle.dumps(tuple(plugins), protocol=5) if plugins else b""
+        if blob and len(blob) > PLUGINS:
+            said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {PLUGINS:,} can travel: "
+            raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
         values = self.startup.credentials + [value for plugin in plugins or () for value in plugin.secrets()]
         keeper = Standalone if self.alone else GangKeeper
         self.gang = keeper(
@@ -300,6 +303,7 @@ class Pool:
     def on_frame(self, link: Link, header: Header, body: bytes) -> None:
         match header["t"]:
             case "log":
+                self._belongs(link, rank_of(header["f"]))
                 self.on_log(header["f"], header["at"], body)
             case "granted" | "wanted" | "held":
                 if self.gang is not None:
@@ -317,6 +321,15 @@ class Pool:
                 self._learn_unfetched(link, header)
             case "error":
                 self._mention(link, header["message"])
+
+    def _belongs(self, link: Link, rank: int, node: int | None = None) -> None:
+        """A node speaks of its own ranks only.
+
+        Raises:
+            WireError: it does not.
+        """
+        if (rank >= 0 and rank // self.ranks_per_node != link.node) or node not in (None, link.node):
+            raise WireError(f"node {link.node} speaks of rank {rank} as if it were its own")
 
     def _learn_lease(self, seconds: float | None) -> None:
         """A node has told in how many seconds it ends itself; all nodes of a pool do at about the same time."""
@@ -352,10 +365,14 @@ class Pool:
             self.emit(ev.UnfetchedNews(pool=self.name, runs=runs))
 
     def _run_frame(self, link: Link, header: Header, body: bytes) -> None:
+        if header["t"] in ("outcome", "item", "began"):
+            self._belongs(link, header["rank"], header.get("node"))
         run = self.runs.get(header["run"])
         if run is None:
             self._foreign.on_frame(link, header)
             return
+        if header.get("i", 0) >= run.total:
+            raise WireError(f"run {run.id} has no call {header['i']}")
         match header["t"]:
             case "outcome":
                 run.on_outcome(link, header, body)
@@ -408,6 +425,9 @@ class Pool:
         if up:
             self._suspicion.up(link)
             self._learn_lease(link.welcome["lease"])
+            for record in link.welcome["runs"]:
+                for header in (*record["began"], *record["outcomes"]):
+                    self._belongs(link, header["rank"], header["node"])
             self._learn_phases(link)
             self._learn_unfetched(link, link.welcome)
             self._foreign.on_welcome(link)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..agent.marks import shifted
 from ..errors import PoolError
 from ..landing import Landing
+from ..messages import from_agent
 from ..transport.base import Pipe, Transport
 from ..weave import STREAMS
 from ..wire import VERSION, Decoder, Header, WireError, frame
@@ -78,7 +79,8 @@ class Link:
         self._logs_from = logs_from or {}
         self._pipe: Pipe | None = None
         self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
-        self._decoder = Decoder()
+        self._decoder = Decoder(from_agent)
+        self._amiss: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[Header, bytes]] = {}
         self._claims: set[str] = set()
         self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
@@ -101,7 +103,7 @@ class Link:
             WireError: what answers does not speak this protocol.
             PoolError: it must not be talked to (its host key has changed).
         """
-        self._decoder = Decoder()
+        self._decoder, self._amiss = Decoder(from_agent), None
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
         # It may fail while the pipe is being opened, and that fails for the same reason.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -156,7 +158,7 @@ class Link:
             self._moving = None
             self.direct = True
             left.close()
-            self._decoder = Decoder()
+            self._decoder = Decoder(from_agent)
             pipe.start()
 
     def _data(self, data: bytes | memoryview) -> None:
@@ -168,6 +170,7 @@ class Link:
             for header, body in self._decoder.feed(data):
                 self._frame(header, body)
         except WireError as error:
+            self._amiss = error
             if self._welcomed is not None and not self._welcomed.done():
                 self._welcomed.set_exception(error)
             if self._pipe is not None:
@@ -255,26 +258,28 @@ class Link:
                     for name, span in header.get("log", {}).items()
                 }
             case "welcome":
-                for record in header["runs"]:
+                for record in header.get("runs", ()):
                     for outcome in record["outcomes"]:
                         self._move_offsets(outcome)
         return body
 
     def _greet(self, header: Header) -> None:
+        if header["version"] != VERSION:
+            said = (
+                f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
+            )
+            raise WireError(said)
         self.welcome = header
         ahead = time.time() - header.get("now", time.time())
         self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
         self.epoch, self.broken = header["epoch"], header["broken"]
         if self._welcomed is not None and not self._welcomed.done():
-            if header["version"] != VERSION:
-                said = f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
-                self._welcomed.set_exception(WireError(said))
-            else:
-                self._welcomed.set_result(None)
+            self._welcomed.set_result(None)
 
     def _lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
         self.silent = False  # that was said of a connection
+        error = error or self._amiss
         if self._moving is not None:
             for pipe in self._moving:
                 pipe.close()

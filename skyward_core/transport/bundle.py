@@ -26,6 +26,7 @@ LOADED = (
     "skyward_core/alias.py",
     "skyward_core/errors.py",
     "skyward_core/function.py",
+    "skyward_core/messages.py",
     "skyward_core/plugins/__init__.py",
     "skyward_core/plugins/base.py",
     "skyward_core/runtime/",

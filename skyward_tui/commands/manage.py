@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from skyward_core import checks, exits
 from skyward_core import prune as pruning
-from skyward_core.errors import SkywardError, UsageError
+from skyward_core.errors import UsageError
 from skyward_core.ledger import PoolRow
 from skyward_core.session import Session
 
@@ -63,7 +63,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
             for name, future in [(name, session.down(name, give_up=discard)) for name in names]:
                 try:
                     receipt = follower.wait(future, heed=False)
-                except SkywardError as error:
+                except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
                     console.note(f"error: pool {name} could not be torn down: {error}")
                     status = exits.UNVERIFIED
                     continue

@@ -17,7 +17,11 @@ from skyward_core.pool.identity import ourselves
 from skyward_core.pool.link import Link
 from skyward_core.wire import VERSION, Decoder, Header, WireError, frame
 
-WELCOME = {"t": "welcome", "version": VERSION, "epoch": 2, "broken": "", "runs": []}
+WELCOME = {
+    "t": "welcome", "version": VERSION, "epoch": 2, "broken": "", "node": 0, "address": "", "ranks_per_node": 1,
+    "lease": None, "runs": [],
+}  # fmt: skip
+OUTCOME = {"t": "outcome", "run": "r", "i": 0, "rank": 0, "node": 0, "kind": "returned"}
 
 
 class Pipe:
@@ -141,10 +145,8 @@ async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
     transport, listener = parts(link)
     for index in range(3):
         link.call({"t": "call", "run": "r", "i": index}, b"payload")
-    transport.pipe.say(
-        {"t": "outcome", "run": "r", "i": 0, "kind": "returned"}
-    )  # told to all, without its value
-    transport.pipe.say({"t": "outcome", "run": "r", "i": 1, "kind": "returned"}, b"value")
+    transport.pipe.say(OUTCOME | {"i": 0})  # told to all, without its value
+    transport.pipe.say(OUTCOME | {"i": 1}, b"value")
     transport.pipe.say({"t": "stale", "run": "r", "i": 2})
     listener.have = {"r000.out": 99}
     transport.pipe.on_lost(OSError("cable pulled"))
@@ -250,9 +252,9 @@ async def test_a_question_has_its_own_answer(link: Link) -> None:
     asked = [asyncio.create_task(link.ask({"t": "ping"})) for _ in range(2)]
     await until(lambda: len(link._waiting) == 2)
     first, second = sorted(link._waiting)
-    transport.pipe.say({"t": "pong", "id": second}, b"two")
-    transport.pipe.say({"t": "pong", "id": first}, b"one")
-    transport.pipe.say({"t": "pong", "id": 999})
+    transport.pipe.say({"t": "known", "id": second}, b"two")
+    transport.pipe.say({"t": "known", "id": first}, b"one")
+    transport.pipe.say({"t": "pong", "id": 999, "lease": None})
     assert [body for _, body in await asyncio.gather(*asked)] == [b"one", b"two"]
 
 
@@ -368,7 +370,7 @@ async def test_offsets_of_a_machine_in_another_s_place_are_those_of_the_node() -
         transport.pipe.say({"t": "log", "f": "r000.out", "at": 2}, b"hi\n")
         transport.pipe.say({"t": "log", "f": "r000.err", "at": 0}, b"oh\n")
         assert [header["at"] for header, _ in listener.frames] == [12, 0]
-        outcome = {"t": "outcome", "run": "r", "i": 0, "kind": "raised", "log": {"r000.out": [2, 5]}}
+        outcome = OUTCOME | {"kind": "raised", "log": {"r000.out": [2, 5]}}
         transport.pipe.say(outcome, b"x")
         assert listener.frames[-1][0]["log"] == {"r000.out": [12, 15]}
     finally:
@@ -389,3 +391,15 @@ async def test_a_pipe_that_ends_while_it_is_opened_is_one_failure_and_not_two() 
     del link
     gc.collect()
     assert unheard == []
+
+
+async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(link: Link) -> None:
+    transport, listener = parts(link)
+    for wrong in ({"t": "log", "f": "r0./../../../x", "at": 0}, {"t": "bye"}):
+        before = transport.pipe
+        transport.pipe.say(wrong)
+        assert before.closed
+        before.on_lost(None)
+        await until(lambda: transport.pipe is not before and link.up)  # noqa: B023
+        assert f"of a frame '{wrong['t']}' cannot be" in listener.links[-2][1]
+    assert listener.frames == []

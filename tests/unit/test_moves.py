@@ -23,6 +23,10 @@ from skyward_core.transport.pki import Authority, node_name
 from skyward_core.wire import VERSION, Header
 
 NAME = node_name(0)
+WELCOME: Header = {
+    "t": "welcome", "version": VERSION, "epoch": 0, "broken": "", "node": 0, "address": "", "ranks_per_node": 1,
+    "lease": None, "runs": [],
+}  # fmt: skip
 
 
 def client(authority: Authority, name: str = CLIENT) -> ssl.SSLContext:
@@ -45,7 +49,7 @@ class Node0:
     def frame(self, connection: Connection, header: Header, body: bytes) -> None:
         match header["t"]:
             case "hello":
-                connection.send({"t": "welcome", "version": VERSION, "epoch": 0, "broken": "", "runs": []})
+                connection.send(WELCOME)
             case "line":
                 self.moves.offer(connection, header)
             case "move":

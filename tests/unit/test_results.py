@@ -27,7 +27,7 @@ from skyward_core.agent.results import (
 )
 from skyward_core.errors import NotPicklableError, RemoteError
 from skyward_core.outcome import Summary
-from skyward_core.wire import INLINE
+from skyward_core.wire import FAILURE, INLINE
 
 
 class Trap:
@@ -528,3 +528,11 @@ def test_a_package_that_a_node_lacks_comes_with_how_to_install_it() -> None:
     assert header["message"] == "No module named 'no_such_framework'"
     assert f"not installed for {sys.executable} on this node" in header["traceback"]
     assert 'Image(pip=["no_such_framework"])' in header["traceback"]
+
+
+def test_an_exception_that_holds_too_much_is_told_of_by_a_stand_in() -> None:
+    error = ValueError("too much")
+    error.one, error.two = b"x" * (FAILURE // 2), b"y" * (FAILURE // 2)  # type: ignore[attr-defined]
+    told, data = describe_error(error)
+    assert told["type"] == "ValueError" and len(data) <= FAILURE
+    assert "too much" in str(pickle.loads(data))

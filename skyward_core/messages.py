@@ -1,0 +1,272 @@
+"""What frames must hold, by who sends them. Standard library only.
+
+Whoever is on the other side may be of another release, broken, or hostile. So a frame is looked at before anything acts
+on it, and before its body is taken in: how large that may be depends on its kind, names that files are called by are
+of a few plain characters, numbers are in bounds. Kinds and keys that are not listed here pass, small; who does not
+know them does nothing with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from .wire import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
+
+HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
+RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
+RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
+MOST = 1 << 53  # of any other number: what JSON has in common with everybody
+
+RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
+LOG = re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")  # its rank, its slot, its stream
+
+Check = Callable[[Any], object]
+Checks = dict[str, Check]
+
+
+class Form(NamedTuple):
+    """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
+
+    needs: Checks = {}  # noqa: RUF012  never changed
+    may: Checks = {}  # noqa: RUF012
+    body: int = 0
+    head: int = HEAD
+
+
+Forms = Mapping[str, Form]
+
+
+def is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def is_number(value: Any) -> bool:
+    """Neither infinite nor NaN."""
+    return (type(value) is float or type(value) is int) and -MOST < value < MOST
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def is_call(value: Any) -> bool:
+    return type(value) is int and 0 <= value < CALLS
+
+
+def is_rank(value: Any) -> bool:
+    """A rank or a node; -1 where a call has none."""
+    return type(value) is int and -1 <= value < RANKS
+
+
+def is_run(value: Any) -> object:
+    return type(value) is str and RUN.fullmatch(value)
+
+
+def is_file(value: Any) -> object:
+    """A file's name: never a path."""
+    return type(value) is str and FILE.fullmatch(value)
+
+
+def is_log(value: Any) -> object:
+    return type(value) is str and LOG.fullmatch(value)
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: type(value) is str and value in values
+
+
+def _or_none(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _all(check: Check) -> Check:
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def _each(name: Check, check: Check) -> Check:
+    return lambda value: type(value) is dict and all(name(key) and check(one) for key, one in value.items())
+
+
+def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
+    known = {**needs, **may}
+
+    def check(value: Any) -> bool:
+        return (
+            type(value) is dict
+            and needs.keys() <= value.keys()
+            and (not only or value.keys() <= known.keys())
+            and all(known[key](one) for key, one in value.items() if key in known)
+        )
+
+    return check
+
+
+def _is_span(value: Any) -> bool:
+    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_count(value[1])
+
+
+def _is_blob(value: Any) -> object:
+    return type(value) is list and len(value) == 2 and is_file(value[0]) and is_count(value[1])
+
+
+_is_any: Check = lambda value: True  # noqa: E731
+_IS_SUMMARY = _made_of(
+    {"type": is_text, "text": is_text},
+    {"json": _is_any, "is_json": is_flag, "size": is_count},
+    only=True,
+)
+_IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
+_SPANS = _each(is_log, _is_span)
+_SIZES = _each(is_log, is_count)
+_CALL: Checks = {"run": is_run, "i": is_call}
+_PLACE: Checks = {"rank": is_rank, "node": is_rank}
+_ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
+_TOLD: Checks = {
+    "summary": _or_none(_IS_SUMMARY),
+    "error": _or_none(_IS_ERROR),
+    "seconds": is_number,
+    "exit_code": _or_none(lambda code: type(code) is int),
+    "signal": _or_none(is_rank),
+    "file": is_file,
+    "size": is_count,
+    "log": _SPANS,
+    "items": is_count,
+    "last": _or_none(_IS_SUMMARY),
+}
+_RECORD: Checks = {
+    "run": is_run,
+    "function": is_text,
+    "kind": _one_of("", "broadcast", "single", "gather"),
+    "total": is_call,
+    "opened_at": is_number,
+}
+_REMEMBERED = _made_of(
+    _RECORD
+    | {
+        "outcomes": _all(_made_of(_CALL | _PLACE | _ENDING, _TOLD)),
+        "began": _all(_made_of(_CALL | _PLACE)),
+        "returned": is_call,
+    }
+)
+_PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
+_UNFETCHED = _each(is_run, is_count)
+_ASKED: Checks = {"id": is_count}
+
+# What an agent says to clients.
+FROM_AGENT: Forms = {
+    "welcome": Form(
+        {
+            "version": is_count,
+            "epoch": is_count,
+            "broken": is_text,
+            "node": is_rank,
+            "address": is_text,
+            "ranks_per_node": lambda ranks: is_rank(ranks) and 0 < ranks <= 4096,
+            "lease": _or_none(is_number),
+            "runs": _all(_REMEMBERED),
+        },
+        {"phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
+        head=RUNS,
+    ),
+    "log": Form({"f": is_log, "at": is_count}, body=CHUNK),
+    "data": Form({"id": is_count}, {"last": is_flag, "error": is_text}, body=CHUNK),
+    "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD, body=FAILURE),
+    "item": Form(_CALL | {"rank": is_rank, "seq": is_count}, _TOLD, body=INLINE),
+    "began": Form(_CALL | _PLACE, {"log": _each(is_log, is_count)}),
+    "stale": Form(_CALL),
+    "run": Form(_RECORD),
+    "gang": Form({"epoch": is_count, "broken": is_text}),
+    "phase": Form(_PHASE),
+    "granted": Form({"unclean": is_flag}),
+    "held": Form({"by": is_text}),
+    "pong": Form({"lease": _or_none(is_number)}, {"unfetched": _UNFETCHED}),
+    "known": Form({}, {"calls": _all(is_call), "ports": _all(is_count)}, body=PLUGINS),
+    "formed": Form({"epoch": is_count, "head_addr": is_text, "head_port": is_count}),
+    "bye": Form({"logs": _SIZES}),
+    "ending": Form({"by": is_text, "why": is_text}),
+    "error": Form({"message": is_text}),
+}
+
+# What clients ask of an agent.
+FROM_CLIENT: Forms = {
+    "tail": Form({}, {"cursors": _SIZES}),
+    "call": Form(
+        _CALL | {"fn": _is_blob, "args": _is_blob},
+        {"rank": _or_none(is_rank), "timeout": _or_none(is_number), "name": is_text, "total": is_call},
+        body=2 * INLINE,
+    ),
+    "claim": Form({"run": is_run}, {"next": is_count, "taken": is_count}),
+    "ack": Form({"calls": _each(is_run, _or_none(_all(is_call)))}),
+    "credit": Form(_CALL | {"next": is_count}),
+    "stop": Form({"run": is_run}, {"i": is_call, "grace": is_number, "why": is_text}),
+    "fetch": Form(_ASKED | {"f": is_file}, {"at": is_count}),
+    "peers": Form(_ASKED),
+    "pull": Form(_ASKED | {"hash": is_file, "size": is_count, "from": _is_any}),
+    "drop": Form(_ASKED | {"blobs": _all(is_file)}),
+    "line": Form(_ASKED),
+    "ports": Form(_ASKED),
+    "setup": Form(_ASKED),
+    "where": Form(_ASKED),
+    "shutdown": Form({}, {"drop": _all(is_run), "keep": _or_none(is_number)}),
+    "gang": Form({"epoch": is_count, "info": lambda info: type(info) is dict}, body=PLUGINS),
+}
+
+# What workers, and the process around them, say to their agent.
+FROM_WORKER: Forms = {
+    "hello": Form({"pid": is_count}, {"epoch": is_count}, body=PLUGINS),
+    "outcome": Form(_CALL | _ENDING, _TOLD, body=FAILURE),
+    "item": Form(_CALL | {"seq": is_count}, _TOLD, body=INLINE),
+    "phase": Form({"phase": is_text}),
+    "entering": Form({"plugin": is_text}),
+    "failed": Form({"error": _IS_ERROR}, body=FAILURE),
+}
+
+# What an agent tells its workers.
+TO_WORKER: Forms = {
+    "call": FROM_CLIENT["call"],
+    "credit": FROM_CLIENT["credit"],
+    "setup": Form(body=PLUGINS),
+}
+
+_UNKNOWN = Form(body=INLINE)
+_OTHER_RELEASE = {"welcome": Form({"version": is_count})}
+
+
+def admit(forms: Forms, header: Header, head: int, body: int) -> None:
+    """Look at a frame whose header has come.
+
+    Args:
+        head, body: how many bytes header and body have.
+
+    Raises:
+        WireError: it is not as frames of its kind are.
+    """
+    kind = header["t"]
+    needs, may, most, longest = forms.get(kind, _UNKNOWN)
+    if body > most or head > longest:
+        raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
+    for key, check in needs.items():
+        if key not in header or not check(header[key]):
+            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {header.get(key)!r:.80}")
+    for key in may.keys() & header.keys():
+        if not may[key](header[key]):
+            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {header[key]!r:.80}")
+
+
+def from_agent(header: Header, head: int, body: int) -> None:
+    """As :func:`admit`; a greeting of another release need only tell of which."""
+    greets = header["t"] == "welcome" and header.get("version") != VERSION
+    admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
+
+
+from_client = partial(admit, FROM_CLIENT)
+from_worker = partial(admit, FROM_WORKER)
+to_worker = partial(admit, TO_WORKER)

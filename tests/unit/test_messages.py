@@ -1,0 +1,142 @@
+"""Frames of whoever is on the other side: what is not as it should be is refused before anything acts on it."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core import messages
+from skyward_core.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, TO_WORKER, from_agent, from_client
+from skyward_core.wire import CHUNK, INLINE, VERSION, Decoder, WireError, frame
+
+SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
+ERROR = {"type": "ValueError", "message": "no", "traceback": ""}
+OUTCOME: dict[str, Any] = {
+    "t": "outcome", "run": "0a1b2c3d4e", "i": 0, "rank": 0, "node": 0, "kind": "returned", "seconds": 0.5,
+    "begun": True, "summary": SUMMARY, "size": 5, "log": {"r000.out": [0, 7], "r000.1.err": [3, 3]},
+}  # fmt: skip
+BEGAN = {"t": "began", "run": "r", "i": 1, "rank": 1, "node": 0, "log": {"r001.out": 4}}
+RECORD = {
+    "run": "r", "function": "train", "kind": "broadcast", "total": 2, "opened_at": 1.5, "outcomes": [OUTCOME],
+    "began": [BEGAN], "active": 1, "returned": 0,
+}  # fmt: skip
+WELCOME: dict[str, Any] = {
+    "t": "welcome", "version": VERSION, "pool": "p", "node": 0, "pid": 7, "address": "10.0.0.1", "ranks_per_node": 2,
+    "epoch": 1, "broken": "", "runs": [RECORD], "lease": None, "idle_timeout": 600,
+}  # fmt: skip
+LOG = {"t": "log", "f": "r000.out", "at": 0}
+CALL: dict[str, Any] = {"t": "call", "run": "r", "i": 0, "fn": ["ab" * 16, 9], "args": ["cd" * 16, 9]}
+
+
+def refused(admit: Any, header: dict[str, Any], body: int = 0) -> bool:
+    try:
+        admit(header, len(json.dumps(header)), body)
+    except WireError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "header", [WELCOME, OUTCOME, BEGAN, LOG, {"t": "run"} | RECORD, {"t": "of another release", "f": "../x"}]
+)
+def test_what_agents_say_is_admitted(header: dict[str, Any]) -> None:
+    assert not refused(from_agent, header)
+
+
+def test_a_greeting_of_another_release_only_says_of_which() -> None:
+    assert not refused(from_agent, {"t": "welcome", "version": VERSION + 1, "runs": "in another shape"})
+    assert refused(from_agent, {"t": "welcome"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["r0./../../../x", "../r000.out", "r000.out/..", "x", "", "r000", "r000.txt", "r000.out\n", "r0.out", ".", None, 3,
+     "r\u0661\u0661\u0661.out", "r00000000000.out", ["r000.out"]],
+)  # fmt: skip
+def test_a_log_has_a_logs_name(name: Any) -> None:
+    assert refused(from_agent, LOG | {"f": name})
+    if isinstance(name, str):
+        assert refused(from_agent, OUTCOME | {"log": {name: [0, 1]}})
+        assert refused(from_agent, {"t": "bye", "logs": {name: 1}})
+        assert refused(
+            from_agent, WELCOME | {"runs": [RECORD | {"outcomes": [OUTCOME | {"log": {name: [0, 1]}}]}]}
+        )
+        assert refused(from_client, {"t": "tail", "cursors": {name: 1}})
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a\x00b", "a" * 201, None, 7])
+def test_a_file_is_named_and_never_a_path(name: Any) -> None:
+    assert refused(from_agent, OUTCOME | {"file": name})
+    assert refused(from_client, {"t": "fetch", "id": 1, "f": name})
+    assert refused(from_client, {"t": "drop", "id": 1, "blobs": [name]})
+    assert refused(from_client, CALL | {"fn": [name, 1]})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"i": -1}, {"i": 1 << 40}, {"i": True}, {"i": "0"}, {"rank": 1 << 40}, {"node": None}, {"kind": "\x1b[2J"},
+     {"kind": ["returned"]}, {"run": "a/b"}, {"run": "x" * 65}, {"run": 7}, {"summary": {"type": "int"}},
+     {"summary": SUMMARY | {"more": 1}}, {"error": {"type": 1, "message": ""}}, {"seconds": "1"},
+     {"seconds": float("nan")}, {"size": -1},
+     {"log": {"r000.out": [0]}}, {"log": {"r000.out": [-1, 5]}}, {"log": [1]}, {"last": 3}, {"items": 1.5}],
+)  # fmt: skip
+def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
+    assert refused(from_agent, OUTCOME | wrong)
+
+
+@pytest.mark.parametrize("missing", ["run", "i", "rank", "node", "kind"])
+def test_an_outcome_is_whole(missing: str) -> None:
+    assert refused(from_agent, {key: value for key, value in OUTCOME.items() if key != missing})
+
+
+def test_a_body_is_as_large_as_its_kind_has_it() -> None:
+    assert not refused(from_agent, LOG, CHUNK)
+    assert refused(from_agent, LOG, CHUNK + 1)
+    assert refused(from_agent, BEGAN, 1)
+    assert refused(from_client, CALL, 2 * INLINE + 1)
+    assert refused(from_agent, {"t": "of another release"}, INLINE + 1)
+
+
+def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
+    head = json.dumps(LOG).encode()
+    decoder, data = Decoder(from_agent), struct.pack("!II", len(head), 2**32 - 1) + head
+    assert list(decoder.feed(data[:-1])) == []
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match=r"4,294,967,295 bytes"):
+            list(decoder.feed(data[-1:] + b"x" * 100))
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER, "rank": TO_WORKER}
+
+
+@given(data=st.data())
+def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> None:
+    forms = FORMS[data.draw(st.sampled_from(sorted(FORMS)))]
+    kind = data.draw(st.sampled_from(sorted(forms)) | st.text(max_size=5))
+    form = forms.get(kind)
+    keys = sorted({*form.needs, *form.may}) if form else ["x"]
+    known = st.sampled_from(
+        [None, 0, 1, "r", "r000.out", OUTCOME, RECORD, SUMMARY, ERROR, [0, 1], {"r000.out": [0, 1]}]
+    )
+    header = data.draw(st.dictionaries(st.sampled_from(keys or ["x"]), known | values)) | {"t": kind}
+    decoder = Decoder(lambda *frame: messages.admit(forms, *frame))
+    try:
+        list(decoder.feed(frame(header, b"body")))
+    except WireError:
+        return
+    assert form is None or (form.body and form.needs.keys() <= header.keys())
