@@ -19,7 +19,9 @@ from typing import Any, Protocol, TypeVar
 from .wire import Header, WireError, decode, frame
 
 TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
+HANDSHAKE = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
 CLIENT = "client"  # whose certificate this is may put blobs, and read results
+RECORD = 1 << 14
 PIECE = 1 << 19  # bytes at a time: few system calls, and still in the processor's cache for the next step
 
 _LENGTHS = struct.Struct("!II")
@@ -89,7 +91,8 @@ class Line:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._raw = memoryview(bytearray(PIECE))
+        self._raw = memoryview(bytearray(RECORD))  # of a stranger no more is taken at once
+        self._deadline: float | None = self.made + HANDSHAKE
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
         try:
             self._do(self._tls.do_handshake)
@@ -97,6 +100,9 @@ class Line:
         except LineError:
             self.close()
             raise
+        self._raw = memoryview(bytearray(PIECE))
+        self._deadline = None
+        plain.settimeout(TIMEOUT)
         self.peer = holder(self._tls)
 
     @classmethod
@@ -231,6 +237,11 @@ class Line:
                 raise LineError(error.reason or str(error)) from error
 
     def _receive(self) -> None:
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise LineError("it does not say who it is")
+            self._plain.settimeout(min(TIMEOUT, left))
         try:
             count = self._plain.recv_into(self._raw)
         except OSError as error:

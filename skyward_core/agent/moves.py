@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..wire import Header
 from .connection import Connection
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds for the client to come
 HANDSHAKE = 2.0  # of them for whoever comes to show that it is the client
+STRANGERS = 8  # who are asked that at once
+PAUSE = 0.1  # seconds before the next is taken where there are no descriptors left
 
 
 class Moves:
@@ -71,31 +73,61 @@ class Moves:
 
 
 async def _client(listener: socket.socket, papers: SSLContext) -> Sealed | None:
-    """Wait for the client, past strangers."""
+    """Wait for the client, past strangers: they are asked who they are side by side, the latest few of them."""
+    loop = asyncio.get_running_loop()
+    shaking: dict[asyncio.Task[Sealed | None], None] = {}  # in the order in which they came
+    coming = loop.create_task(_next(listener))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                done, _ = await asyncio.wait({coming, *shaking}, return_when=asyncio.FIRST_COMPLETED)
+                for each in [each for each in shaking if each in done]:
+                    del shaking[each]
+                    if (line := each.result()) is not None:
+                        return line
+                if coming in done:
+                    if len(shaking) >= STRANGERS:
+                        next(iter(shaking)).cancel()
+                        del shaking[next(iter(shaking))]
+                    shaking[loop.create_task(_shaken(coming.result(), papers))] = None
+                    coming = loop.create_task(_next(listener))
+    except TimeoutError:
+        return None
+    finally:
+        for task in (coming, *shaking):
+            task.cancel()
+            task.add_done_callback(_give_up)
+        listener.close()
+
+
+async def _next(listener: socket.socket) -> socket.socket:
+    """The next who connects."""
+    while True:
+        try:
+            plain, _ = await asyncio.get_running_loop().sock_accept(listener)
+        except OSError:  # no descriptors are left now, or it was gone before it was taken
+            await asyncio.sleep(PAUSE)
+        else:
+            return plain
+
+
+async def _shaken(plain: socket.socket, papers: SSLContext) -> Sealed | None:
+    """A line to who connected, if that is the client."""
     from ..sealed import Sealed
     from ..tls import CLIENT
 
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
-    with listener:
-        while (left := deadline - loop.time()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    plain, _ = await loop.sock_accept(listener)
-            except OSError:  # a TimeoutError is one, too
-                return None
+    line: Sealed | None = None
+    try:
+        async with asyncio.timeout(HANDSHAKE):
+            loop = asyncio.get_running_loop()
             _, line = await loop.connect_accepted_socket(lambda: Sealed(papers, CLIENT, server=True), plain)
-            try:
-                async with asyncio.timeout(HANDSHAKE):
-                    await line.ready
-            except OSError:
-                line.close()
-            except asyncio.CancelledError:
-                line.close()
-                raise
-            else:
-                return line
-    return None
+            await line.ready
+    except BaseException as error:
+        plain.close() if line is None else line.close()
+        if not isinstance(error, OSError):  # a TimeoutError is one
+            raise
+        return None
+    return line
 
 
 def _go(connection: Connection, coming: asyncio.Task[Sealed | None]) -> None:
@@ -108,11 +140,11 @@ def _go(connection: Connection, coming: asyncio.Task[Sealed | None]) -> None:
         line.close()
 
 
-def _give_up(coming: asyncio.Task[Sealed | None]) -> None:
-    if (line := _line(coming)) is not None:
-        line.close()
+def _give_up(coming: asyncio.Task[Any]) -> None:
+    if (made := _line(coming)) is not None:
+        made.close()
 
 
-def _line(coming: asyncio.Task[Sealed | None]) -> Sealed | None:
+def _line(coming: asyncio.Task[Any]) -> Any:
     # Whatever became of it: a client that has moved must not wait for a line that there is not.
     return None if coming.cancelled() or coming.exception() is not None else coming.result()

@@ -23,6 +23,8 @@ from ..tls import CLIENT, TIMEOUT, Line, LineError, Refused, Unreachable, Whole,
 from ..wire import Decoder, Header, frame
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
+STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
+PAUSE = 0.1  # seconds before the next connection is taken where there are no descriptors, or no threads, left
 AWAITED = 2.0  # seconds for a blob to begin to come where a peer is told to fetch it in the same moment
 
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")
@@ -46,6 +48,8 @@ class Peers:
         self._client = context(ssl.PROTOCOL_TLS_CLIENT, papers)
         self._arriving: dict[str, Arrival] = {}
         self._news = threading.Condition()
+        self._strangers: dict[socket.socket, None] = {}  # in the order in which they came
+        self._closed = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=64)
         self.port = int(self._listener.getsockname()[1])
@@ -53,6 +57,7 @@ class Peers:
 
     def close(self) -> None:
         """Take no more connections."""
+        self._closed = True
         with suppress(OSError):  # closed already; or this system knows no such call for listeners
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
         self._listener.close()
@@ -60,16 +65,39 @@ class Peers:
     # -- serving -----------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        while True:
+        while not self._closed:
             try:
                 plain, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
+            except OSError:  # closed; or no descriptors are left now, or it was gone before it was taken
+                time.sleep(0 if self._closed else PAUSE)
+                continue
+            self._make_room()
+            self._strangers[plain] = None
+            try:
+                threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
+            except RuntimeError:  # no more threads now
+                self._strangers.pop(plain, None)
+                plain.close()
+                time.sleep(PAUSE)
+
+    def _make_room(self) -> None:
+        """Strangers cost a thread each: of more than we take at once, the one that has had most time goes."""
+        while len(self._strangers) >= STRANGERS:
+            for oldest in list(self._strangers)[:1]:
+                self._strangers.pop(oldest, None)
+                with suppress(OSError):  # it has just gone
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
 
     def _serve(self, plain: socket.socket) -> None:
         try:
-            with Line(plain, self._server, server=True) as line:
+            line = Line(plain, self._server, server=True)
+        except OSError:
+            plain.close()
+            return  # a stranger, or one that went away: it knows best, and its client hears of it
+        finally:
+            self._strangers.pop(plain, None)
+        try:
+            with line:
                 try:
                     while True:
                         self._answer(line, line.hear())
@@ -81,7 +109,7 @@ class Peers:
                 except (KeyError, TypeError, ValueError):
                     line.say({"t": "answer", "error": "no such request"})
         except OSError:
-            return  # a stranger, or one that went away: it knows best, and its client hears of it
+            return  # it went away: it knows best, and its client hears of it
 
     def _answer(self, line: Line, request: Header) -> None:
         kind, name = request["t"], str(request.get("name"))

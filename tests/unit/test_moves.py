@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.agent.connection import Connection
-from skyward_core.agent.moves import Moves
+from skyward_core.agent.moves import STRANGERS, Moves
 from skyward_core.pool.link import Link
 from skyward_core.tls import CLIENT, LineError, context
 from skyward_core.transport import line
@@ -231,6 +231,22 @@ def test_strangers_do_not_take_the_clients_place(monkeypatch: pytest.MonkeyPatch
             await s.heard.until(lambda: s.link.direct)
         with pytest.raises(LineError):  # it was for one
             await line.connect(Node(place, NAME), client(s.authority))
+
+    play(steps)
+
+
+def test_silent_strangers_do_not_hold_the_client_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_core.agent.moves.HANDSHAKE", 600.0)
+    monkeypatch.setattr("skyward_core.agent.moves.PATIENCE", 600.0)
+
+    async def steps(s: Scene) -> None:
+        place = await s.offer()
+        strangers = [await asyncio.open_connection(*place) for _ in range(3 * STRANGERS)]
+        await s.connect(place)
+        await s.heard.until(lambda: s.link.direct)
+        for reader, writer in strangers:
+            assert await reader.read() == b""  # nobody waits for them any more
+            writer.close()
 
     play(steps)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import select
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from skyward_core.agent.peers import Peers
+from skyward_core import tls
+from skyward_core.agent.peers import PAUSE, STRANGERS, Peers
 from skyward_core.content import name_of
 from skyward_core.transport.pki import Authority, Papers, node_name
 
@@ -110,3 +117,72 @@ def test_nobody_is_served_after_the_end(head: Peers) -> None:
 def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     yield
     assert not [w for w in recwarn if w.category is pytest.PytestUnhandledThreadExceptionWarning]
+
+
+def threads_of(peers: Peers) -> int:
+    return sum(thread.name.endswith("(_serve)") for thread in threading.enumerate())
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
+    tmp_path: Path, head: Peers, authority: Authority
+) -> None:
+    strangers = []
+    try:
+        for _ in range(3 * STRANGERS):
+            strangers.append(socket.create_connection(("127.0.0.1", head.port), timeout=60))
+        wait_until(lambda: len(head._strangers) == STRANGERS)
+        wait_until(lambda: threads_of(head) <= STRANGERS)
+        node = other(tmp_path, authority.issue(node_name(1)))
+        node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+        node.close()
+        assert (tmp_path / "other" / NAME).read_bytes() == DATA
+    finally:
+        for stranger in strangers:
+            stranger.close()
+    wait_until(lambda: threads_of(head) == 0)
+
+
+def test_a_stranger_that_keeps_talking_has_its_time_like_others(
+    head: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "HANDSHAKE", 0.3)
+    record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
+    said = 0
+    with socket.create_connection(("127.0.0.1", head.port), timeout=60) as stranger, suppress(OSError):
+        while said < len(record) and not select.select([stranger], [], [], 0.02)[0]:
+            said += stranger.send(record[said : said + 1])
+    assert said < len(record)
+    wait_until(lambda: threads_of(head) == 0)
+
+
+def test_it_listens_again_when_there_are_descriptors_again(
+    tmp_path: Path, head: Peers, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = other(tmp_path, authority.issue(node_name(1)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waiting = socket.socket()
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+        held = []
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                held.append(os.dup(0))
+        waiting.connect(("127.0.0.1", head.port))  # nobody can take it
+        with pytest.raises(OSError, match="Too many open files"):
+            os.dup(0)
+        time.sleep(3 * PAUSE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in held:
+            os.close(descriptor)
+        waiting.close()
+    node.pull(NAME, len(DATA), ("127.0.0.1", head.port))
+    node.close()
