@@ -109,6 +109,11 @@ def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  
     return check
 
 
+def _is_some(ranks: Any) -> bool:
+    """How many ranks a node has; none where its agent only gives out results."""
+    return type(ranks) is int and 0 <= ranks <= 4096
+
+
 def _is_span(value: Any) -> bool:
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_count(value[1])
 
@@ -169,7 +174,7 @@ FROM_AGENT: Forms = {
             "broken": is_text,
             "node": is_rank,
             "address": is_text,
-            "ranks_per_node": lambda ranks: is_rank(ranks) and 0 < ranks <= 4096,
+            "ranks_per_node": _is_some,
             "lease": _or_none(is_number),
             "runs": _all(_REMEMBERED),
         },

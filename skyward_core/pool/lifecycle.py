@@ -199,6 +199,8 @@ class Pool:
         """The first node to answer tells how many ranks "gpu" is."""
         worker = self.view.spec["worker"]
         if worker["ranks_per_node"] == "gpu":
+            if not number:
+                raise WireError("a node cannot have no ranks")
             self.ranks_per_node = number
             self.slots_per_node = worker["concurrency"] * number
             spec = self.view.spec | {"worker": worker | {"ranks_per_node": number}}
