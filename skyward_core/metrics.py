@@ -11,6 +11,8 @@ from .safe_text import field as safe
 POINTS = 512  # of one name's history; beyond that every other point goes
 NAMES = 64  # of one rank in one run
 RUNS = 64  # of one pool
+LATEST = 1 << 40  # seconds since 1970 beyond which a clock's word is none
+MOST = 1e308
 LINE = 1 << 16  # bytes of a line that has no end yet; longer than any that a rank writes
 
 
@@ -69,7 +71,9 @@ class MetricBook:
                 told = json.loads(line)
                 run, at, values = str(told["run"]), float(told["at"]), dict(told["values"])
                 seq = None if "seq" not in told else int(told["seq"])
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                continue
+            if not 0 <= at < LATEST:
                 continue
             self.note(run, rank, at, values, seq)
 
@@ -84,7 +88,7 @@ class MetricBook:
             if seq <= self._yielded.get((run, rank), -1):
                 return
             self._yielded[run, rank] = seq
-        numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        numbers = {k: v for k, v in values.items() if _is_number(v)}
         if not numbers:
             return
         if run not in self._runs and len(self._runs) >= RUNS:
@@ -92,7 +96,7 @@ class MetricBook:
             self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
         for told, value in numbers.items():
-            name = safe(told)
+            name = safe(str(told))
             if name not in series:
                 if len(series) >= NAMES:
                     continue
@@ -115,6 +119,12 @@ class MetricBook:
 
     def _of(self, run: str, rank: int) -> dict[str, Series]:
         return self._runs.get(run, {}).get(rank, {})
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -MOST < value < MOST  # whole numbers may be longer than what a float can hold
+    return isinstance(value, float)
 
 
 def numbers_line(values: dict[str, float]) -> str:

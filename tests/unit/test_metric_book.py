@@ -61,3 +61,26 @@ def test_dicts_of_numbers_that_a_generator_yields_are_numbers_too():
 def test_numbers_in_a_line():
     values = {"step": 1234.0, "loss": 2.31449, "lr": 3e-5, "x": float("nan"), "y": float("inf")}
     assert numbers_line(values) == "step 1,234  loss 2.314  lr 3e-05  x nan  y inf"
+
+
+def test_what_a_rank_wrote_to_its_file_itself_may_be_anything() -> None:
+    book, good = MetricBook(), b'{"run": "r", "at": 17.5, "values": {"loss": 1.0}}'
+
+    def but(part: bytes, other: bytes) -> bytes:
+        return good.replace(part, other)
+
+    odd = [
+        b"nonsense", b"[" * 5000, b'{"run": "r"}', but(b"17.5", b"1e400"), but(b"17.5", b"NaN"), but(b"17.5", b"-3"),
+        but(b"17.5", b"1" + b"0" * 400), but(b'{"loss": 1.0}', b"[[7, 2.0]]"), but(b"1.0", b"1" + b"0" * 400),
+        but(b"1.0", b"NaN"), but(b"loss", b"\\u001b]0;t\\u0007"),
+    ]  # fmt: skip
+    for line in [*odd, good]:
+        book.feed("r000.metrics", 0, line + b"\n")
+    assert [
+        point
+        for name in book.latest("r", 0)
+        for point in book.history("r", 0, name)
+        if not 0 <= point[0] < 99
+    ] == []
+    assert book.history("r", 0, "loss")[-1] == (17.5, 1.0)
+    assert set(book.latest("r", 0)) == {"loss", "7", ""}
