@@ -41,9 +41,12 @@ class Archive:
 
         Raises:
             OSError: the disk does not take them.
+            ValueError: it has another name than logs have.
         """
         descriptor = self._files.get(name)
         if descriptor is None:
+            if not LOG.fullmatch(name):
+                raise ValueError(f"{name!r} is no log")
             path = self.logs / name
             descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         view = memoryview(data)

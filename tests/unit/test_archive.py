@@ -54,9 +54,10 @@ def test_whoever_comes_next_goes_on_at_the_cursor(archive: Archive) -> None:
 
 
 def test_a_log_cannot_leave_its_folder(archive: Archive, world: Path) -> None:
-    archive.write("../../escaped.out", 0, b"x")
-    assert not list(world.glob("escaped*"))
-    assert (archive.logs / "escaped.out").exists()
+    for name in ("../../escaped.out", "r0./../../../x", "escaped.out"):
+        with pytest.raises(ValueError, match="is no log"):
+            archive.write(name, 0, b"x")
+    assert not list(world.rglob("escaped*")) and not list(world.rglob("x"))
 
 
 def test_a_disk_that_is_full_is_an_error_and_the_cursor_stays(archive: Archive) -> None:

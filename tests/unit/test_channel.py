@@ -8,6 +8,8 @@ from pathlib import Path
 from skyward_core.agent.channel import Channel
 from skyward_core.wire import Decoder, Header, frame
 
+CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
+
 
 class Agent:
     """Listens where the worker looks, and reads frames."""
@@ -46,8 +48,8 @@ def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path)
     for number in range(4):
         channel.send({"t": "outcome", "i": number})
     assert [header.get("i") for header in agent.read(5)] == [None, 0, 1, 2, 3]
-    agent.say({"t": "call", "seen": 3})  # the greeting, and two of them
-    agent.say({"t": "credit"})
+    agent.say(CALL | {"seen": 3})  # the greeting, and two of them
+    agent.say({"t": "credit", "run": "r", "i": 0, "next": 1})
     assert [channel.receive()[0]["t"] for _ in range(2)] == ["call", "credit"]
     agent.die()
     following = Agent(path)
@@ -55,7 +57,7 @@ def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path)
     assert [header.get("i") for header in following.read(3)] == [None, 2, 3]
     channel.send({"t": "outcome", "i": 4})
     assert following.read(1)[0]["i"] == 4
-    following.say({"t": "call", "seen": 2})
+    following.say(CALL | {"seen": 2})
     channel.receive()
     following.die()
     last = Agent(path)
