@@ -6,7 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     from concurrent.futures import Future  # a worker needs neither it nor what it loads
@@ -168,6 +170,17 @@ def _seconds(timeout: float | None) -> float | None:
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     """What a function takes; None where it does not tell, as some that are written in C."""
+    if type(fn) is not FunctionType:
+        return _signature(fn)
+    if fn not in _signatures:  # one is called again and again, and to find out takes a while
+        _signatures[fn] = _signature(fn)
+    return _signatures[fn]
+
+
+_signatures: WeakKeyDictionary[FunctionType, inspect.Signature | None] = WeakKeyDictionary()
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
     try:
         # What a decorator of the script hands on is its own affair: the outermost function decides.
         return inspect.signature(fn, follow_wrapped=False)

@@ -56,6 +56,8 @@ class LogPanel(Panel):
             parts.append(f"&{hits.matcher.text} {count(len(hits.numbers), 'line')}")
         if pane.window.search is not None:
             parts.append(f"/{pane.window.search.matcher.text} {count(pane.hit_count, 'hit')}")
+        if parts and (begin := _searched_from(pane)):
+            parts.append(f"in the last {count(pane.window.end - begin, 'line')} only")
         self.retitle(title, Content("  ".join(parts)))
 
     def ask(self, what: str) -> None:
@@ -95,6 +97,11 @@ class LogPanel(Panel):
 
     def on_log_pane_moved(self) -> None:
         self.describe()
+
+
+def _searched_from(pane: LogPane) -> int:
+    """Number of the line before which nothing was looked at, as neither the ring nor files have it, or not yet."""
+    return max(hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None)
 
 
 def _paused(behind: int) -> str:

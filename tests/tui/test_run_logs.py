@@ -134,6 +134,11 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
         await pilot.press("a", "g")
         await until(pilot, lambda: "[ and ] show each rank from its first line" in shown(screen)[0])
+        await pilot.press("slash")
+        await typed(app, pilot, "step 99")
+        await pilot.press("enter")
+        await until(pilot, lambda: "10 hits  in the last 100 lines only" in screen_text(app))
+        await pilot.press("escape")
         # Files that ended before the ring begins leave a gap in the middle, which goes when they hold more.
         await pilot.press("a", "f")
         keep(session, run, tmp_path / "logs", {0: text[: text.index("step 850\n")]})
