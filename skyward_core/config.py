@@ -78,8 +78,12 @@ def socket_dir(owner: Path) -> Path:
     """
     import tempfile  # late, as all that a script can connect without
 
+    from .transport.onnode import doubt
+
     bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
-    usable = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))
+    short = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))
+    # Where others can rename what is ours is no place for it; nobody can in /tmp.
+    usable = (base for base in short if not doubt(f"{base}/."))
     root = Path(next(usable, bases[-1])) / f"skyward-{os.getuid()}"
     try:
         root.mkdir(mode=0o700)

@@ -6,8 +6,10 @@ either side ends.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import struct
 import threading
 
 
@@ -15,6 +17,7 @@ def main(path: str, word: str) -> None:
     agent = socket.socket(socket.AF_UNIX)
     try:
         agent.connect(path)
+        refuse_strangers(agent)
     except OSError as error:
         os.write(1, f"\n{word} {error.strerror}\n".encode())
         return
@@ -26,6 +29,18 @@ def main(path: str, word: str) -> None:
                 data = data[os.write(1, data) :]
     except OSError:
         return  # one side is gone, which is the end of this
+
+
+def refuse_strangers(agent: socket.socket) -> None:
+    """Speak to a process of our own user only, where the kernel tells whose it is.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    if hasattr(socket, "SO_PEERCRED"):
+        _, uid, _ = struct.unpack("3i", agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.getuid():
+            raise PermissionError(errno.EACCES, f"user {uid} listens there")
 
 
 def upwards(agent: socket.socket) -> None:

@@ -112,6 +112,16 @@ def doubt(path: str) -> str:
     return ""
 
 
+def is_shared(path: str) -> bool:
+    """Whether something of ours lies below a folder such as /tmp, where others take its place once it is gone."""
+    at = os.path.realpath(path)
+    while at != os.path.dirname(at):
+        at = os.path.dirname(at)
+        if os.path.isdir(at) and os.stat(at).st_mode & stat.S_ISVTX:
+            return True
+    return False
+
+
 def others_write(found: os.stat_result) -> bool:
     """Whether not only its owner may write something; a group of the owner's own, as many systems have it, is nobody
     else."""
@@ -187,6 +197,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         bundle = os.path.join(root, asked["bundle"])
         known["bundle"] = os.path.exists(bundle) and not doubt(bundle)
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
+        known["shared"] = is_shared(root) or is_shared(known["socket"])
         place = os.path.join(root, "pools", asked["folder"])
         known["running"] = is_running(place)
         if asked.get("status"):

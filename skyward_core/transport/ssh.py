@@ -55,6 +55,7 @@ class SSHTransport:
         self._link: Link | None = None
         self._linking = asyncio.Lock()
         self._facts: dict[str, Any] = {}
+        self._asked: Link | None = None  # over which the host told its facts
         self._forwards = True  # until the host has refused to
         self.untouched = False  # being prepared, and nothing was left on the host so far
 
@@ -135,6 +136,7 @@ class SSHTransport:
         )
         try:
             facts = self._facts = channel.facts
+            self._asked = link
             address = facts["address"]
             report("connected", detail=describe(facts))
             self._refuse_no_room(facts)
@@ -188,10 +190,7 @@ class SSHTransport:
         SSHTransport.live.add(self)
         try:
             link = await self._connected(None, 0)
-            if not self._facts:
-                channel = await self.channel()
-                self._facts = channel.facts
-                channel.close()
+            await self._learn(link)
             if self._forwards:
                 forwarded = await self._forward(link, on_data, on_lost)
                 if forwarded is not None:
@@ -201,6 +200,15 @@ class SSHTransport:
             raise
         except (PoolError, asyncssh.Error) as error:
             raise ConnectionError(str(error)) from error
+
+    async def _learn(self, link: Link) -> None:
+        """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
+        one the host may have been started anew, and all there be somebody else's."""
+        if not self._facts or (self._facts["shared"] and self._asked is not link):
+            channel = await Channel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
+            channel.close()
+            self._refuse_no_room(channel.facts)
+            self._facts, self._asked = channel.facts, link
 
     async def _forward(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe = pipes.Forwarded(on_data, on_lost)
@@ -253,6 +261,7 @@ class SSHTransport:
         while True:
             try:
                 link = await self._connected(None, max(0.0, deadline - time.monotonic()))
+                await self._learn(link)
                 return await self._put(link, source, name, attempts, goes_on_at)
             except PoolError as error:
                 raise ConnectionError(str(error)) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from skyward_core.transport.bundle import bundle
 from skyward_core.transport.onnode import MARK
 
@@ -59,6 +61,43 @@ def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> N
     assert compute.receipt is not None and compute.receipt.ok
     assert host.run("ls /tmp | grep -c owned || true").strip() == "0"
     assert host.run("ls /tmp/skyward-0/pools").strip() == ""
+
+
+# Takes the place of a pool that a start of the host has swept away, and notes what it is told.
+LISTEN = """
+import os, socket, sys
+place = os.path.join(sys.argv[1], "pools", sys.argv[2])
+os.umask(0)
+os.makedirs(place)
+open(place + "/agent.json", "w").write("{}")
+agent = socket.socket(socket.AF_UNIX)
+agent.bind(place + "/agent.sock")
+agent.listen()
+print("planted", flush=True)
+line, _ = agent.accept()
+open("/tmp/heard", "wb").write(line.recv(65536))
+"""
+
+
+@pytest.mark.parametrize("forwarding", [True, False])
+def test_a_stranger_that_takes_the_pool_s_place_after_a_start_of_the_host_hears_nothing(
+    make_lab: MakeLab, forwarding: bool
+) -> None:
+    lab = make_lab(1, HostOptions(home_writable=False, unix_forwarding=forwarding))
+    (host,) = lab.hosts
+    with pool(lab) as compute:
+        assert rank() @ compute == [0]
+        (link,) = compute.pool.links
+        folder = compute.pool.machines[0].extra["folder"]
+        assert host.run(f"ls {THEIRS}/pools/{folder}"), "ours, this time"
+        lab.client.unplug()
+        host.power_off()
+        host.power_on()
+        as_stranger(host, LISTEN, THEIRS, folder)
+        lab.client.plug()
+        until(lambda: link.gone or host.run("ls /tmp | grep heard || true"), "the end of the node")
+        assert host.run("cat /tmp/heard 2>/dev/null || true") == ""
+    assert compute.receipt is not None and compute.receipt.ok
 
 
 HOLD = """

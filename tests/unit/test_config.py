@@ -111,6 +111,15 @@ def test_a_runtime_folder_that_is_not_there_is_done_without(
     folder.rmdir()
 
 
+def test_a_runtime_folder_in_which_others_can_rename_is_done_without(tmp_path: Path, runtime: Path) -> None:
+    runtime.chmod(0o777)
+    folder = config.socket_dir(tmp_path)
+    assert not folder.is_relative_to(runtime)
+    folder.rmdir()
+    runtime.chmod(0o1777)
+    assert config.socket_dir(tmp_path).is_relative_to(runtime)
+
+
 def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
     root = runtime / f"skyward-{os.getuid()}"
     root.mkdir()
