@@ -149,8 +149,8 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
         await pilot.press("ctrl+q")
         await until(pilot, lambda: "Quit?" in screen_text(app))
         await pilot.press("right", "enter")
-        await until(pilot, lambda: "to confirm" in screen_text(app))
-        await pilot.press("shift+tab", *"where", "enter")
+        await until(pilot, lambda: "Tear down where?" in screen_text(app))
+        await pilot.press("right", "enter")
         await until(pilot, lambda: "verified gone 2, unaccounted 0" in screen_text(app))
         assert live() == []
         await pilot.press("enter")

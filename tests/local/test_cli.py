@@ -79,7 +79,7 @@ def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> Non
     ]
     assert table[5].startswith("value: mean 124,875 ±")
     assert "created 4, verified gone 4, unaccounted 0" in done.stderr
-    assert cli.json("ls") == {"pools": []}
+    assert cli.json("ls") == {"pools": [], "kept": []}
     assert cli("ls").stdout == "no pools are up\n"
 
 
@@ -137,7 +137,7 @@ def test_exit_status_and_root_cause(
 
 def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     found = cli.json("run", "endings.py:fine", "--nodes", 2)
-    assert cli.json("ls") == {"pools": []}
+    assert cli.json("ls") == {"pools": [], "kept": []}
     for rank in range(2):
         done = cli("logs", found["run"], "--rank", rank)
         assert (done.stdout, done.stderr) == (f"seen by rank {rank}\n", "to stderr\n")

@@ -89,7 +89,7 @@ async def test_run_on_hosts_and_a_shell_there(host: Host, cli: Cli, tmp_path: Pa
     finally:
         await run(cli, "down", "far")
     assert not list((cli.folder / "home").glob("ssh_config.d/*"))
-    assert "no pool" in (await run(cli, "ssh", "far", status=2)).stderr
+    assert "pool far is not up any more" in (await run(cli, "ssh", "far", status=2)).stderr
 
 
 async def test_doctor_looks_at_the_hosts_of_the_settings(host: Host, cli: Cli) -> None:
