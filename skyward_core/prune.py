@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from .config import home, pool_path
+from .errors import LedgerError
 from .ledger import Ledger, PoolRow
 
 AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
@@ -57,13 +59,15 @@ def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bo
 
 
 def prune_when_due(ledger: Ledger) -> None:
-    """Do so once a day, with the limits that hold where nobody gives others."""
+    """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
+    today (a ledger that another process holds, a full disk) is for the next day."""
     mark = home() / MARK
-    if not mark.exists():
-        mark.touch()  # a new home holds nothing old
-    elif time.time() - mark.stat().st_mtime > EVERY:
-        mark.touch()
-        prune(ledger)
+    with suppress(LedgerError, OSError):
+        if not mark.exists():
+            mark.touch()  # a new home holds nothing old
+        elif time.time() - mark.stat().st_mtime > EVERY:
+            mark.touch()
+            prune(ledger)
 
 
 def _over(ledger: Ledger) -> Iterator[PoolRow]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.config import pool_dir
+from skyward_core.errors import LedgerError
 from skyward_core.ledger import Kept, Ledger, Receipt
 from skyward_core.outcome import Outcome
 from skyward_core.providers.base import Machine
@@ -75,6 +76,21 @@ def test_it_is_done_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
     assert folder.exists()
     os.utime(tmp_path / MARK, (time.time() - 2 * DAY,) * 2)
     prune_when_due(ledger)
+    assert not folder.exists()
+
+
+def test_a_ledger_that_cannot_be_used_is_for_the_next_day(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(token: str) -> None:
+        raise LedgerError("it is locked")
+
+    folder = pool(ledger, "old", 100)
+    (tmp_path / MARK).touch()
+    os.utime(tmp_path / MARK, (time.time() - 2 * DAY,) * 2)
+    monkeypatch.setattr(ledger, "forget", fail)
+    prune_when_due(ledger)
+    assert ledger.find("old") is not None
     assert not folder.exists()
 
 
