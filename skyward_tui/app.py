@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
@@ -31,11 +33,13 @@ if TYPE_CHECKING:
 
     from .screens.launch_plan import Form
 
+_MAIN = threading.main_thread()
 S = TypeVar("S")
 T = TypeVar("T")
 
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
+FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 
@@ -90,6 +94,7 @@ class SkywardApp(App[None]):
         self.host_keys = HostKeyQuestions(self)
         self._session_factory = session_factory
         self._refresh_error = ""
+        self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
         if "SSH_CONNECTION" in os.environ:
@@ -111,6 +116,27 @@ class SkywardApp(App[None]):
         self.set_interval(1 / frames, self._pump)
         self.set_interval(REFRESH_SECONDS, self.refresh_pools)
         self.call_after_refresh(self.run_worker, self._open_session(), name="session")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN and threading.current_thread() is _MAIN:
+                asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Keep what is typed before the ledger is read, for then."""
+        if (
+            self._early is not None
+            and isinstance(event, events.Key | events.Paste)
+            and not event.is_forwarded
+        ):
+            self._early.append(event)
+        else:
+            await super().on_event(event)
+
+    def _hear_early_keys(self) -> None:
+        early, self._early = self._early or [], None
+        for event in early:
+            # A terminal that was not ours yet has made a line's end of it.
+            is_enter = isinstance(event, events.Key) and event.key == "ctrl+j"
+            self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
         from skyward_core import config
@@ -125,6 +151,12 @@ class SkywardApp(App[None]):
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:
             self.session_error = paragraph(str(error))
+        else:
+            # Keys act on what is listed; what a pool that does not answer is waited for they need not wait.
+            with suppress(TimeoutError, SkywardError, OSError):
+                await asyncio.wait_for(settled(self.session.refresh()), FIRST_LOOK_SECONDS)
+        self._pump()
+        self._hear_early_keys()
         self.refresh_pools()
 
     def _pump(self) -> None:
@@ -262,14 +294,14 @@ class SkywardApp(App[None]):
             self._leave()
 
     @work(exclusive=True, group="leave")
-    async def _leave(self) -> None:
+    async def _leave(self, status: int = 0) -> None:
         """Let go of the pools and end; a link that hangs holds nobody up."""
         if self.session is not None:
             if self.host_keys.close():
                 await self._starts_ended()
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self.session.detach), DETACH_SECONDS)
-        self.exit()
+        self.exit(return_code=status)
 
     async def _starts_ended(self) -> None:
         """A start that was refused a host key on the way out ends, and the ledger knows it."""

@@ -1,0 +1,72 @@
+"""What the app leaves of a terminal, and what it makes of keys that come early, in a real pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.providers.local import Local
+from skyward_core.session import Session
+from skyward_core.spec import Options, PoolSpec
+
+from .terminal import PATIENCE, Terminal
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """With a pool that is up."""
+    session = Session()
+    session.create(PoolSpec(name="warm", provider=Local(), nodes=1, options=Options(console=False))).result(
+        90
+    )
+    yield session
+    session.down("warm").result(90)
+    session.detach()
+
+
+def is_sane(terminal: Terminal) -> bool:
+    """Whether a shell could use it: lines are edited and echoed."""
+    flags = termios.tcgetattr(terminal.child.child_fd)[3]
+    return bool(flags & termios.ICANON and flags & termios.ECHO)
+
+
+def wait(true: Callable[[], bool], terminal: Terminal) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, terminal.text
+        terminal.read(0.02)
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
+    session: Session, tmp_path: Path
+) -> None:
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    try:
+        terminal.press("enter")  # before anything is there to be seen
+        terminal.until("pools › warm")
+        assert not is_sane(terminal)
+        for stop in (lambda: terminal.press("\x1a"), lambda: os.kill(terminal.child.pid, signal.SIGTSTP)):
+            stop()
+            wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
+            os.kill(terminal.child.pid, signal.SIGCONT)
+            wait(lambda: not is_sane(terminal), terminal)
+        terminal.press("q")
+        terminal.until("▶ warm")
+        os.kill(terminal.child.pid, signal.SIGTERM)
+        assert terminal.ended() == 128 + signal.SIGTERM
+        assert is_sane(terminal)
+        assert "Task was destroyed" not in terminal.text and "Traceback" not in terminal.text, terminal.text
+    finally:
+        terminal.close()
+    (view,) = session.pools()
+    assert view.state == "up"
