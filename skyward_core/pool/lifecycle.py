@@ -50,6 +50,7 @@ from .teardown import GOODBYE, tear_down
 
 A_MOMENT = 0.003  # seconds; longer than a small call takes
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
+FAREWELL = 1.0  # seconds that what goes on beside may take to be broken off
 REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
 REVIVE_WINDOW = 60.0
 RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
@@ -420,6 +421,8 @@ class Pool:
             self.spawn(self.launch.mend_gang())
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
+        if self._detached and not up:
+            return  # it is we who went
         waiting = not (up or link.silent or link.finished or link.gone or self.leaving or self.ending)
         if waiting and (until := self._suspicion.down(link)):
             detail = f"{detail}; {until}"
@@ -718,8 +721,11 @@ class Pool:
         self._suspicion.stop()
         for link in self.links:
             await link.close()
-        for task in tuple(self._tasks):
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
             task.cancel()
+        if tasks:  # one that is still there when the process ends has asyncio complain
+            await asyncio.wait(tasks, timeout=FAREWELL)
         self._direct.close()
         self.live.give_up()
         self.records.close()

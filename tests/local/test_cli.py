@@ -313,7 +313,9 @@ def test_detach_attach_follow_and_cancel(cli: Cli) -> None:
     )
     gate = cli.folder / "gate"
     os.mkfifo(gate)
-    found = cli.json("run", "slow.py", "--arg", f"gate={gate}", "--detach")
+    left = cli("run", "slow.py", "--arg", f"gate={gate}", "--detach", "--json")
+    assert "link down" not in left.stderr and "asyncio" not in left.stderr, left.stderr
+    found = json.loads(left.stdout.splitlines()[-1])
     assert [rank["outcome"] for rank in found["ranks"]] == ["running"]
     run, pool = found["run"], found["pool"]
     assert found["receipt"] is None
