@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO, TextIO
 
 import click
 
 from skyward_core.logs import Lines, prefix_of
 from skyward_core.safe_text import RESET, closed, paragraph
+
+from ..widgets.text import clip
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 
@@ -27,6 +30,7 @@ class Console:
         self.as_json = as_json
         self.unread = False  # nobody reads our output any more
         self._main: TextIO = sys.stderr if as_json else sys.stdout
+        self._printers: list[LogPrinter] = []
 
     def say(self, text: str, *codes: int) -> None:
         """A part of what was asked for, in the colours of some SGR codes where the terminal wants any."""
@@ -56,7 +60,21 @@ class Console:
     def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """What prints ranks' logs, where the rest goes or to another stream."""
         stream = stream or self._main
-        return LogPrinter(stream.buffer, wants_color(stream), stream.isatty(), prefix)
+        columns = self._columns if stream.isatty() and os.environ.get("TERM") != "dumb" else None
+        printer = LogPrinter(
+            stream.buffer, wants_color(stream), stream.isatty(), prefix, columns, self._erase
+        )
+        self._printers.append(printer)
+        return printer
+
+    def _erase(self) -> None:
+        """Take away what is drawn for now: something is about to be printed, and all may share one terminal."""
+        for printer in self._printers:
+            printer.erase()
+
+    @staticmethod
+    def _columns() -> int:
+        return shutil.get_terminal_size().columns
 
     @property
     def width(self) -> int:
@@ -77,6 +95,7 @@ class Console:
 
     def _print(self, text: str, stream: TextIO) -> None:
         try:
+            self._erase()
             print(text, file=stream, flush=True)
         except OSError:
             self.silence(stream)
@@ -87,11 +106,26 @@ class LogPrinter:
 
     To a pipe or a file the bytes go as they came. On a terminal text and colours are shown, and a line longer than
     64 KiB is cut (the log file has it whole).
+
+    Args:
+        columns: tells how wide the terminal is on which a line that has not ended, as a progress bar, is drawn and
+            drawn anew. With None nothing but whole lines is printed.
+        erase: takes away what printers of the same terminal have drawn so.
     """
 
     def __init__(
-        self, sink: BinaryIO, color: bool = False, terminal: bool = False, prefix: bool = True
+        self,
+        sink: BinaryIO,
+        color: bool = False,
+        terminal: bool = False,
+        prefix: bool = True,
+        columns: Callable[[], int] | None = None,
+        erase: Callable[[], None] | None = None,
     ) -> None:
+        self._columns = columns
+        self._erase_all = erase or self.erase
+        self._newest: tuple[int, str] | None = None  # the stream that said something last
+        self._drawn = ""
         self._sink = sink
         self._prefixed = prefix
         self._color = color
@@ -102,6 +136,7 @@ class LogPrinter:
     def feed(self, rank: int, stream: str, data: bytes) -> None:
         """Take bytes of a rank's stream; print the lines they complete."""
         if self._terminal:
+            self._newest = rank, stream
             self._show(rank, self._shown.setdefault((rank, stream), Lines()).split(data))
             return
         if not data:
@@ -115,11 +150,33 @@ class LogPrinter:
         pieces[:] = [tail] if tail else []
 
     def flush(self) -> None:
-        """Pass on what was printed."""
+        """Pass on what was printed, and draw the line that has not ended."""
+        self._draw()
         self._sink.flush()
+
+    def _draw(self) -> None:
+        if self._columns is None or self._newest is None:
+            return
+        from ..widgets.sgr import plain  # and Rich, which only a terminal needs
+
+        prefix = prefix_of(self._newest[0]) if self._prefixed else ""
+        begun = plain(self._shown[self._newest].preview())
+        line = clip(prefix + begun, self._columns() - 1) if begun else ""
+        if line != self._drawn:
+            self._erase_all()
+            self._sink.write(line.encode())
+            self._drawn = line
+
+    def erase(self) -> None:
+        """Take away what is drawn of a line that has not ended."""
+        if self._drawn:
+            self._drawn = ""
+            self._sink.write(b"\r\x1b[K")
+            self._sink.flush()
 
     def finish(self) -> None:
         """Print last lines that never ended."""
+        self._newest = None
         for (rank, _), lines in self._shown.items():
             if lines.preview():
                 self._show(rank, lines.split(b"\n"))
@@ -132,6 +189,7 @@ class LogPrinter:
     def _show(self, rank: int, lines: list[str]) -> None:
         if not lines:
             return
+        self._erase_all()
         prefix = self._prefix(rank)
         text = "".join([f"{prefix}{closed(line)}\n" for line in lines])
         self._sink.write(text.encode())

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pyte
 import pytest
 
 from skyward_core import exits
@@ -38,6 +39,30 @@ def printed(*chunks: tuple[int, str, bytes], **options: bool) -> bytes:
         printer.feed(*chunk)
     printer.finish()
     return sink.getvalue()
+
+
+def test_a_progress_bar_is_drawn_in_place_on_a_terminal() -> None:
+    screen, sink = pyte.Screen(24, 6), io.BytesIO()
+    terminal = pyte.ByteStream(screen)
+    printer = LogPrinter(sink, terminal=True, columns=lambda: 24)
+
+    def shown() -> list[str]:
+        printer.flush()
+        terminal.feed(sink.getvalue().replace(b"\n", b"\r\n"))
+        sink.seek(0)
+        sink.truncate()
+        return [line.rstrip() for line in screen.display if line.strip()]
+
+    printer.feed(0, "err", b"\r 10% |#         |")
+    assert shown() == ["r000|  10% |#         |"]
+    printer.feed(0, "err", b"\r 50% \x1b[32m|#####     | and what does not fit")
+    assert shown() == ["r000|  50% |#####…"]
+    printer.feed(1, "out", b"a line\nnext")
+    assert shown() == ["r001| a line", "r001| next"]
+    printer.feed(0, "err", b"\r100%\n")
+    assert shown() == ["r001| a line", "r000| 100%"]
+    printer.finish()
+    assert shown() == ["r001| a line", "r000| 100%", "r001| next"]
 
 
 def test_lines_are_whole_whatever_the_chunks() -> None:
