@@ -58,8 +58,10 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
         for stop in (lambda: terminal.press("\x1a"), lambda: os.kill(terminal.child.pid, signal.SIGTSTP)):
             stop()
             wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
+            terminal.screen.reset()
             os.kill(terminal.child.pid, signal.SIGCONT)
-            wait(lambda: not is_sane(terminal), terminal)
+            terminal.until("pools › warm")  # painted anew: it hears keys again
+            assert not is_sane(terminal)
         terminal.press("q")
         terminal.until("▶ warm")
         os.kill(terminal.child.pid, signal.SIGTERM)
