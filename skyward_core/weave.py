@@ -66,7 +66,10 @@ class Weaver:
 
     def learn(self, marks: bytes) -> None:
         """Take whole lines of the file of marks."""
-        self._marks.extend(decode(marks))
+        for mark in decode(marks):
+            while self._marks and (last := self._marks[-1]).at < mark.at and _is_beyond(last, mark):
+                self._marks.pop()  # the files were cut back
+            self._marks.append(mark)
 
     def take(self, stream: str, offset: int, data: bytes) -> None:
         """Take bytes of a stream. Where some are missing before them, they are never waited for."""
@@ -100,6 +103,10 @@ class Weaver:
         """Time and run of the bytes between the last mark and the next."""
         told = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
         return (None, "") if told is None else (told.at, told.run)
+
+
+def _is_beyond(one: Mark, other: Mark) -> bool:
+    return one.out > other.out or one.err > other.err
 
 
 class _Held:

@@ -4,7 +4,7 @@ A mark is a line of fixed width: its kind, a Unix time in milliseconds, how long
 of standard error were then, and a run. One that the worker makes (``BEFORE``) tells of the bytes that follow it, one
 that the agent makes (``AFTER``), as native code or children may have written, of the bytes before it. Between two marks
 of a worker's only one of the streams has grown: so what Python prints has an exact order. Marks that go back were
-overtaken by others on their way into the file, and say nothing.
+overtaken by others on their way into the file, and say nothing; unless they are younger: then a file was cut back.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Marker:
 
     def before(self, run: str) -> None:
         """Mark that what is written now is written by this run, in the process that writes it."""
-        out, err, at = self._out.size(), self._err.size(), time()
+        at = time()  # first: what was overtaken by another mark must not look younger than that
+        out, err = self._out.size(), self._err.size()
         self._write(encode(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
 
@@ -98,12 +99,13 @@ class Marker:
         """Mark what was written, where there is anything new; with ``soon`` a moment later will do."""
         if soon and time() < self._at + EVERY:
             return
+        at = time()
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
             return  # nothing new; or it grew just now, and these two lengths may never have been together
-        self.out, self.err, self._at = out, err, time()
-        self._write(encode(self._kind, self._at, out, err, run))
+        self.out, self.err, self._at = out, err, at
+        self._write(encode(self._kind, at, out, err, run))
 
     def _write(self, data: bytes) -> None:
         try:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .agent import Agent
 
 START_ATTEMPTS = 2
+KEPT_OF_EMPTIED = 1 << 20  # bytes since a log was emptied that are taken to its end
 
 
 class Process:
@@ -61,6 +62,7 @@ class Slot:
         self._marker: Marker | None = None
         self._logs: dict[str, int] = {}
         self._log_ends: dict[str, int] = {}
+        self._most: dict[str, int] = {}  # how long they have been
         limit = agent.config.log_limit
         self.limits = {each: LogLimit(f"{self._spool}/{each}", limit) for each in self.log_files}
 
@@ -70,8 +72,8 @@ class Slot:
         A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
         print into the same files at the same time, share what they saw.
         """
-        self.mark_logs(call)
         self.limit_logs()
+        self.mark_logs(call)
         before, self._log_ends = self._log_ends, self._log_sizes()
         for name, end in self._log_ends.items() if len(self.running) <= 1 else ():
             if end != before.get(name):
@@ -87,12 +89,30 @@ class Slot:
                 self.agent.clients.tell({"t": "error", "message": said})
 
     def _log_sizes(self) -> dict[str, int]:
-        return {name: os.fstat(opened).st_size for name, opened in self._logs.items()}
+        sizes = {}
+        for name, opened in self._logs.items():
+            size = os.fstat(opened).st_size
+            if size < self._most.get(name, 0):
+                size = self._restore(name, opened, size)
+            sizes[name] = size
+            self._most[name] = min(size, self.limits[name].most)
+        return sizes
+
+    def _restore(self, name: str, opened: int, size: int) -> int:
+        """A rank has emptied its own log: go on where it was, so that what comes is sent; say what happened."""
+        with open(f"{self._spool}/{name}", "rb") as emptied:
+            since = emptied.read(min(size, KEPT_OF_EMPTIED))
+        with suppress(OSError):  # a full disk is said by others
+            os.ftruncate(opened, self._most[name])
+            said = f"\nskyward: rank {self.rank} opened this stream anew and emptied it; what was not fetched is lost\n"
+            os.write(opened, said.encode() + since)
+        return os.fstat(opened).st_size
 
     def mark_logs(self, ended: Call | None = None) -> None:
         """Mark what has been printed since this was last done as a run's, where but one has calls here; a call that
         has just ``ended`` is among them."""
         if self._marker is not None:
+            self._log_sizes()  # one that a rank has emptied is mended there
             runs = {call.run for call in (*self.running.values(), *filter(None, (ended,)))}
             self._marker.after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
 

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 from test_log_integrity import last_run, log_of, settled
@@ -71,3 +72,22 @@ def test_a_child_that_prints_much_while_nobody_prints(pool: sky.Compute) -> None
     settled(pool)
     assert log_of(pool, run, 2).split() == [b"%d" % n for n in range(1, 200_001)]
     assert log_of(pool, run, 2, "err").split() == [b"%d" % n for n in range(1, 1001)]
+
+
+def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: sky.Compute) -> None:
+    def job() -> None:
+        for number in range(200):
+            print(f"before {number}", file=sys.stderr)
+        time.sleep(0.5)  # they are fetched
+        with open("/dev/stderr", "w") as anew:
+            anew.write("in its place\n")
+        time.sleep(0.5)
+        print("after", file=sys.stderr)
+
+    sky.function(job)() @ pool
+    run = last_run(pool)
+    settled(pool)
+    before, said, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
+    assert before.rstrip().splitlines() == [f"before {number}" for number in range(200)]
+    assert said.startswith("skyward: rank 3 opened this stream anew and emptied it")
+    assert (place, after) == ("in its place", "after")

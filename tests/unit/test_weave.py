@@ -171,3 +171,18 @@ def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
         ("out", None),
         ("err", None),
     ]
+
+
+def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> None:
+    weaver = Weaver()
+    for mark in (
+        Mark(BEFORE, 1.0, 0, 0, "one"),
+        Mark(BEFORE, 1.1, 5000, 0, "one"),  # beyond what one run may print
+        Mark(AFTER, 1.2, 100, 0, "one"),
+        Mark(BEFORE, 1.3, 100, 0, "two"),
+        Mark(AFTER, 1.2, 90, 0, "one"),  # overtaken
+    ):
+        weaver.learn(encode(*mark))
+    weaver.take("out", 0, b"x" * 200)
+    told = [(len(p.data), p.run) for p in [*weaver.ready(), *weaver.rest()]]
+    assert told == [(100, "one"), (100, "two")]
