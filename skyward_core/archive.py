@@ -19,6 +19,8 @@ from .errors import UsageError
 from .ledger import Ledger
 from .messages import LOG
 
+ROOM = 1 << 20  # bytes; more than a node sends of a log at once
+
 
 class Archive:
     """One pool's folder on the client."""
@@ -53,7 +55,20 @@ class Archive:
         while view:
             written = os.pwrite(descriptor, view, at)
             view, at = view[written:], at + written
-        self.cursors[name] = at
+            self.cursors[name] = at
+
+    def has_room(self) -> bool:
+        """Whether the disk takes more log bytes now: as many as a piece of a log may have, behind the longest file."""
+        probe = self.logs.with_name("room")
+        end = max(self.sizes().values(), default=0)
+        try:
+            with open(probe, "wb") as file:
+                os.pwrite(file.fileno(), bytes(ROOM), end)
+        except OSError:
+            return False
+        finally:
+            probe.unlink(missing_ok=True)
+        return True
 
     def tail(self, name: str, size: int) -> bytes:
         """The last bytes of a log file that were kept before we came."""

@@ -363,9 +363,17 @@ class Ledger:
         with self._lock:  # another thread may be in the middle of a statement
             self._db.close()
 
-    def _write(self, statements: Sequence[tuple[str, tuple[Any, ...]]], *, flush: bool = False) -> None:
+    def _write(
+        self,
+        statements: Sequence[tuple[str, tuple[Any, ...]]],
+        *,
+        flush: bool = False,
+        patience: float = PATIENCE,
+    ) -> None:
         with self._lock:
             try:
+                if patience != PATIENCE:
+                    self._db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
                 if len(statements) == 1 and not flush:
                     self._db.execute(*statements[0])  # a transaction by itself
                     return
@@ -387,6 +395,8 @@ class Ledger:
             finally:
                 if flush:
                     self._db.execute("PRAGMA synchronous=NORMAL")
+                if patience != PATIENCE:
+                    self._db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -581,6 +591,7 @@ class Ledger:
         opened: Iterable[tuple[str, str, str, str, int, float]] = (),
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
+        patience: float = PATIENCE,
     ) -> None:
         """Record what became of runs, all of it or nothing.
 
@@ -588,6 +599,10 @@ class Ledger:
             opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
             outcomes: of their calls (run, outcome, log ranges).
             ends: of runs (run, state, when, root cause).
+            patience: seconds to wait for other processes.
+
+        Raises:
+            LedgerError: it cannot be written, or another process has it.
         """
         begin = (
             "INSERT OR IGNORE INTO runs (run, token, function, kind, total, state, opened_at) "
@@ -606,7 +621,7 @@ class Ledger:
             (end, (state, when, json.dumps(cause.to_json()) if cause else None, run))
             for run, state, when, cause in ends
         ]
-        self._write(statements)
+        self._write(statements, patience=patience)
 
     def run(self, run: str) -> RunRow | None:
         rows = self._runs("WHERE run=?", (run,))

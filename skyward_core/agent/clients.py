@@ -179,18 +179,19 @@ class Clients:
 
     def _tail(self, connection: Connection, header: Header, body: bytes) -> None:
         client = self._open[connection]
-        if client.follower is None:
-            spool, redactor = self._agent.config.spool, self._agent.redactor
-            client.tail = Tail(
-                spool,
-                connection,
-                header.get("cursors", {}),
-                self._busy,
-                redactor,
-                self._agent.mark_logs,
-                self._agent.most_logs,
-            )
-            client.follower = asyncio.create_task(self._follow(client.tail))
+        if client.follower is not None:
+            client.follower.cancel()  # it asks again for what its disk did not take
+        spool, redactor = self._agent.config.spool, self._agent.redactor
+        client.tail = Tail(
+            spool,
+            connection,
+            header.get("cursors", {}),
+            self._busy,
+            redactor,
+            self._agent.mark_logs,
+            self._agent.most_logs,
+        )
+        client.follower = asyncio.create_task(self._follow(client.tail))
 
     async def _follow(self, tail: Tail) -> None:
         await self._agent.informed.wait()  # of what has to be blanked

@@ -33,6 +33,7 @@ from .direct import Direct
 from .foreign import ForeignRuns
 from .gang import GangKeeper
 from .heal import Healing
+from .intake import Intake
 from .keeper import Keeper
 from .kept import bring_home
 from .launch import Launch
@@ -75,6 +76,7 @@ class Pool:
         self.records = Records(row.token, ledger, self.archive, self.complain)
         self.view = PoolView(row.name, key=row.key)
         self.live = LiveLogs(self.archive, self.view)
+        self.intake = Intake(self.archive, self.live.take, self.ask_for_logs, self.records.cannot)
         self.links: list[Link] = []
         self.machines: list[Machine] = []
         self.runs: dict[str, Run] = {}
@@ -397,17 +399,12 @@ class Pool:
 
     def on_log(self, name: str, at: int, data: bytes) -> None:
         """A piece of a log file: kept, and shown."""
-        have = self.archive.cursors.get(name, 0)
-        if at + len(data) <= have:
-            return  # another connection brought it already
-        if at < have:
-            data, at = data[have - at :], have
-        try:
-            self.archive.write(name, at, data)
-        except OSError as error:
-            self.archive.cursors[name] = at + len(data)
-            self.records.cannot("logs", error)
-        self.live.take(name, at, data)
+        self.intake.take(name, at, data)
+
+    def ask_for_logs(self) -> None:
+        """Have the nodes send their logs again from where our files end."""
+        for link in self.links:
+            link.follow()
 
     def _gang_broke(self) -> None:
         """A worker died. Work that waits for the plugins' contexts needs a new epoch to go on."""
@@ -581,7 +578,7 @@ class Pool:
         """Wait until all that the ranks printed during a run is here, or can no longer come."""
         while self.view.is_live and any(link.up for link in self.links):
             ends = self.records.log_ends(run)
-            if all(self.archive.cursors.get(name, 0) >= end for name, end in ends.items()):
+            if all(self.intake.shown.get(name, 0) >= end for name, end in ends.items()):
                 break
             await asyncio.sleep(0.01)
         self.live.give_up()
@@ -719,6 +716,7 @@ class Pool:
         self.catch_up()
         await self.replacements.stop()
         self._suspicion.stop()
+        self.intake.stop()
         for link in self.links:
             await link.close()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]

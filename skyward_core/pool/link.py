@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ..agent.marks import shifted
-from ..errors import PoolError
+from ..errors import HostKeyError, PoolError, UsageError
 from ..landing import Landing
 from ..messages import from_agent
 from ..transport.base import Pipe, Transport
@@ -126,15 +126,19 @@ class Link:
         self._heard_at = self.loop.time()
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._watch())
-        cursors = self._listener.cursors(self.node)
-        there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
-        self._write({"t": "tail", "cursors": there})
+        self.follow()
         for header, body in self._calls.values():
             self._write(header, body)
         for run in self._claims:
             self._write({"t": "claim", "run": run})
         self._send_acks()
         self._listener.on_link(self, True, "")
+
+    def follow(self) -> None:
+        """Have the logs sent from where the listener has them."""
+        cursors = self._listener.cursors(self.node)
+        there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
+        self.send({"t": "tail", "cursors": there})
 
     def move(self, line: Sealed) -> None:
         """Go on over a line of our own to the same agent; what is on its way is not overtaken."""
@@ -311,12 +315,13 @@ class Link:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             try:
                 await self.connect()
-            except (OSError, WireError) as error:
-                delay = min(longest, delay * 2)
-                self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
-            except PoolError as error:  # a host key that has changed, say: more tries would make it no better
+            except HostKeyError as error:  # more tries would make it no better
                 self._listener.on_link(self, False, f"{error}; not tried again")
                 return
+            # A key file that is away, say, may come back.
+            except (OSError, WireError, PoolError, UsageError) as error:
+                delay = min(longest, delay * 2)
+                self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
             else:
                 return
 

@@ -14,6 +14,9 @@ from .cause import is_failure
 
 FLUSH = 0.2  # seconds that outcomes and events may wait for their way to disk
 FLUSH_OPENED = 0.02  # the same for a run that was dispatched: until then only the agents know of it
+GLANCE = 0.05  # seconds that a flush waits for another process
+AGAIN = 0.5  # seconds before it is tried again
+PATIENCE = 5.0  # seconds in which a ledger may be locked before that is said
 RUNS_REMEMBERED = 256
 
 
@@ -30,6 +33,8 @@ class Records:
         self._archive = archive
         self._complain = complain
         self._complained = False
+        self._closed = False
+        self._refused_at: float | None = None  # time of the loop, since which nothing can be written
         self._opened: list[tuple[str, str, str, str, int, float]] = []
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._ends: list[tuple[str, str, float, RootCause | None]] = []
@@ -67,8 +72,12 @@ class Records:
         """Log file -> size that it must have here before a run's logs are complete."""
         return self._log_ends.get(run, {})
 
-    def flush(self) -> None:
-        """Bring what waits to disk; what cannot be written waits on."""
+    def flush(self, patience: float = GLANCE) -> None:
+        """Bring what waits to disk; what cannot be written waits on, and is tried again.
+
+        Args:
+            patience: seconds to wait for other processes that have the ledger; all pools wait with us.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -76,16 +85,25 @@ class Records:
         self._opened, self._outcomes, self._ends = [], [], []
         try:
             if opened or outcomes or ends:
-                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends)
+                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends, patience=patience)
             self._archive.flush()
+            self._refused_at = None
         except (LedgerError, OSError) as error:
             self._opened = opened + self._opened
             self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
-            self.cannot("records", error)
+            now = asyncio.get_running_loop().time()
+            self._refused_at = now if self._refused_at is None else self._refused_at
+            if now - self._refused_at >= PATIENCE or not isinstance(error, LedgerError):
+                self.cannot("records", error)
+            if not self._closed:
+                self._flush_within(AGAIN)
 
     def close(self) -> None:
         """Bring what waits to disk, for the last time."""
-        self.flush()
+        self._closed = True
+        self.flush(PATIENCE)
+        if self._refused_at is not None:
+            self.cannot("records", LedgerError("the ledger takes none"))
         try:
             self._archive.close()
         except OSError as error:

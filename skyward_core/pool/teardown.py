@@ -107,6 +107,8 @@ async def _clear_up(pool: Pool) -> list[str]:
 async def _say_goodbye(pool: Pool, link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
     link.flush_acknowledgements()
+    if pool.intake.behind:
+        link.follow()  # once more what our disk did not take
     if not link.send({"t": "shutdown", "drop": list(pool.runs), "keep": AT_LEAST}):
         link.finished = True
         return ""
@@ -128,6 +130,8 @@ async def _say_goodbye(pool: Pool, link: Link) -> str:
     missing = sum(size - pool.archive.cursors.get(name, 0) for name, size in (sizes or {}).items())
     if sizes is None:
         return f"node {link.node} ended without saying how long its logs are"
+    if missing > 0 and pool.intake.behind:
+        return f"{missing} bytes of the logs of node {link.node} could not be written to {pool.archive.logs}"
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
 
 

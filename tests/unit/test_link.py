@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.errors import HostKeyError
+from skyward_core.errors import HostKeyError, PoolError, UsageError
 from skyward_core.landing import Landing
 from skyward_core.pool import link as module
 from skyward_core.pool.identity import ourselves
@@ -194,6 +194,14 @@ async def test_a_changed_host_key_ends_the_tries(link: Link) -> None:
     await until(lambda: len(listener.links) == 3)
     assert listener.links[-1] == (False, "the key has changed; not tried again")
     assert len(transport.errors) == 4
+
+
+async def test_a_key_file_that_is_away_for_a_while_does_not_end_the_tries(link: Link) -> None:
+    transport, listener = parts(link)
+    transport.errors = [PoolError("no key"), UsageError("the key file is not there"), PoolError("no key")]
+    transport.pipe.on_lost(None)
+    await until(lambda: listener.links[-1] == (True, ""))
+    assert transport.errors == []
 
 
 async def test_a_link_that_drops_at_the_welcome_is_not_up() -> None:

@@ -38,7 +38,8 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(
 ) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
-    pool: Any = SimpleNamespace(archive=archive, spec_options=options, runs={"ours": None})
+    intake = SimpleNamespace(behind=False)
+    pool: Any = SimpleNamespace(archive=archive, intake=intake, spec_options=options, runs={"ours": None})
     link: Any = FakeLink()
     async with asyncio.timeout(60):
         assert await teardown._say_goodbye(pool, link) == told
