@@ -239,6 +239,7 @@ TO_WORKER: Forms = {
     "call": FROM_CLIENT["call"],
     "credit": FROM_CLIENT["credit"],
     "setup": Form(body=PLUGINS),
+    "place": Form({"info": lambda info: type(info) is dict}),
 }
 
 _UNKNOWN = Form(body=INLINE)

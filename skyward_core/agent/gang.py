@@ -61,8 +61,10 @@ class Gang:
         return {"t": "gang", "epoch": self.epoch, "broken": self.broken}
 
     def place(self, config: AgentConfig, rank: int) -> Header:
-        """The :class:`InstanceInfo` of a rank of this node, as JSON."""
-        return self.info | {
+        """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
+        world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
+        unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
+        return (self.info or world | unknown) | {
             "node": config.node,
             "rank": rank,
             "local_rank": rank - config.node * config.ranks_per_node,

@@ -37,6 +37,7 @@ class Process:
         self.says_from = 0  # where in the file of standard error its own lines begin
         self.connection: Connection | None = None
         self.epoch: int | None = None
+        self.placed = False  # it knows which rank it is, of how many
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did
         self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
@@ -207,7 +208,7 @@ class Slot:
             if not self.queue or len(self.running) >= self.agent.config.capacity:
                 return
             call = self.queue[0]
-            if call.header.get("alone") and not gang.epoch:
+            if not gang.epoch and not call.header.get("headless"):
                 return  # a client that comes to an agent which was started anew sets it up after its calls
             if call.gang and not gang.alone and (gang.broken or call.header.get("epoch") != gang.epoch):
                 self.queue.popleft()
@@ -228,7 +229,7 @@ class Slot:
     def _set_up(self, process: Process) -> None:
         gang = self.agent.gang
         process.epoch = gang.epoch
-        process.ready = False
+        process.ready, process.placed = False, True
         info = gang.place(self.agent.config, self.rank)
         if process.connection is not None:
             header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
@@ -244,6 +245,10 @@ class Slot:
         call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot = self.number
         call.log_start = self._log_ends
+        if not process.placed:
+            # It runs tasks of a gang that broke, until there is the next one.
+            process.placed = True
+            connection.send({"t": "place", "info": self.agent.gang.place(self.agent.config, self.rank)})
         connection.reply(call.header, call.body)
         # Written while the worker begins.
         self.agent.journal.write(call.given())
@@ -259,6 +264,7 @@ class Slot:
             self.enter(header.get("phase", ""), header.get("age", 0.0))
             if "epoch" in header and self.process.epoch is None:
                 self.process.epoch, self.process.ready = header["epoch"], True
+                self.process.placed = True
                 self.agent.restore_gang(header, plugins)
             self.pump()
 

@@ -143,6 +143,8 @@ class Worker:
                     tasks.put(header, body)
             elif kind == "credit":
                 self._credited(header)
+            elif kind == "place":
+                set_current(InstanceInfo.from_json(json.dumps(header["info"])))
             elif kind == "setup":
                 self._set_up(header, body)
             elif kind == "exit":

@@ -13,6 +13,7 @@ from .. import events as ev
 from ..errors import PoolError
 from ..payload import Task
 from .blobs import Blobs
+from .link import Link
 from .run import Run
 from .spread import Parcel
 
@@ -156,7 +157,13 @@ class Launch:
         try:
             await self._when_reached(tasks, pool.gang.ensure)
         except OSError as error:
-            pool.complain(f"the gang broke, and could not be formed anew: {error}")
+            why = f"the gang broke, and could not be formed anew: {error}"
+            pool.complain(why)
+            for link in pool.links:
+                if link.up and not link.epoch:  # its agent waits for that with what it was asked
+                    for run in tasks:
+                        for index in run.calls_on(link):
+                            self._end(run, index, link, "lost", "PoolError", why)
 
     async def _when_reached(self, runs: Sequence[Run], work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Do what runs that still go on need the nodes for, once more after each time that a link was down for it
@@ -188,16 +195,16 @@ class Launch:
         """A broadcast lacks nodes for good."""
         for rank in range(run.total):
             kind = "lost" if self._pool.link_of(rank).gone else "collateral"
-            self._end(run, rank, kind, "NodeLost", why)
+            self._end(run, rank, self._pool.link_of(rank), kind, "NodeLost", why)
 
     def _fail(self, run: Run, why: str) -> None:
         for index in range(run.total):
-            self._end(run, index, "lost", "PoolError", why)
+            link = self._pool.link_of(index if run.kind == "broadcast" else 0)
+            self._end(run, index, link, "lost", "PoolError", why)
 
-    def _end(self, run: Run, index: int, kind: str, error: str, why: str) -> None:
-        """End a call that no node has got."""
-        rank = index if run.kind == "broadcast" else 0
-        link = self._pool.link_of(rank)
+    def _end(self, run: Run, index: int, link: Link, kind: str, error: str, why: str) -> None:
+        """End a call that no node has got, or that the one which has it does not begin."""
+        rank = index if run.kind == "broadcast" else link.node * self._pool.ranks_per_node
         header = {
             "i": index, "rank": rank, "node": link.node, "kind": kind, "begun": False,
             "error": {"type": error, "message": why},

@@ -433,8 +433,9 @@ class Pool:
             self._learn_phases(link)
             self._learn_unfetched(link, link.welcome)
             self._foreign.on_welcome(link)
-            if self.alone and not link.epoch and not self.observer:
-                self.spawn(self._set_up())  # a new agent; calls that were sent again wait for this
+            if not link.epoch and not self.observer:
+                # A new agent; calls that were sent again wait for this.
+                self.spawn(self._set_up() if self.alone else self.launch.mend_gang())
             return
         if link.silent:
             return  # still connected: it is shown, nothing is done about it

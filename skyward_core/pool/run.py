@@ -165,6 +165,8 @@ class Run:
             self._readings[index] = Reading(header)
         if self.pool.alone:
             header["alone"] = True
+        elif self.pool.links[0].gone:
+            header["headless"] = True  # nobody can form a gang any more
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
         self.sent = True

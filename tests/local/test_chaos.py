@@ -1,0 +1,53 @@
+"""A storm of faults on a pool of this machine; ``--chaos-seconds`` and ``--chaos-seed`` make it longer, or another."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+from tests.chaos.beside import Another
+from tests.chaos.storm import Storm
+from tests.local.faults import exists, wait_until
+
+
+class Here:
+    """Processes of a pool on this machine."""
+
+    def __init__(self, compute: sky.Compute) -> None:
+        self._compute = compute
+
+    def agents(self) -> dict[int, int]:
+        pids = {link.node: link.welcome["pid"] for link in self._compute.pool.links if link.up}
+        return {node: pid for node, pid in pids.items() if exists(pid)}
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_storm_of_faults(
+    home: Path,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    seed, seconds = (request.config.getoption(f"--chaos-{name}") for name in ("seed", "seconds"))
+    before = descriptors()
+    options = sky.Options(console=False, grace=1.0)
+    with sky.Compute(nodes=3, name="storm", options=options) as compute, closing(Another("storm")) as client:
+        storm = Storm(compute, Here(compute).agents, client, seed, seconds)
+        storm.run()
+        agents = Here(compute).agents().values()
+        pids = [pid for agent in agents for pid in (agent, *descendants(agent))]
+    storm.account()
+    gc.collect()
+    storm.judge()
+    assert not [pid for pid in pids if exists(pid)]
+    wait_until(lambda: descriptors() <= before + 3, what="the end of the last descriptor")
+    assert "never retrieved" not in caplog.text
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,39 @@
+"""Tasks know which rank runs them, also where their worker or agent is a new one and no gang has been formed since."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from faults import agent_pids, on_loop, wait_until
+
+import skyward_core as sky
+from skyward_core.agent.processes import descendants
+
+
+@sky.function
+def place() -> tuple[int, int, int, int]:
+    info = sky.instance_info()
+    return info.rank, info.node, info.world_size, os.getpid()
+
+
+@pytest.mark.parametrize("agents", [False, True], ids=["workers", "agents and workers"])
+def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
+    with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
+        before = place() @ compute
+        old = agent_pids(compute)
+        for agent in old[1:]:
+            below = descendants(agent)
+            for pid in (*[agent] * agents, *below):
+                os.kill(pid, signal.SIGKILL)
+        links = compute.pool.links
+        wait_until(lambda: any(link.broken or not link.up for link in links), what="the news of it")
+        found = sky.gather(*[place() for _ in range(60)]) >> compute
+        on_loop(compute.pool.catch_up)
+        run = list(compute.pool.view.runs.values())[-1]
+        told = [outcome.rank for outcome in run.outcomes()]
+        assert [rank for rank, *_ in found] == told
+        assert {(rank, node, world) for rank, node, world, _ in found} <= {(n, n, 3) for n in range(3)}
+        assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
