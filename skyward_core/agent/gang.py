@@ -152,6 +152,7 @@ class Port:
     Ranks need seconds to import their framework before one of them listens; meanwhile any other program could be
     given the port. A socket that is bound and never listens keeps the kernel from handing it out, and, as both
     set ``SO_REUSEADDR`` (which rendezvous servers do), does not stand in the way of the one who then listens.
+    Ours sets it once it is bound: two that both had it before could bind the same port.
     """
 
     def __init__(self, address: str, count: int = 1) -> None:
@@ -178,8 +179,8 @@ class Port:
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         made = socket.socket(family, socket.SOCK_STREAM)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind((self._address, number))
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         except OSError:
             made.close()
             raise

@@ -470,15 +470,14 @@ class Pool:
 
     async def _see_it_closed(self) -> None:
         """Wait for the receipt of who ended it; where nobody writes one, do so."""
-        deadline = time.monotonic() + self.spec_options.grace + GOODBYE
-        while time.monotonic() < deadline:
+        soon = time.monotonic() + self.spec_options.grace + GOODBYE
+        while not self.leaving:
             row = self.ledger.pool(self.row.token)
-            if row.receipt is None:
-                await close_if_gone(row, self.provider, self.ledger)
-            else:
+            if row.receipt is not None:
                 self.emit(ev.PoolGone(pool=self.name, receipt=row.receipt))
                 return
-            await asyncio.sleep(0.05)
+            await close_if_gone(row, self.provider, self.ledger)
+            await asyncio.sleep(0.05 if time.monotonic() < soon else 1.0)
 
     async def _examine(self, link: Link) -> None:
         """Ask the provider whether a node that fell silent still exists."""

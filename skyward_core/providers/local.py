@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,14 +88,8 @@ class Local:
 
     async def teardown(self, pool: str) -> None:
         for root in (home() / "local").glob(f"{pool}.*"):
-            if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
-                continue
-            await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
-            for part in root.iterdir():
-                if not part.name.startswith(kept.PREFIX):  # what nobody has fetched stays
-                    await asyncio.to_thread(_remove, part)
-            if not any(root.iterdir()):
-                root.rmdir()
+            with suppress(FileNotFoundError):  # another process that saw the same end has just removed it
+                await _forget(root)
 
     async def check(self) -> list[Check]:
         free = shutil.disk_usage(home()).free
@@ -120,6 +115,18 @@ class Local:
 
 def _root(pool: str, token: str) -> Path:
     return home() / "local" / f"{pool}.{token}"
+
+
+async def _forget(root: Path) -> None:
+    """Remove what a pool's machines left, but for what nobody has fetched."""
+    if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
+        return
+    await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
+    for part in root.iterdir():
+        if not part.name.startswith(kept.PREFIX):
+            await asyncio.to_thread(_remove, part)
+    if not any(root.iterdir()):
+        root.rmdir()
 
 
 def _remove(path: Path) -> None:

@@ -118,7 +118,12 @@ def test_a_worker_killed_between_runs_is_replaced(pool: sky.Compute) -> None:
 
     killed = (sky.function(which)() @ pool)[0]
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: not exists(killed) and len(worker_pids(pool)) == 4, what="another worker")
+
+    def replaced() -> bool:
+        pids = worker_pids(pool)  # with those that nobody has reaped: until then the agent does not know
+        return killed not in pids and len(pids) == 4
+
+    wait_until(replaced, what="another worker")
     assert fine() @ pool == [0, 1, 2, 3]
 
 

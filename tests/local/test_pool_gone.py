@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
+from skyward_core.providers.local import Local
 
 QUIET = sky.Options(console=False, grace=1.0)
 
@@ -71,6 +73,18 @@ def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Pa
         wait_until(lambda: compute.pool.view.state == "gone", what="the view's end")
     assert compute.receipt is not None
     assert compute.receipt.ok
+
+
+def test_two_who_see_a_pool_gone_may_both_clear_it_away(home: Path) -> None:
+    root = home / "local" / "shared.0123456789abcdef"
+    (root / "ended").mkdir(parents=True)
+    (root / "spec").touch()
+
+    async def both() -> None:
+        await asyncio.gather(*(Local().teardown("shared") for _ in range(4)))
+
+    asyncio.run(both())
+    assert not root.exists()
 
 
 def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:

@@ -160,6 +160,12 @@ def test_ports_in_a_row_are_kept_for_the_plugins_after_the_first() -> None:
     assert any(free(number) for number in row)  # the others may be somebody's already
 
 
+def test_rows_of_two_agents_do_not_overlap() -> None:
+    ours, others = Port("127.0.0.1", 12), Port("127.0.0.1")
+    others.number = ours.number - 1  # a row that begins before ours, and would reach into it
+    assert not others._hold_behind(2)
+
+
 def test_where_no_row_is_free_the_first_port_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Port, "_hold_behind", lambda self, count: False)
     assert listens_at(Port("127.0.0.1", 12).number)
