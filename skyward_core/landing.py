@@ -84,6 +84,8 @@ class Landing:
         rest = memoryview(data)
         while rest:
             room = self.room()[: len(rest)]
+            if not room:
+                raise OSError(f"more came than the {self.size:,} bytes that it was said to have")
             room[:] = rest[: len(room)]
             self.filled(len(room))
             rest = rest[len(room) :]

@@ -122,6 +122,10 @@ def _is_blob(value: Any) -> object:
     return type(value) is list and len(value) == 2 and is_file(value[0]) and is_count(value[1])
 
 
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 16
+
+
 _is_any: Check = lambda value: True  # noqa: E731
 _IS_SUMMARY = _made_of(
     {"type": is_text, "text": is_text},
@@ -133,6 +137,8 @@ _SPANS = _each(is_log, _is_span)
 _SIZES = _each(is_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
+_ASKED: Checks = {"id": is_count}
+_WHEN: Checks = {"at": is_number}
 _ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
 _TOLD: Checks = {
     "summary": _or_none(_IS_SUMMARY),
@@ -145,7 +151,9 @@ _TOLD: Checks = {
     "log": _SPANS,
     "items": is_count,
     "last": _or_none(_IS_SUMMARY),
+    "begun": is_flag,
 }
+_ITEM: Checks = _CALL | {"seq": is_count, "summary": _or_none(_IS_SUMMARY)}
 _RECORD: Checks = {
     "run": is_run,
     "function": is_text,
@@ -156,14 +164,14 @@ _RECORD: Checks = {
 _REMEMBERED = _made_of(
     _RECORD
     | {
-        "outcomes": _all(_made_of(_CALL | _PLACE | _ENDING, _TOLD)),
-        "began": _all(_made_of(_CALL | _PLACE)),
+        "outcomes": _all(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _TOLD | _WHEN)),
+        "began": _all(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
         "returned": is_call,
-    }
+    },
+    {"items": _all(_made_of({"t": _one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = _each(is_run, is_count)
-_ASKED: Checks = {"id": is_count}
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
@@ -178,27 +186,44 @@ FROM_AGENT: Forms = {
             "lease": _or_none(is_number),
             "runs": _all(_REMEMBERED),
         },
-        {"phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
+        {"now": is_number, "phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
         head=RUNS,
     ),
     "log": Form({"f": is_log, "at": is_count}, body=CHUNK),
-    "data": Form({"id": is_count}, {"last": is_flag, "error": is_text}, body=CHUNK),
-    "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD, body=FAILURE),
-    "item": Form(_CALL | {"rank": is_rank, "seq": is_count}, _TOLD, body=INLINE),
-    "began": Form(_CALL | _PLACE, {"log": _each(is_log, is_count)}),
-    "stale": Form(_CALL),
-    "run": Form(_RECORD),
+    "data": Form(_ASKED | {"last": is_flag}, {"error": is_text}, body=CHUNK),
+    "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD | _WHEN, body=FAILURE),
+    "item": Form(_ITEM | {"rank": is_rank}, _TOLD | _WHEN, body=INLINE),
+    "began": Form(_CALL | _PLACE, {"log": _each(is_log, is_count)} | _WHEN),
+    "stale": Form(_CALL, {"why": is_text} | _WHEN),
+    "run": Form(_RECORD, _WHEN),
     "gang": Form({"epoch": is_count, "broken": is_text}),
     "phase": Form(_PHASE),
     "granted": Form({"unclean": is_flag}),
     "held": Form({"by": is_text}),
-    "pong": Form({"lease": _or_none(is_number)}, {"unfetched": _UNFETCHED}),
-    "known": Form({}, {"calls": _all(is_call), "ports": _all(is_count)}, body=PLUGINS),
-    "formed": Form({"epoch": is_count, "head_addr": is_text, "head_port": is_count}),
+    "pong": Form({"lease": _or_none(is_number)}, {"unfetched": _UNFETCHED} | _ASKED),
+    "known": Form(_ASKED, {"error": is_text, "unreachable": is_flag}, body=PLUGINS),
+    "formed": Form(_ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": _is_port}),
     "bye": Form({"logs": _SIZES}),
     "ending": Form({"by": is_text, "why": is_text}),
     "error": Form({"message": is_text}),
 }
+
+# What it says in answer, by what it was asked.
+ANSWERS: Mapping[str, Checks] = {
+    "claim": {"calls": _all(is_call)},
+    "ports": {"ports": _all(_is_port)},
+    "line": {"port": _is_port},
+    "peers": {"port": _is_port},
+    "setup": {
+        "env": _or_none(_each(is_text, is_text)),
+        "known": is_flag,
+        "secrets": _all(is_text),
+        "apps": is_flag,
+    },
+    "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+}
+FAILS = {"line", "peers", "pull"}  # what may not be possible: an error is an answer, too
+ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
@@ -271,6 +296,23 @@ def from_agent(header: Header, head: int, body: int) -> None:
     """As :func:`admit`; a greeting of another release need only tell of which."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
     admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
+
+
+def answer(asked: str, header: Header) -> None:
+    """Look at an agent's answer.
+
+    Args:
+        asked: the kind of what it was asked.
+
+    Raises:
+        WireError: it is no answer to that.
+    """
+    if header["t"] != ANSWERED.get(asked, "known"):
+        raise WireError(f"a frame {header['t']!r} is no answer to {asked!r}")
+    failed = asked in FAILS and "error" in header
+    for key, check in () if failed else ANSWERS.get(asked, {}).items():
+        if key not in header or not check(header[key]):
+            raise WireError(f"{key!r} of an answer to {asked!r} cannot be {header.get(key)!r:.80}")
 
 
 from_client = partial(admit, FROM_CLIENT)

@@ -376,8 +376,12 @@ class Pool:
         if run is None:
             self._foreign.on_frame(link, header)
             return
-        if header.get("i", 0) >= run.total:
+        if header["t"] == "run":
+            return  # we know it best
+        if header["i"] >= run.total:
             raise WireError(f"run {run.id} has no call {header['i']}")
+        if not run.asked_of(link, header["i"]):
+            raise WireError(f"node {link.node} speaks of call {header['i']}, which it was not given")
         match header["t"]:
             case "outcome":
                 run.on_outcome(link, header, body)

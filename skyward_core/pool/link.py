@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..agent.marks import shifted
 from ..errors import HostKeyError, PoolError, UsageError
 from ..landing import Landing
+from ..messages import answer as admit_answer
 from ..messages import from_agent
 from ..transport.base import Pipe, Transport
 from ..weave import STREAMS
@@ -83,7 +84,7 @@ class Link:
         self._amiss: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[Header, bytes]] = {}
         self._claims: set[str] = set()
-        self._waiting: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
+        self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Header, bytes]]]] = {}  # what was asked
         self._files: dict[int, _Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -232,9 +233,12 @@ class Link:
                 self._download(header, body)
                 return
             case "pong" | "known" | "formed":
-                waiting = self._waiting.pop(header.get("id", -1), None)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result((header, body))
+                asked, waiting = self._waiting.get(header.get("id", -1), ("", None))
+                if waiting is not None:
+                    admit_answer(asked, header)
+                    del self._waiting[header["id"]]
+                    if not waiting.done():
+                        waiting.set_result((header, body))
                 if waiting is not None or header["t"] != "pong":
                     return
             case "moved":
@@ -293,7 +297,7 @@ class Link:
         )
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(failure)
-        for waiting in self._waiting.values():
+        for _, waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(failure)
         self._waiting.clear()
@@ -395,7 +399,7 @@ class Link:
             raise ConnectionError(f"the link to node {self.node} is down")
         self._next_id += 1
         waiting: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
-        self._waiting[self._next_id] = waiting
+        self._waiting[self._next_id] = header["t"], waiting
         self._write(header | {"id": self._next_id})
         return await waiting
 
@@ -460,6 +464,8 @@ class _Download:
             if not header["last"]:
                 return False
             self._landing.close()
+            if self._landing.at < self._landing.size:
+                raise OSError(f"only {self._landing.at:,} bytes came of {self._landing.size:,}")
         except OSError as error:
             self.fail(error)
             return True

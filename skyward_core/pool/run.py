@@ -83,6 +83,7 @@ class Run:
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
         self.sent = False  # a node may know of it
+        self._claimed = False  # another client sent it
         self._stale: set[int] = set()
         self._broke = ""  # who broke the gang, and how
         self._begun = False
@@ -141,11 +142,16 @@ class Run:
 
     def claim_from(self, links: Sequence[Link]) -> None:
         """Expect the calls of a run that another client dispatched."""
-        self.sent = True
+        self.sent = self._claimed = True
         if self.kind == "broadcast":
             self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
+
+    def asked_of(self, link: Link, index: int) -> bool:
+        """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
+        where = self._where.get(index)
+        return self._claimed if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: Header) -> None:
         header: Header = {

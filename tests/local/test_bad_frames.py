@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,12 @@ import skyward_core as sky
 from skyward_core import events as ev
 from skyward_core.content import name_of
 from skyward_core.ledger import Ledger
+from skyward_core.messages import from_agent
+from skyward_core.pool.run import Run
 from skyward_core.wire import Decoder, frame
 from tests.local.cli import Cli
 from tests.local.faults import agent_pids, on_loop, wait_until
+from tests.unit.test_messages import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
 QUIET = sky.Options(console=False, grace=2.0)
 
@@ -25,6 +31,21 @@ QUIET = sky.Options(console=False, grace=2.0)
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
+
+
+@sky.function
+def wait_for(path: str) -> None:
+    while not os.path.exists(path):  # noqa: PTH110
+        time.sleep(0.02)
+
+
+class Deaf:
+    """A connection that goes nowhere."""
+
+    def write(self, data: bytes) -> None:
+        return None
+
+    close = drain = lambda self: None
 
 
 @pytest.fixture
@@ -66,6 +87,79 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
     assert {path: path.read_bytes() for path in before} == before
     assert not list(folder.rglob("x"))
     assert "another" not in pool.pool.view.runs or not pool.pool.view.runs["another"].tasks
+
+
+NO_VALUES: list[Any] = [
+    None, True, -1, 1 << 60, 1e308, float("nan"), "x", "\x1b]0;x\x07", "../../x", [], [[0]], {"a": 1}, [{"rank": 0}],
+    [{"t": []}],
+]  # fmt: skip
+GOOD: list[dict[str, Any]] = [
+    WELCOME, OUTCOME, BEGAN, LOG, {"t": "run"} | RECORD,
+    {"t": "data", "id": 1, "last": True}, {"t": "stale", "run": "r", "i": 0},
+    {"t": "item", "run": "r", "i": 0, "rank": 0, "seq": 0, "summary": SUMMARY},
+    {"t": "gang", "epoch": 1, "broken": ""}, {"t": "phase", "rank": 0, "phase": "", "age": 1.0},
+    {"t": "granted", "unclean": False}, {"t": "held", "by": ""}, {"t": "pong", "lease": None},
+    {"t": "known", "id": 1}, {"t": "formed", "id": 1, "epoch": 1, "head_addr": "", "head_port": 1},
+]  # fmt: skip
+MORE = {"at", "now", "begun", "id", "i", "items", "why", "log", "last", "file", "phases", "unfetched"}
+
+
+def test_no_key_of_no_frame_upsets_the_clients_loop(
+    pool: sky.Compute, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ours = tmp_path / "ours"
+    running = wait_for(str(ours)) > pool
+    wait_until(lambda: pool.pool.runs)
+    link, run = pool.pool.links[0], next(iter(pool.pool.runs))
+    upset: list[tuple[dict[str, Any], str]] = []
+
+    def say(header: dict[str, Any]) -> None:
+        link._decoder = Decoder(from_agent)
+        link._waiting[1] = "where", link.loop.create_future()
+        try:
+            link._data(frame(header))
+        except Exception as error:  # noqa: BLE001  whatever it is, it is what the test looks for
+            upset.append((header, repr(error)))
+
+    def say_all() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "_pipe", Deaf())
+            patch.setattr(pool.pool, "spawn", lambda work: work.close())
+            for name in ("_take", "_check_end", "_stop"):  # what is no nonsense ends nothing here
+                patch.setattr(Run, name, lambda *_: None)
+            for good in GOOD:
+                for key in {*good, *MORE} - {"t"}:
+                    for of in {good.get("run", ""), run} if "run" in good else [""]:
+                        base = good | {"run": of} if of else good
+                        for value in NO_VALUES:
+                            say(base | {key: value})
+                        say({name: value for name, value in base.items() if name != key})
+        mine = pool.pool.runs[run]
+        mine._fetching = 0
+        mine._stale.clear()
+        mine.values.clear()
+        link._waiting.clear()
+        link._decoder, link._amiss = Decoder(from_agent), None
+
+    on_loop(say_all)
+    assert upset == []
+    ours.touch()
+    assert running.result(60) is None
+    assert rank() @ pool == [0, 1]
+
+
+def test_a_node_ends_no_call_of_another(pool: sky.Compute, tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(lambda: wait_for(str(ours)) @ pool)
+        wait_until(lambda: pool.pool.runs)
+        run = next(iter(pool.pool.runs))
+        wait_until(lambda: len(pool.pool.runs[run]._where) == 2)
+        header = {"t": "outcome", "run": run, "i": 0, "rank": 1, "node": 1, "kind": "returned"}
+        on_loop(lambda: pool.pool.links[1]._data(frame(header, pickle.dumps("forged"))))
+        wait_until(lambda: pool.pool.links[1].up)
+        ours.touch()
+        assert running.result(60) == [None, None]
 
 
 def memory(pid: int) -> float:

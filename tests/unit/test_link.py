@@ -257,13 +257,58 @@ async def test_garbage_on_a_link_that_is_up_closes_it(link: Link) -> None:
 
 async def test_a_question_has_its_own_answer(link: Link) -> None:
     transport, _ = parts(link)
-    asked = [asyncio.create_task(link.ask({"t": "ping"})) for _ in range(2)]
+    asked = [asyncio.create_task(link.ask({"t": "drop"})) for _ in range(2)]
     await until(lambda: len(link._waiting) == 2)
     first, second = sorted(link._waiting)
     transport.pipe.say({"t": "known", "id": second}, b"two")
     transport.pipe.say({"t": "known", "id": first}, b"one")
     transport.pipe.say({"t": "pong", "id": 999, "lease": None})
     assert [body for _, body in await asyncio.gather(*asked)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("where", {"t": "known"}),
+        ("where", {"t": "known", "error": "words"}),
+        ("where", {"t": "known", "runs": {"r": {"calls": "1", "active": 0, "total": 2}}}),
+        ("setup", {"t": "known", "env": {"A": 1}, "secrets": [], "known": True, "apps": False}),
+        ("setup", {"t": "known", "env": None, "secrets": "abc", "known": True, "apps": False}),
+        ("line", {"t": "known", "port": 1 << 16}),
+        ("peers", {"t": "known", "port": "22"}),
+        ("claim", {"t": "known", "calls": [[]]}),
+        ("pull", {"t": "known", "error": []}),
+        ("form", {"t": "known"}),
+        ("ping", {"t": "formed", "epoch": 1, "head_addr": "", "head_port": 1}),
+        ("ports", {"t": "known", "ports": [-1]}),
+    ],
+)
+async def test_what_is_no_answer_ends_the_connection(link: Link, asked: str, said: Header) -> None:
+    transport, _ = parts(link)
+    waiting = asyncio.create_task(link.ask({"t": asked}))
+    await until(lambda: bool(link._waiting))
+    transport.pipe.say(said | {"id": next(iter(link._waiting))})
+    assert transport.pipe.closed
+    transport.pipe.on_lost(None)
+    with pytest.raises(ConnectionError, match=r"cannot be|is no answer"):
+        await waiting
+
+
+async def test_a_file_is_as_long_as_was_said(link: Link, tmp_path: Path) -> None:
+    transport, _ = parts(link)
+    for pieces, words in (
+        ([b"x" * 9], "more came than the 8 bytes"),
+        ([b"x" * 7, b""], "only 7 bytes came of 8"),
+    ):
+        landing = Landing(tmp_path / words, 8)
+        fetching = asyncio.create_task(link.fetch("f", landing))
+        await until(lambda: bool(link._files))
+        number = next(iter(link._files))
+        for piece in pieces:
+            transport.pipe.say({"t": "data", "id": number, "last": not piece}, piece)
+        with pytest.raises(OSError, match=words):
+            await fetching
+        assert not link._files
 
 
 async def test_a_drop_fails_what_waits(link: Link) -> None:
