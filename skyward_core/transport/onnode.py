@@ -28,6 +28,7 @@ WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its clie
 # In the environment of all that a node runs: its folder, behind those of nodes that it runs in, with colons between.
 MARK = "SKYWARD_NODE"
 EXEC_LOOKS = 3
+AT_SECURE = 23  # in the auxiliary vector
 KERNEL = 0x200000  # the flag of a thread of the kernel's own
 NEWS, GO = b"n", b"g"
 MOST_LINKS = 40  # of one path, as the kernel has it
@@ -271,7 +272,7 @@ def belongs(pid: int, folder: str) -> bool:
     marks = b"\0" + environment(pid)
     _, has, value = marks.partition(b"\0" + MARK.encode() + b"=")
     if has and b":" + os.fsencode(folder) + b":" in b":" + value.partition(b"\0")[0] + b":":
-        return True
+        return not is_elevated(pid)
     for number in (1, 2):
         try:
             if os.readlink(f"/proc/{pid}/fd/{number}").startswith(folder + "/"):
@@ -279,6 +280,14 @@ def belongs(pid: int, folder: str) -> bool:
         except FileNotFoundError:
             continue  # closed
     return False
+
+
+def is_elevated(pid: int) -> bool:
+    """Whether a process got its rights from its program's file (set-user-ID: sudo, su), so that another user may have
+    started it, with an environment as that one liked; the kernel says so in the auxiliary vector."""
+    with open(f"/proc/{pid}/auxv", "rb") as file:
+        words = memoryview(file.read()).cast("L").tolist()
+    return any(words[at] == AT_SECURE and words[at + 1] for at in range(0, len(words) - 1, 2))
 
 
 def environment(pid: int) -> bytes:

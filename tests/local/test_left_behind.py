@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.agent.processes import descendants
-from skyward_core.transport.onnode import MARK, members
+from skyward_core.transport.onnode import MARK, environment, members
 from skyward_core.wire import Decoder, frame
 from tests.local.faults import agent_pids, exists, wait_until
 
@@ -238,6 +239,25 @@ def test_nor_is_a_stranger_s_that_looks_like_a_worker_in_all(home: Path) -> None
         return bystander(*arguments, uid=65534, env=env)
 
     check(make)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
+def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    program = Path("/tmp", f"skyward-test-{os.getpid()}")  # which a stranger can reach
+    shutil.copy(shutil.which("sleep") or "", program)
+    program.chmod(0o4755)
+    folder = str(tmp_path / "node")
+    try:
+        for uid, expected in ((65534, False), (0, True)):
+            with subprocess.Popen([program, "600"], env={MARK: folder}, user=uid) as process:
+                try:
+                    wait_until(lambda pid=process.pid: environment(pid))
+                    assert (process.pid in members(folder)) == expected
+                finally:
+                    process.kill()
+    finally:
+        program.unlink()
 
 
 def test_a_rank_s_environment_names_its_node(shared: dict[str, sky.Compute]) -> None:
