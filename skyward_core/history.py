@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 from . import events as ev
@@ -12,6 +15,7 @@ from .views import RUNS_KEPT, PoolView, apply
 from .weave import Piece, Place, place_of_end, start_of_last, weave
 
 SHOWN = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
+SIDE_BY_SIDE = 64  # workers whose files are read, and so are open, at once
 
 
 def outline(ledger: Ledger, row: PoolRow) -> PoolView:
@@ -46,16 +50,28 @@ def recall(ledger: Ledger, row: PoolRow) -> PoolView:
 
 
 def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
-    """Give a view the ends of the log files that are in a folder; worker's files -> how far they were shown."""
+    """Give a view the ends of the log files that are in a folder, all ranks side by side as their times have them;
+    worker's files -> how far they were shown."""
     ends: dict[str, Place] = {}
     for path in log_files(folder):
         if path.suffix == ".metrics":
             view.metrics.feed(path.name, rank_of(path.name), _end_of(path))
         elif path.stem not in ends:
-            ends[path.stem] = end = place_of_end(folder, path.stem)
-            for piece in weave(folder, path.stem, start_of_last(folder, path.stem, end, SHOWN), end):
-                show(view, path.stem, piece)
+            ends[path.stem] = place_of_end(folder, path.stem)
+    stems = list(ends)
+    for first in range(0, len(stems), SIDE_BY_SIDE):
+        some = [_timed(folder, stem, ends[stem]) for stem in stems[first : first + SIDE_BY_SIDE]]
+        for _, stem, piece in heapq.merge(*some, key=itemgetter(0)):
+            show(view, stem, piece)
     return ends
+
+
+def _timed(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
+    """The end of what a worker printed, each piece with a time that never goes back."""
+    latest = 0.0
+    for piece in weave(folder, stem, start_of_last(folder, stem, end, SHOWN), end):
+        latest = max(latest, piece.at or 0.0)
+        yield latest, stem, piece
 
 
 def show(view: PoolView, stem: str, piece: Piece) -> None:
