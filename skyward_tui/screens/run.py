@@ -244,7 +244,9 @@ class RunScreen(BaseScreen[None]):
         panel.describe()
         states = self.query_one("#ranks", RankPanel).states
         chosen = states if self.merged else states[self.rank : self.rank + 1]
-        waiting = nothing_yet(chosen) if run else one_line(pool.detail) or "no run yet: L launches one here"
+        waiting = (
+            nothing_yet(chosen, run) if run else one_line(pool.detail) or "no run yet: L launches one here"
+        )
         panel.pane.empty_text = waiting
 
     def _files_of(self, run: RunView) -> Files | None:

@@ -84,8 +84,10 @@ def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float]
     return (phase, since) if phase in BEFORE and (waited_for or phase != "starting") else None
 
 
-def nothing_yet(states: Sequence[RankState]) -> str:
-    """Why ranks have printed nothing so far."""
+def nothing_yet(states: Sequence[RankState], run: RunView) -> str:
+    """Why ranks have printed nothing so far, in a run."""
+    if run.state != "running":
+        return "nothing was printed in this run"
     busy = [state for state in states if state.state in BEFORE and state.seconds is not None]
     if not busy:
         return "nothing printed yet"

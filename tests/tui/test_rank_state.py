@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from skyward_core import events as ev
-from skyward_tui.widgets.rank_state import rank_states
+from skyward_tui.widgets.rank_state import nothing_yet, rank_states
 
 from .fakes import FakeSession, value
 
@@ -33,3 +33,11 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
     )
     (state,) = rank_states(view, run, session.now)
     assert (state.state, state.seconds) == ("returned", 7.5)
+
+
+def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> None:
+    view = session.pool("quiet", 1)
+    run = session.open_run(view)
+    assert nothing_yet(rank_states(view, run, session.now), run) == "nothing printed yet"
+    session.emit(view, ev.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
+    assert nothing_yet(rank_states(view, run, session.now), run) == "nothing was printed in this run"
