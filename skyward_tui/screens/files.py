@@ -11,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.missing import FRAMEWORKS, is_missing
 
-from ..packaged import about, examples
+from ..packaged import about, examples, named
 from ..widgets.text import one_line
 from .launch_plan import Form, imports_of
 from .picker import Picker
@@ -86,7 +86,8 @@ class FilesScreen(Picker):
             self.query_one(OptionList).add_option(title)
         for form in found:
             self._launches[str(len(self._entries))] = form
-            label = f"  {Path(form.script).name}:{form.function}  "
+            script = named(form.script)
+            label = f"  {script if script != form.script else Path(script).name}:{form.function}  "
             self._add(Path(form.script), Content.assemble(label, (one_line(form.arguments), "$muted")))
 
     def _add(self, path: Path, label: Content) -> None:

@@ -37,6 +37,7 @@ from .launch_plan import (
     host_groups,
     path_of,
     plan,
+    plugins_of,
 )
 from .launching import Begun, create, follow
 
@@ -231,16 +232,24 @@ class LaunchScreen(BaseScreen[None]):
         self._review()
 
     def _choose_plugins(self) -> None:
-        """Switch on what the script plainly needs, until the person has a say."""
+        """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
-            wanted = frameworks_of(path_of(self._text("script")))
+            used = [pool for pool in self._live() if pool.name == self.form().pool]
+            if used:
+                wanted = plugins_of(used[0])
+            else:
+                wanted = frameworks_of(path_of(self._text("script"))) if self._functions else []
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
             toggles.refresh()
 
     @on(Toggles.Changed, "#plugins")
     def _plugins_changed(self) -> None:
         self._plugins_touched = True
+
+    @on(Select.Changed, "#pool")
+    def _pool_changed(self) -> None:
+        self._choose_plugins()
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:

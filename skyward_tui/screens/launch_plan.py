@@ -298,8 +298,12 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
         if spec.accelerator is not None:
             rows.append(("needs", _needs(spec.accelerator)))
         rows.append(("cost", f"{money(price)}/h"))
+        plugins = [plugin.name for plugin in launch.plugins]
+        lack = "{0} is imported, and its plugin is off: the ranks will not meet"
     else:
         view = next(pool for pool in pools if pool.name == launch.pool and pool.is_live)
+        plugins = plugins_of(view)
+        lack = f"{{0}} is imported, and pool {view.name} has no plugin {{0}}: the ranks will not meet there"
         world = view.world_size
         what = f"pool {view.name}: {count(len(view.nodes), 'node')}, world size {world:,}"
         rows = [("uses", what), ("cost", "nothing new")]
@@ -307,13 +311,12 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
     where = "one rank" if launch.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
     streams = ", streaming what it yields" if launch.info.is_generator else ""
     rows.append(("runs", f"{launch.info.name}({given}) on {where}{streams}"))
-    if launch.plugins:
-        rows.append(("plugins", ", ".join(plugin.name for plugin in launch.plugins)))
+    if plugins:
+        rows.append(("plugins", ", ".join(plugins)))
     needs = imports_of(launch.script)
     rows += [("note", advice(name)) for name in FRAMEWORKS if name in needs and is_missing(name)]
-    off = [name for name in frameworks_of(launch.script) if name not in {p.name for p in launch.plugins}]
-    if off:
-        rows.append(("note", f"the script imports {off[0]}, whose plugin is off"))
+    if off := [name for name in frameworks_of(launch.script) if name not in plugins]:
+        rows.append(("note", lack.format(off[0])))
     if launch.spec is not None and launch.spec.accelerator is not None:
         # Both providers of this form take machines as they are.
         rows.append(("note", f"nothing is rented: that there is {launch.spec.accelerator} is yours to know"))
@@ -342,6 +345,12 @@ def _listed(hosts: Sequence[str]) -> str:
 def frameworks_of(script: Path) -> list[str]:
     """Frameworks that a script imports and whose ranks meet only through the plugin of that name."""
     return [name for name in GANG_PLUGINS if name in imports_of(script)]
+
+
+def plugins_of(pool: PoolView) -> list[str]:
+    """The names of the plugins that a pool was made with."""
+    names = pool.spec.get("plugins")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def imports_of(script: Path) -> set[str]:

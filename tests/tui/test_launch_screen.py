@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, Select
+from textual.widgets import Input, Select, Static
 
 from skyward_core.errors import PoolError
 from skyward_core.transport import hostkeys
@@ -413,3 +413,37 @@ def test_the_command_line_says_the_same() -> None:
         "--arg epochs=3 --arg 'note=a b' --provider local --nodes 2 --ranks-per-node 4 --plugin torch"
         " --pool big --one --keep"
     )
+
+
+async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    """The plan warns where the ranks would not meet, and only there; nothing is ticked that is not so."""
+    session.pool("plain").spec["plugins"] = []
+    session.pool("gang").spec["plugins"] = ["torch"]
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "example:ddp")
+        await until(pilot, lambda: "[x] torch" in screen_text(app))
+        screen.query_one("#pool", Select).value = "plain"
+        await until(pilot, lambda: "pool plain has no plugin torch" in " ".join(plan_text(screen).split()))
+        assert "[ ] torch" in screen_text(app)
+        screen.query_one("#pool", Select).value = "gang"
+        await until(pilot, lambda: "uses     pool gang" in plan_text(screen))
+        assert "plugins  torch" in plan_text(screen)
+        assert "note" not in plan_text(screen)
+        assert "[x] torch" in screen_text(app)
+
+
+def plan_text(screen: LaunchScreen) -> str:
+    return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
+
+
+async def test_a_recent_launch_of_an_example_has_the_example_s_name(
+    app: SkywardApp, session: FakeSession, tmp_path: Path
+) -> None:
+    remember(Form(script="example:ddp", function="train"))
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(app, pilot, "")
+        await pilot.press("ctrl+o")
+        await until(pilot, lambda: "recent launches" in screen_text(app))
+        assert "example:ddp:train" in screen_text(app)
