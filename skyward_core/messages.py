@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isfinite
 from typing import Any, NamedTuple
 
 from .wire import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
@@ -126,10 +127,20 @@ def _is_port(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 16
 
 
+def _is_plain(value: Any, depth: int = 40) -> bool:
+    """Of JSON's types, no number that others cannot read, not deep: other programs and threads write it down."""
+    kind = type(value)
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return kind is not float or isfinite(value)
+    return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
+
+
 _is_any: Check = lambda value: True  # noqa: E731
 _IS_SUMMARY = _made_of(
     {"type": is_text, "text": is_text},
-    {"json": _is_any, "is_json": is_flag, "size": is_count},
+    {"json": _is_plain, "is_json": is_flag, "size": is_count},
     only=True,
 )
 _IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
@@ -225,6 +236,37 @@ ANSWERS: Mapping[str, Checks] = {
 FAILS = {"line", "peers", "pull"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
+# What a host tells of itself; of one that can hold nothing of ours some of it is missing.
+FACTS: Checks = {
+    "python": is_text,
+    "version": _all(is_count),
+    "home": is_text,
+    "hostname": is_text,
+    "system": is_text,
+    "machine": is_text,
+    "address": is_text,
+    "port": _is_port,
+    "time": is_number,
+    "root": is_text,
+    "unusable": _all(is_text),
+    "doubted": is_text,
+    "gpus": _all(is_text),
+    "cpus": _or_none(is_count),
+}
+FACTS_OF_ROOT: Checks = {
+    "free": is_count,
+    "bundle": is_flag,
+    "socket": is_text,
+    "shared": is_flag,
+    "running": is_flag,
+}
+FACTS_OF_POOL: Checks = {
+    "kept": lambda kept: type(kept) is dict,  # looked into where it is written down
+    "orphans": _all(is_count),
+    "left": is_flag,
+    "ended": is_text,
+}
+
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
     "tail": Form({}, {"cursors": _SIZES}),
@@ -313,6 +355,21 @@ def answer(asked: str, header: Header) -> None:
     for key, check in () if failed else ANSWERS.get(asked, {}).items():
         if key not in header or not check(header[key]):
             raise WireError(f"{key!r} of an answer to {asked!r} cannot be {header.get(key)!r:.80}")
+
+
+def facts(told: dict[str, Any], *, status: bool) -> None:
+    """Look at what a host tells of itself.
+
+    Args:
+        status: whether it was asked for the state of a pool, too.
+
+    Raises:
+        WireError: it is not as such facts are.
+    """
+    checks = FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {})
+    for key, check in checks.items():
+        if key not in told or not check(told[key]):
+            raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")
 
 
 from_client = partial(admit, FROM_CLIENT)

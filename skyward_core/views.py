@@ -9,6 +9,7 @@ screens need not think of it. What programs want, values as they were told, stan
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from math import fsum, hypot, sqrt
@@ -223,7 +224,8 @@ def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | 
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # Not NaN, and no integer that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _statistics(column: list[float]) -> dict[str, float]:

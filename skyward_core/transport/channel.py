@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from ..errors import PoolError
+from ..messages import facts as check_facts
+from ..wire import WireError
 from .base import Flow
 from .bundle import bundle
 from .connect import Link
@@ -28,6 +30,8 @@ MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 CHUNK = 1 << 18
 KEPT_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22
+# What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
+LONGEST, MOST_LINES = 64 << 20, 100_000
 
 Said = Callable[[str], None]
 
@@ -76,6 +80,10 @@ class Lines(Flow, asyncssh.SSHClientSession[bytes]):
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.errors = bytearray()
         self._partial = bytearray()
+        self._channel: asyncssh.SSHClientChannel[bytes]
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if datatype is not None:
@@ -88,6 +96,9 @@ class Lines(Flow, asyncssh.SSHClientSession[bytes]):
             self._partial = rest
             for line in whole:
                 self.lines.put_nowait(bytes(line))
+        if len(self._partial) > LONGEST or self.lines.qsize() > MOST_LINES:
+            self._partial.clear()
+            self._channel.close()  # it floods us
 
     def eof_received(self) -> bool:
         self.lines.put_nowait(None)
@@ -147,6 +158,10 @@ class Channel:
                 {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
             )
             self.facts = await self._answer()
+            check_facts(self.facts, status=status)
+        except WireError as error:
+            self.close()
+            raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -207,7 +222,7 @@ class Channel:
         while (line := await self._session.lines.get()) is not None:
             if line.startswith(b"{"):
                 self.close()
-                answer = dict(json.loads(line))
+                answer = self._read(line)
                 if not answer.get("ok"):
                     raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
                 return answer
@@ -226,9 +241,9 @@ class Channel:
             if word != self._word:
                 self._noise = (self._noise + line + b"\n")[-KEPT_NOISE:]
             elif rest.startswith(b"{"):
-                answer = dict(json.loads(rest))
+                answer = self._read(rest)
                 if "line" in answer:
-                    self._said(answer["line"])
+                    self._said(str(answer["line"]))
                 elif "error" in answer:
                     raise Failed(f"Host {self.link.target.host}: {answer['error']}")
                 else:
@@ -238,6 +253,12 @@ class Channel:
             else:
                 raise self._no_python(rest.removeprefix(b"none").split(b" Python"))
         raise self._gone()
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        try:
+            return dict(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
 
     def _no_python(self, found: list[bytes]) -> PoolError:
         versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})

@@ -7,6 +7,8 @@ import asyncio
 from .base import Flow, OnData, OnLost
 from .lib import asyncssh
 
+MOST_NOISE = 1 << 20  # bytes before the relay's word
+
 
 class _Pipe(Flow):
     """What both have in common; see :class:`~skyward_core.transport.base.Pipe`."""
@@ -67,6 +69,9 @@ class Relayed(_Pipe, asyncssh.SSHClientSession[bytes]):
         at = self._before.find(self._word)
         end = self._before.find(b"\n", at + len(self._word))
         if at < 0 or end < 0:
+            if len(self._before) > MOST_NOISE:
+                self._before.clear()
+                self._chan.close()  # no login shell says so much
             return
         trouble = bytes(self._before[at + len(self._word) : end]).decode().strip()
         rest, self._before = bytes(self._before[end + 1 :]), None

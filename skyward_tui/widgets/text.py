@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import isfinite
 
 from rich.cells import cell_len, set_cell_size
 
@@ -45,6 +46,8 @@ def money(amount: float) -> str:
 
 def number(value: float) -> str:
     """Six significant digits at most, integers as they are."""
+    if not isfinite(value):
+        return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"

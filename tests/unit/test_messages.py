@@ -90,6 +90,39 @@ def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
     assert refused(from_agent, OUTCOME | wrong)
 
 
+def deep(levels: int) -> Any:
+    return [deep(levels - 1)] if levels else 1
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), {"a": [float("-inf")]}, deep(900)])
+def test_what_a_value_looks_like_can_be_written_down(value: Any) -> None:
+    assert refused(from_agent, OUTCOME | {"summary": SUMMARY | {"json": value}})
+    assert not refused(from_agent, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
+
+
+FACTS: dict[str, Any] = {
+    "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
+    "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
+    "unusable": [], "doubted": "", "gpus": [], "cpus": 2, "free": 1, "bundle": True, "socket": "/s", "shared": False,
+    "running": False,
+}  # fmt: skip
+STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": ""}
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
+def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
+    messages.facts(dict(FACTS), status=False)
+    messages.facts(FACTS | STATUS, status=True)
+    messages.facts({key: FACTS[key] for key in messages.FACTS} | {"root": ""}, status=True)
+    for key in (
+        (FACTS | STATUS).keys()
+        - {"uid", "kept", "cpus"}
+        - ({"version", "orphans"} if value == [1] else set())
+    ):
+        with pytest.raises(WireError, match=key):
+            messages.facts(FACTS | STATUS | {key: value}, status=True)
+
+
 @pytest.mark.parametrize("missing", ["run", "i", "rank", "node", "kind"])
 def test_an_outcome_is_whole(missing: str) -> None:
     assert refused(from_agent, {key: value for key, value in OUTCOME.items() if key != missing})

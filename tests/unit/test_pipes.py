@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
+from skyward_core.transport.channel import Lines
 from skyward_core.transport.pipes import Relayed
+
+
+class FakeChannel:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def relayed() -> tuple[Relayed, list[bytes], list[Exception | None]]:
@@ -45,3 +53,26 @@ async def test_the_relays_end_before_that_says_what_it_printed() -> None:
     pipe.connection_lost(None)
     with pytest.raises(ConnectionError, match="python: not found"):
         await asyncio.wait_for(pipe.joined, 20)
+
+
+async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
+    pipe, came, _ = relayed()
+    pipe.connection_made(FakeChannel())  # type: ignore[arg-type]
+    for _ in range(40):
+        pipe.data_received(b"x" * (1 << 15), None)
+        if pipe._chan.closed:  # type: ignore[union-attr]
+            break
+    assert pipe._chan.closed and len(pipe._before or b"") < 1 << 20  # type: ignore[union-attr]
+    assert came == []
+
+
+async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_core.transport.channel.LONGEST", 1000)
+    monkeypatch.setattr("skyward_core.transport.channel.MOST_LINES", 10)
+    for flood in (b"x" * 600, b"\n" * 6):
+        lines, channel = Lines(), FakeChannel()
+        lines.connection_made(channel)  # type: ignore[arg-type]
+        lines.data_received(flood, None)
+        assert not channel.closed
+        lines.data_received(flood, None)
+        assert channel.closed and not lines._partial

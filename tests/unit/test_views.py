@@ -15,6 +15,7 @@ from skyward_core import events as ev
 from skyward_core import views
 from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.views import PoolView, aggregate, apply
+from skyward_tui.widgets.text import number as shown
 from tests.terminals import is_harmful
 
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
@@ -399,3 +400,16 @@ def test_a_lease_counts_down_while_nothing_runs() -> None:
     assert view.lease_left(100.0) == 60.0
     apply(view, ev.PoolState(pool="p", at=30.0, state="gone"))
     assert view.lease_left(100.0) is None
+
+
+def test_an_aggregate_takes_any_number_that_a_rank_returns() -> None:
+    def of(value: Any) -> Summary:
+        return Summary("x", "", value, True, 1)
+
+    assert aggregate([of(10**400), of(1)]) is None
+    assert aggregate([of({"a": 10**400, "b": 1}), of({"a": 1, "b": 3})]) == {
+        "b": aggregate([of(1), of(3)])["value"]
+    }  # type: ignore[index]
+    (row,) = (aggregate([of(1.7e308), of(1.7e308)]) or {}).values()
+    assert [shown(row[name]) for name in ("mean", "sum")] == ["1.700e+308", "inf"]
+    assert shown(float("nan")) == "nan"
