@@ -52,6 +52,9 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
     streams = Streams(f"{folder}/spool/{name}.marks")
     faulthandler.enable()
+    # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
+    # long for that of a large framework. No frame of Python would tell where it is.
+    atexit.register(faulthandler.cancel_dump_traceback_later)
     capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
     patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
     known: Header = {}

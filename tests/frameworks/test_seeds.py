@@ -120,6 +120,7 @@ with sky.Compute(
     accelerator=sky.accelerators.A100(),
     nodes=2,
     plugins=[sky.plugins.torch(), sky.plugins.huggingface(token="hf_made_up_for_this")],
+    options=sky.Options(grace=60),  # a busy machine may need long to free what torch has
 ) as compute:
     print(json.dumps(train() @ compute))
 """

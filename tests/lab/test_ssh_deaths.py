@@ -104,6 +104,7 @@ def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> No
         if how is not None:
             said = compute.pool.view.logs.rank(1)  # a crash's stack, on standard error, may come before it
             died = next(float(line) for line in said.lines(0, said.end) if line.startswith("1"))
+        until(lambda: ended, "the news of the end, which comes after the waiting thread has its own")
         assert 0 <= ended[0] - died < allowed(2)
         outcome = caught.value.outcomes[1]
         assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)

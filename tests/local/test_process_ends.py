@@ -128,3 +128,24 @@ def test_what_takes_too_long_is_cut_off_and_said(home: Path, tmp_path: Path) -> 
     assert "Timeout (0:00:00.72" in said, "where it hung"
     assert "is killed (the pool is torn down): what its exit handlers" in said
     assert any("is cut off" in line for line in shown.lines(0, shown.end))
+
+
+def test_memory_that_takes_long_to_be_freed_is_not_shown_as_code_that_hangs(home: Path) -> None:
+    def holds_much() -> None:
+        import sys
+
+        class Much:
+            def __init__(self) -> None:
+                self.sleep = time.sleep
+
+            def __del__(self) -> None:
+                self.sleep(600)
+
+        sys.much = Much()  # type: ignore[attr-defined]
+
+    with pool_for(home, grace=1.0) as pool:
+        sky.function(holds_much)() @ pool
+        logs = pool.pool.archive.logs
+    said = (logs / "r000.err").read_text()
+    assert "is killed (the pool is torn down)" in said
+    assert "Timeout" not in said
