@@ -115,6 +115,8 @@ class SkywardApp(App[None]):
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
         self.set_interval(1 / frames, self._pump)
         self.set_interval(REFRESH_SECONDS, self.refresh_pools)
+        # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.call_after_refresh(self.run_worker, self._open_session(), name="session")
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN and threading.current_thread() is _MAIN:

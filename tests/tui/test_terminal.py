@@ -64,6 +64,14 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
             assert not is_sane(terminal)
         terminal.press("q")
         terminal.until("▶ warm")
+        before = terminal.until("? keys")
+        terminal.press("\x1a")
+        wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
+        terminal.screen.reset()
+        os.kill(terminal.child.pid, signal.SIGCONT)
+        # All of it, and not only what has changed meanwhile: a terminal comes back empty.
+        kept = [line for line in before.splitlines() if "warm" not in line]
+        terminal.until(lambda text: all(line in text for line in kept), patience=20)
         os.kill(terminal.child.pid, signal.SIGTERM)
         assert terminal.ended() == 128 + signal.SIGTERM
         assert is_sane(terminal)
