@@ -210,6 +210,7 @@ class _Job:
                 choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
                 self.leave = choice != "down"  # whoever answers has said what becomes of the pool
             if choice == "detach":
+                ended.cancel()  # nobody waits any more
                 self._part(run)
             else:
                 self._cancel(run, ended)

@@ -401,6 +401,7 @@ def test_ctrl_c_on_a_terminal_asks(cli: Cli) -> None:
     child.sendline("")
     child.expect("skyward-tui attach p")
     child.expect(pexpect.EOF)
+    assert "Task was destroyed" not in child.before, child.before
     child.close()
     assert child.exitstatus == 130
     assert cli.pools()["p"]["runs"][0]["state"] == "running"
