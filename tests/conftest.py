@@ -13,6 +13,11 @@ import pytest
 TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chaos-seconds", type=float, default=15.0, help="how long each storm of faults lasts")
+    parser.addoption("--chaos-seed", type=int, default=1, help="what a storm of faults chooses by")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A shell that starts us in the background has the first ignored, nohup the second, and so would all that tests
     # start. What has a handler here has none there, and we ourselves are not ended by a hang-up.

@@ -147,10 +147,8 @@ class Agent:
             known = self.register.calls.get(key)
             if header["t"] == "given":
                 now = asyncio.get_running_loop().time()
-                call = Call(
-                    *key, header | {"t": "call"}, b"", None, header["rank"], now, header.get("log", {})
-                )
-                call.slot = header["slot"]
+                call = Call(*key, header | {"t": "call"}, b"", None, rank=header["rank"], slot=header["slot"])
+                call.given_at, call.log_start = now, header.get("log", {})
                 self.register.add(call)
                 self.open_yields(call)
             elif known is not None and known.outcome is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,27 @@ def test_after_an_agents_death_a_run_has_its_own_lines_only(home: Path) -> None:
         sky.function(lambda: print("of this run"))() @ pool
         settled(pool)
         assert [line.text for line in stored(pool, last_run(pool))] == ["of this run"]
+
+
+def test_a_run_during_which_its_agent_dies_has_its_own_lines_only(home: Path) -> None:
+    def slow(go: Path) -> None:
+        print("begun", flush=True)
+        while not go.exists():
+            time.sleep(0.01)
+        print("ended")
+
+    with pool_of(1) as pool, ThreadPoolExecutor() as beside:
+        sky.function(lambda: print("of an earlier run"))() @ pool
+        wait_until(lambda: not pool.pool.runs, what="the end of the first run")
+        running = beside.submit(lambda: sky.function(slow)(home / "go") @ pool)
+        wait_until(lambda: pool.pool.view.logs.rank(0).end == 2, what="the first line")
+        (agent,) = agent_pids(pool)
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: agent not in agent_pids(pool), what="another agent")
+        (home / "go").touch()
+        running.result(60)
+        settled(pool)
+        assert [line.text for line in stored(pool, last_run(pool))] == ["begun", "ended"]
 
 
 def test_a_disk_that_fills_while_a_rank_prints_is_named(home: Path) -> None:
