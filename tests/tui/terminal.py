@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pexpect
@@ -58,6 +59,12 @@ class Terminal:
             data = data.replace(sequence, b"")
         self._stream.feed(data)
         return True
+
+    def drain(self) -> None:
+        """Take all that an app which is stopped has painted."""
+        with suppress(pexpect.TIMEOUT):
+            while True:
+                self._stream.feed(self.child.read_nonblocking(1 << 16, timeout=0.1))
 
     def until(self, seen: str | Callable[[str], bool], patience: float = PATIENCE) -> str:
         """Wait until the screen shows something; returns the screen."""

@@ -58,10 +58,11 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
         for stop in (lambda: terminal.press("\x1a"), lambda: os.kill(terminal.child.pid, signal.SIGTSTP)):
             stop()
             wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
+            terminal.drain()
             terminal.screen.reset()
             os.kill(terminal.child.pid, signal.SIGCONT)
-            terminal.until("pools › warm")  # painted anew: it hears keys again
-            assert not is_sane(terminal)
+            # Painted anew: it hears keys again.
+            wait(lambda: "pools › warm" in terminal.text and not is_sane(terminal), terminal)
         terminal.press("q")
         terminal.until("▶ warm")
         before = terminal.until("? keys")
