@@ -17,6 +17,7 @@ AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by the
 MOST = 20 * 10**9  # bytes of such pools together above which the oldest go
 EVERY = 86400.0  # seconds between two times at which that is looked at
 MARK = "pruned"
+BLOCK = 512  # bytes that stat counts in
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +76,6 @@ def _over(ledger: Ledger) -> Iterator[PoolRow]:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes that a folder takes of the disk: a file that a node wrote to far behind its end is mostly hole."""
+    found = (path.lstat() for path in folder.rglob("*") if path.is_file())
+    return sum(min(each.st_size, each.st_blocks * BLOCK) for each in found)

@@ -176,6 +176,11 @@ def test_where_the_logs_of_a_run_are(ledger: Ledger, archive: Archive) -> None:
     assert ranges == {0: {"r000.out": [(6, 10)], "r000.err": [(0, 8)]}, 1: {"r001.out": [(0, 4)]}}
 
 
+def test_a_node_that_tells_of_more_than_it_sent_takes_no_memory(ledger: Ledger) -> None:
+    ledger.record(outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
+    assert read_log(ledger, "r2", 0) == b"two and three\n"
+
+
 def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: Archive) -> None:
     (archive.logs / "r000.out").unlink()
     assert read_log(ledger, "r1", 0) == b""

@@ -63,6 +63,16 @@ def test_the_oldest_go_until_the_rest_is_small_enough(ledger: Ledger) -> None:
     assert [folder.exists() for folder in folders] == [False, False, True, True]
 
 
+def test_a_log_with_a_hole_pushes_nobody_out(ledger: Ledger) -> None:
+    folders = [pool(ledger, f"p{days}", days) for days in (4, 3)]
+    with (folders[1] / "log").open("r+b") as log:  # as a node has it that says where its bytes belong
+        log.seek(10**11)
+        log.write(b"x")
+    assert prune(ledger) == []
+    assert prune(ledger, most=10**10) == []
+    assert all(folder.exists() for folder in folders)
+
+
 def test_what_a_host_had_to_keep_no_longer_holds_its_pool(ledger: Ledger) -> None:
     pool(ledger, "late", 100, kept("late", time.time() - 1))
     assert [each.pool for each in prune(ledger)] == ["late"]
