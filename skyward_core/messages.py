@@ -149,6 +149,7 @@ _SIZES = _each(is_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
+_PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
 _ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
 _TOLD: Checks = {
@@ -280,10 +281,10 @@ FROM_CLIENT: Forms = {
     "credit": Form(_CALL | {"next": is_count}),
     "stop": Form({"run": is_run}, {"i": is_call, "grace": is_number, "why": is_text}),
     "fetch": Form(_ASKED | {"f": is_file}, {"at": is_count}),
-    "peers": Form(_ASKED),
+    "peers": Form(_ASKED | _PAPERS),
     "pull": Form(_ASKED | {"hash": is_file, "size": is_count, "from": _is_any}),
     "drop": Form(_ASKED | {"blobs": _all(is_file)}),
-    "line": Form(_ASKED),
+    "line": Form(_ASKED | _PAPERS),
     "ports": Form(_ASKED),
     "setup": Form(_ASKED),
     "where": Form(_ASKED),
@@ -354,7 +355,8 @@ def answer(asked: str, header: Header) -> None:
     failed = asked in FAILS and "error" in header
     for key, check in () if failed else ANSWERS.get(asked, {}).items():
         if key not in header or not check(header[key]):
-            raise WireError(f"{key!r} of an answer to {asked!r} cannot be {header.get(key)!r:.80}")
+            # What it is stays unsaid: it may hold secrets.
+            raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
 
 
 def facts(told: dict[str, Any], *, status: bool) -> None:

@@ -90,6 +90,24 @@ def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
     assert refused(from_agent, OUTCOME | wrong)
 
 
+def test_who_asks_for_a_line_brings_certificates_and_nobody_repeats_secrets() -> None:
+    asked: dict[str, Any] = {"t": "line", "id": 1, "authority": "", "certificate": "", "key": ""}
+    assert not refused(from_client, asked)
+    for key in ("authority", "certificate", "key"):
+        assert refused(from_client, asked | {key: None})
+        assert refused(from_client, {name: value for name, value in asked.items() if name != key})
+    env = {
+        "t": "known",
+        "env": {"HF_TOKEN": "hf_verysecret", "N": 1},
+        "secrets": ["s"],
+        "known": True,
+        "apps": False,
+    }
+    with pytest.raises(WireError, match="cannot be a dict") as said:
+        messages.answer("setup", env)
+    assert "hf_" not in str(said.value)
+
+
 def deep(levels: int) -> Any:
     return [deep(levels - 1)] if levels else 1
 
