@@ -25,9 +25,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
-from . import alias, missing
-from .annotations import many, of_default
-from .arguments import Text, typed
+from . import alias
 from .errors import NotPicklableError
 
 loading = False
@@ -131,6 +129,8 @@ def _typed(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, A
     Raises:
         LoadError: a text is no value of its parameter's type.
     """
+    from .arguments import Text, typed
+
     if not any(isinstance(value, Text) for value in values.values()):
         return dict(values)
     parameters = inspect.signature(target).parameters
@@ -148,6 +148,8 @@ def _typed(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, A
 
 def _kind(target: Any, parameter: inspect.Parameter) -> Any:
     """The type of a parameter, by its annotation or its default; ``Any`` where neither can be made sense of."""
+    from .annotations import many, of_default
+
     empty = parameter.empty
     if parameter.annotation is empty:
         return of_default(None if parameter.default is empty else parameter.default)
@@ -228,6 +230,8 @@ def _module_name(path: Path) -> str:
 
 
 def _what_to_install(error: BaseException) -> str:
+    from . import missing
+
     name = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and name and missing.is_missing(name):
         return f"; {missing.advice(name)}"

@@ -18,6 +18,8 @@ FAILURE = 16 << 20  # bytes of a pickled exception, which travels in its frame; 
 PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
 
 WINDOW = 16  # values that a generator may be ahead of its reader
+# Outcomes that are somebody's work; the others tell of what did not come about.
+WORK = ("returned", "raised", "exited")
 
 Header = dict[str, Any]
 

@@ -12,8 +12,6 @@ from ..wire import Header, frame
 from .connection import Connection
 from .yields import Yields
 
-# Outcomes that are somebody's work; the others tell of what did not come about.
-WORK = ("returned", "raised", "exited")
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
 Key = tuple[str, int]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..messages import from_client
-from ..wire import CHUNK, VERSION, WINDOW, Header
-from .calls import WORK, Call
+from ..wire import CHUNK, VERSION, WINDOW, WORK, Header
+from .calls import Call
 from .connection import Connection
 from .exchange import Exchange
 from .gang import Gang, GangLock, Port

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..wire import Header
-from .calls import WORK
-from .journal import read
+from ..wire import WORK, Header
 
 PREFIX = "kept."
 AT_LEAST = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
@@ -51,6 +49,8 @@ def settle(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = 
         logs: runs of which log bytes have reached no client, and how many.
     """
     import shutil  # it loads compressors; what most agents need of this module needs none
+
+    from .journal import read
 
     folder = Path(folder)
     runs = unfetched(read(folder / "spool" / "journal"))

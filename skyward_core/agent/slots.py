@@ -73,13 +73,21 @@ class Slot:
         A call begins where the last one ended, so that no byte belongs to no run; threads of one worker, which
         print into the same files at the same time, share what they saw.
         """
-        self.limit_logs()
-        self.mark_logs(call)
-        before, self._log_ends = self._log_ends, self._log_sizes()
-        for name, end in self._log_ends.items() if len(self.running) <= 1 else ():
-            if end != before.get(name):
-                self.limits[name].begin(end)
+        if not self._quiet():
+            self.limit_logs()
+            self.mark_logs(call)
+            before, self._log_ends = self._log_ends, self._log_sizes()
+            for name, end in self._log_ends.items() if len(self.running) <= 1 else ():
+                if end != before.get(name):
+                    self.limits[name].begin(end)
         return {name: [call.log_start.get(name, 0), end] for name, end in self._log_ends.items()}
+
+    def _quiet(self) -> bool:
+        """Whether nothing was printed since the last call's end, and all before it is marked: so it is with most."""
+        if self._marker is None:
+            return False
+        ends = self._log_sizes()
+        return ends == self._log_ends and (*ends.values(),) == (self._marker.out, self._marker.err)
 
     def limit_logs(self) -> None:
         """Cut logs back to what one run may print, and tell where that has just begun."""
@@ -121,8 +129,10 @@ class Slot:
         """The sizes of the files that come beside the logs, of those that are there."""
         sizes = {}
         for name in (self._marks, self._metrics):
-            with suppress(FileNotFoundError):
+            try:
                 sizes[name] = os.stat(f"{self._spool}/{name}").st_size
+            except FileNotFoundError:
+                continue  # no rank has put anything there yet
         return sizes
 
     @property

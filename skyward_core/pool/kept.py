@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..agent.calls import WORK
 from ..archive import Archive, rank_of
 from ..errors import PoolError, SkywardError
 from ..landing import Landing
@@ -21,7 +20,7 @@ from ..ledger import Kept, Ledger, PoolRow, Receipt
 from ..outcome import Outcome
 from ..providers import from_json
 from ..providers.base import Provider
-from ..wire import Header, WireError
+from ..wire import WORK, Header, WireError
 from .cause import root_cause
 from .link import Link, is_news
 from .run import outcome_of
