@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from .wire import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
 
@@ -24,18 +24,23 @@ MOST = 1 << 53  # of any other number: what JSON has in common with everybody
 RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 LOG = re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")  # its rank, its slot, its stream
+_is_run, _is_file, _is_log_name = RUN.fullmatch, FILE.fullmatch, LOG.fullmatch
 
 Check = Callable[[Any], object]
 Checks = dict[str, Check]
 
 
-class Form(NamedTuple):
+class Form:
     """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
 
-    needs: Checks = {}  # noqa: RUF012  never changed
-    may: Checks = {}  # noqa: RUF012
-    body: int = 0
-    head: int = HEAD
+    __slots__ = ("body", "check", "head", "may", "needs")
+
+    def __init__(self, needs: Checks = {}, may: Checks = {}, body: int = 0, head: int = HEAD) -> None:  # noqa: B006
+        self.needs = needs
+        self.may = may
+        self.check = {**needs, **may}.get
+        self.body = body
+        self.head = head
 
 
 Forms = Mapping[str, Form]
@@ -68,16 +73,16 @@ def is_rank(value: Any) -> bool:
 
 
 def is_run(value: Any) -> object:
-    return type(value) is str and RUN.fullmatch(value)
+    return type(value) is str and _is_run(value)
 
 
 def is_file(value: Any) -> object:
     """A file's name: never a path."""
-    return type(value) is str and FILE.fullmatch(value)
+    return type(value) is str and _is_file(value)
 
 
 def is_log(value: Any) -> object:
-    return type(value) is str and LOG.fullmatch(value)
+    return type(value) is str and _is_log_name(value)
 
 
 def _one_of(*values: str) -> Check:
@@ -93,19 +98,29 @@ def _all(check: Check) -> Check:
 
 
 def _each(name: Check, check: Check) -> Check:
-    return lambda value: type(value) is dict and all(name(key) and check(one) for key, one in value.items())
+    def each(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, one in value.items():  # noqa: SIM110  a generator takes longer than a small object's checks
+            if not (name(key) and check(one)):
+                return False
+        return True
+
+    return each
 
 
 def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
     known = {**needs, **may}
+    find = known.get
 
     def check(value: Any) -> bool:
-        return (
-            type(value) is dict
-            and needs.keys() <= value.keys()
-            and (not only or value.keys() <= known.keys())
-            and all(known[key](one) for key, one in value.items() if key in known)
-        )
+        if type(value) is not dict or not value.keys() >= needs.keys():
+            return False
+        for key, one in value.items():
+            found = find(key)
+            if only if found is None else not found(one):
+                return False
+        return True
 
     return check
 
@@ -324,15 +339,17 @@ def admit(forms: Forms, header: Header, head: int, body: int) -> None:
         WireError: it is not as frames of its kind are.
     """
     kind = header["t"]
-    needs, may, most, longest = forms.get(kind, _UNKNOWN)
-    if body > most or head > longest:
+    form = forms.get(kind, _UNKNOWN)
+    if body > form.body or head > form.head:
         raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
-    for key, check in needs.items():
-        if key not in header or not check(header[key]):
-            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {header.get(key)!r:.80}")
-    for key in may.keys() & header.keys():
-        if not may[key](header[key]):
-            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {header[key]!r:.80}")
+    if not header.keys() >= form.needs.keys():
+        key = min(form.needs.keys() - header.keys())
+        raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")
+    find = form.check
+    for key, value in header.items():
+        check = find(key)
+        if check is not None and not check(value):
+            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {value!r:.80}")
 
 
 def from_agent(header: Header, head: int, body: int) -> None:
