@@ -17,7 +17,7 @@ from .config import pool_dir
 from .content import BLOB
 from .errors import UsageError
 from .ledger import Ledger
-from .messages import LOG
+from .messages import is_log
 
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
 
@@ -39,7 +39,7 @@ class Archive:
         """Put log bytes where they belong.
 
         Args:
-            name: of the log file, as :data:`.messages.LOG` has it.
+            name: of the log file, as :func:`.messages.is_log` has it.
 
         Raises:
             OSError: the disk does not take them.
@@ -47,7 +47,7 @@ class Archive:
         """
         descriptor = self._files.get(name)
         if descriptor is None:
-            if not LOG.fullmatch(name):
+            if not is_log(name):
                 raise ValueError(f"{name!r} is no log")
             path = self.logs / name
             descriptor = self._files[name] = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -147,7 +147,7 @@ def replay(folder: Path) -> Iterator[ev.Event]:
 
 def log_files(folder: Path) -> list[Path]:
     """What is a log, or numbers, by its name; whatever else lies in the folder is none of ours."""
-    return sorted(path for path in folder.iterdir() if LOG.fullmatch(path.name))
+    return sorted(path for path in folder.iterdir() if is_log(path.name))
 
 
 def rank_of(name: str) -> int:
@@ -175,9 +175,7 @@ def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list
     ranges: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for outcome, log in ledger.outcomes(run):
         for name, (start, end) in log.items():
-            if end > start and LOG.fullmatch(
-                name
-            ):  # it came from a node, perhaps to a release that believed it
+            if end > start and is_log(name):  # it came from a node, perhaps to a release that believed it
                 ranges.setdefault(outcome.rank, {}).setdefault(name, []).append((start, end))
     return folder, ranges
 

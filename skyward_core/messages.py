@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from math import isfinite
 from typing import Any
 
@@ -21,10 +21,9 @@ RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
 MOST = 1 << 53  # of any other number: what JSON has in common with everybody
 
-RUN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
-LOG = re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")  # its rank, its slot, its stream
-_is_run, _is_file, _is_log_name = RUN.fullmatch, FILE.fullmatch, LOG.fullmatch
+# Patterns take longer to be made than a process that starts has; a worker needs none.
+_ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
 
 Check = Callable[[Any], object]
 Checks = dict[str, Check]
@@ -73,16 +72,22 @@ def is_rank(value: Any) -> bool:
 
 
 def is_run(value: Any) -> object:
-    return type(value) is str and _is_run(value)
+    return type(value) is str and 0 < len(value) <= 64 and not value.strip(_IN_RUN)
 
 
 def is_file(value: Any) -> object:
     """A file's name: never a path."""
-    return type(value) is str and _is_file(value)
+    return type(value) is str and 0 < len(value) <= 200 and value[0] in _ALNUM and not value.strip(_IN_FILE)
 
 
 def is_log(value: Any) -> object:
-    return type(value) is str and _is_log_name(value)
+    """A log file's name: its rank, its slot, its stream."""
+    return type(value) is str and _log().fullmatch(value)
+
+
+@cache
+def _log() -> re.Pattern[str]:
+    return re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")
 
 
 def _one_of(*values: str) -> Check:

@@ -13,7 +13,7 @@ from .config import pool_dir
 from .errors import UsageError
 from .ledger import Ledger, RunRow
 from .logs import About, Line, Lines
-from .messages import LOG
+from .messages import is_log
 from .weave import STREAMS, Piece, Place, place_of_end, weave
 
 
@@ -99,7 +99,7 @@ def _calls(ledger: Ledger, row: RunRow) -> list[Part]:
     found = []
     for _, log in ledger.outcomes(row.run):
         # Names came from a node, perhaps to a release that believed it.
-        for stem in sorted({name.rpartition(".")[0] for name in log if LOG.fullmatch(name)}):
+        for stem in sorted({name.rpartition(".")[0] for name in log if is_log(name)}):
             (out, err), (out_end, err_end) = zip(
                 *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
             )

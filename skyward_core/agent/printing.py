@@ -68,7 +68,8 @@ class Streams:
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
 
     def _know(self) -> None:
-        self._run = self._runs[0] if len(set(self._runs)) == 1 else ""
+        runs = self._runs
+        self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
         self._marked_at = 0.0
         self._out.__dict__.pop("write", None)
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from ..messages import LOG
+from ..messages import is_log
 from ..wire import CHUNK
 from .connection import Connection
 from .marks import WIDTH, decode
@@ -108,7 +108,7 @@ class Tail:
 
     def _discover(self) -> None:
         for entry in os.scandir(self._spool):
-            if entry.name not in self._files and LOG.fullmatch(entry.name):
+            if entry.name not in self._files and is_log(entry.name):
                 self._open(entry.name)
 
     def _open(self, name: str) -> None:

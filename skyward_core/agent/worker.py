@@ -12,7 +12,6 @@ import io
 import json
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
@@ -379,7 +378,9 @@ class _Threads:
     """Calls a function with what it is given, in threads that do not keep the process from ending."""
 
     def __init__(self, count: int, call: Callable[[Header, bytes], None]) -> None:
-        self._calls: queue.SimpleQueue[tuple[Header, bytes]] = queue.SimpleQueue()
+        from queue import SimpleQueue  # late: most workers have one thread
+
+        self._calls: SimpleQueue[tuple[Header, bytes]] = SimpleQueue()
         self._call = call
         self._left = count
 
