@@ -107,14 +107,15 @@ class PoolList(Roll):
             (f"{age:>8} ", "$muted"),
             (f"{money(pool.price_hourly):>8}  ", "$muted"),
         ]
+        left = pool.lease_left(self._now)
+        if left is not None:  # before what may be cut off
+            parts.append((f"ends in {duration(left)}  ", "$text-warning"))
         if (run := newest_run(pool)) is not None:
             shown = look(run.state)
             # Of a pool that is over and was not opened yet, only how its runs ended is known.
             of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
             parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
-        if (left := pool.lease_left(self._now)) is not None:
-            parts.append((f"  ends in {duration(left)}", "$text-warning"))
-        elif run is None and pool.detail:
+        if left is None and run is None and pool.detail:
             parts.append((clip(one_line(pool.detail), 160), "$muted"))
         line = Content.assemble(*parts)
         if here:

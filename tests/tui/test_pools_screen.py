@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 from textual.widgets import Button, Input
 
+from skyward_core import events as ev
 from skyward_core.errors import LedgerError
 from skyward_core.ledger import Receipt
 from skyward_tui.app import SkywardApp
@@ -61,9 +62,12 @@ async def test_a_ledger_that_cannot_be_read_is_said() -> None:
 
 async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
+    run = session.open_run(view)
+    session.emit(view, ev.RunEnded(pool="llama-ft", run=run.id, state="failed", at=session.now))
     view.ends_at = app.clock() + 75.5
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "ends in 1:1" in screen_text(app))
+        assert "✗ failed" in screen_text(app)
         view.ends_at = None
         view.version += 1
         await until(pilot, lambda: "ends in" not in screen_text(app))
