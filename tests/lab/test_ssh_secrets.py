@@ -63,6 +63,7 @@ def test_nothing_of_it_is_on_the_hosts_or_the_client(
         keys=str(lab.key),
         known_hosts=str(lab.known_hosts),
         config=False,
+        python=sys.executable,  # it has what the image asks for
     )
     image = sky.Image(
         env={"A_TOKEN": VARIABLE},

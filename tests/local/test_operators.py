@@ -264,8 +264,9 @@ def test_large_values_are_loaded_as_they_land_by_who_waits_for_them(
         assert sorted(rank for rank, _ in Watched.loaded) == [0, 1, 2]
         assert not running.done(), "an error in one is told when all have ended"
         last.touch()
-        with pytest.raises(LookupError, match="rank 1 stays shut"):
+        with pytest.raises(sky.RunError, match="rank 1 stays shut") as caught:
             running.result()
+        assert isinstance(caught.value.__cause__, LookupError)
     assert sorted(rank for rank, _ in Watched.loaded) == [0, 1, 2, 3], "each was loaded once"
     assert len({thread for _, thread in Watched.loaded}) == 1
     assert place() @ pool

@@ -212,7 +212,7 @@ async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: F
 
 
 async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: FakeSession) -> None:
-    def fail(*, over: bool) -> Future[object]:
+    def fail(*, over: bool = False) -> Future[object]:
         future: Future[object] = Future()
         future.set_exception(OSError("disk full"))
         return future
