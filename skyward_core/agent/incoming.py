@@ -24,15 +24,15 @@ def main(*arguments: str) -> None:
 def take(folder: str, name: str, size: str, attempts: str, word: str) -> None:
     """Take one file.
 
-    Raises:
-        OSError: it cannot be written; nothing of it is left.
-
     Args:
         folder: where it goes; made if it is not there.
         name: what it is called once it is whole.
         size: how many bytes it has.
         attempts: common to all attempts that bring this file, and to no others.
         word: what the lines for the client begin with.
+
+    Raises:
+        OSError: it cannot be written; nothing of it is left.
     """
     os.umask(0o077)
     Path(folder).mkdir(parents=True, exist_ok=True)
