@@ -18,7 +18,9 @@ from .content import BLOB
 from .errors import UsageError
 from .ledger import Ledger
 from .messages import is_log
+from .wire import encoder
 
+_json = encoder(only_ascii=True)
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
 
 
@@ -123,7 +125,7 @@ class Journal:
     def flush(self) -> None:
         pending, self._pending = self._pending, []
         if pending:
-            self._file.write("".join(json.dumps(ev.to_json(event)) + "\n" for event in pending).encode())
+            self._file.write("".join([_json(ev.to_json(event)) + "\n" for event in pending]).encode())
             self._file.flush()
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import PoolError, UsageError
 from .function import PendingFunction, PendingGroup
-from .loop import background
+from .loop import background, this_process
 
 if TYPE_CHECKING:
     from .payload import Task
@@ -26,7 +25,7 @@ class Dispatching:
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
-        self._process = os.getpid()
+        self._process = this_process()
 
     @property
     def pool(self) -> Pool:
@@ -43,7 +42,7 @@ class Dispatching:
     @property
     def _forked(self) -> bool:
         """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
-        return self._process != os.getpid()
+        return self._process != this_process()
 
     # -- operators ---------------------------------------------------------------------------------------
 

@@ -168,7 +168,34 @@ def _seconds(timeout: float | None) -> float | None:
     raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, not {timeout!r}")
 
 
-def signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
+def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
+    """See whether a call is one that a function takes: its own, perhaps decorated.
+
+    Raises:
+        TypeError: it is not, as Python would say on the ranks.
+    """
+    if type(fn) is FunctionType and not pending.kwargs and _takes(fn, len(pending.args)):
+        return  # nearly always; to bind the arguments takes longer than to pickle some
+    signature = _signature_of(fn)
+    try:
+        if signature is not None:
+            signature.bind(*pending.args, **pending.kwargs)
+    except TypeError as error:
+        raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
+
+
+def _takes(fn: FunctionType, count: int) -> bool:
+    """Whether so many positional arguments are enough for a function that has no others, and not too many."""
+    code = fn.__code__
+    if code.co_kwonlyargcount or code.co_flags & _GATHERS:
+        return False
+    return code.co_argcount - len(fn.__defaults__ or ()) <= count <= code.co_argcount
+
+
+_GATHERS = 0x04 | 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS, which a worker must not load it for
+
+
+def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     """What a function takes; None where it does not tell, as some that are written in C."""
     if type(fn) is not FunctionType:
         return _signature(fn)
@@ -186,19 +213,6 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
-
-
-def check_call(pending: PendingFunction[Any], signature: inspect.Signature | None) -> None:
-    """See whether a call is one that its function takes.
-
-    Raises:
-        TypeError: it is not, as Python would say on the ranks.
-    """
-    try:
-        if signature is not None:
-            signature.bind(*pending.args, **pending.kwargs)
-    except TypeError as error:
-        raise TypeError(f"{pending.name}{signature} cannot be called so: {error}") from None
 
 
 def name_of(fn: Callable[..., Any]) -> str:

@@ -26,6 +26,7 @@ from .errors import LedgerError, PoolExistsError
 from .outcome import Outcome, RootCause
 from .providers.base import Machine
 from .safe_text import paragraph
+from .wire import encoder
 
 # Entry k brings a ledger of version k to version k + 1.
 MIGRATIONS = (
@@ -615,7 +616,7 @@ class Ledger:
             for token, run, function, kind, total, when in opened
         ]
         statements += [
-            (put, (run, out.index, json.dumps(out.to_json()), json.dumps(log))) for run, out, log in outcomes
+            (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
         ]
         statements += [
             (end, (state, when, json.dumps(cause.to_json()) if cause else None, run))
@@ -653,6 +654,7 @@ class Ledger:
         return [(Outcome.from_json(json.loads(outcome)), json.loads(log)) for outcome, log in rows]
 
 
+_json = encoder(only_ascii=True)  # of what there are thousands a second
 _KEEP = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 
 

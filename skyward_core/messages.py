@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import Any
 
-from .wire import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
+from .wire import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, WireError
 
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
-MOST = 1 << 53  # of any other number: what JSON has in common with everybody
+OFTEN = 32  # frames of a kind after which its checks are put together
 
 # Patterns take longer to be made than a process that starts has; a worker needs none.
 _ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -32,14 +32,28 @@ Checks = dict[str, Check]
 class Form:
     """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
 
-    __slots__ = ("body", "check", "head", "may", "needs")
+    __slots__ = ("body", "checks", "head", "may", "needs", "often", "quick")
 
     def __init__(self, needs: Checks = {}, may: Checks = {}, body: int = 0, head: int = HEAD) -> None:  # noqa: B006
         self.needs = needs
         self.may = may
-        self.check = {**needs, **may}.get
+        self.checks = {**needs, **may}
         self.body = body
         self.head = head
+        self.quick: Check = lambda header: False
+        self.often = 0  # how often one was looked at
+
+    def seems_right(self, header: Header) -> object:
+        """Whether a header passes the same checks put together, where there were enough of its kind for that."""
+        self.often += 1
+        if self.often == OFTEN:
+            from .quick_checks import compiled
+
+            self.quick = compiled(self.needs, self.may)
+        try:
+            return self.quick(header)
+        except KeyError:
+            return False
 
 
 Forms = Mapping[str, Form]
@@ -72,17 +86,29 @@ def is_rank(value: Any) -> bool:
 
 
 def is_run(value: Any) -> object:
-    return type(value) is str and 0 < len(value) <= 64 and not value.strip(_IN_RUN)
+    return type(value) is str and 0 < len(value) <= 64 and (_is_alnum(value) or not value.strip(_IN_RUN))
 
 
 def is_file(value: Any) -> object:
     """A file's name: never a path."""
-    return type(value) is str and 0 < len(value) <= 200 and value[0] in _ALNUM and not value.strip(_IN_FILE)
+    if type(value) is not str or not 0 < len(value) <= 200:
+        return False
+    return _is_alnum(value) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
+
+
+def _is_alnum(name: str) -> bool:
+    """Nearly all names are; this is quicker than to look for each letter."""
+    return name.isalnum() and name.isascii()
 
 
 def is_log(value: Any) -> object:
     """A log file's name: its rank, its slot, its stream."""
-    return type(value) is str and _log().fullmatch(value)
+    return type(value) is str and _is_log(value)
+
+
+@lru_cache(1024)
+def _is_log(name: str) -> bool:
+    return _log().fullmatch(name) is not None
 
 
 @cache
@@ -91,11 +117,17 @@ def _log() -> re.Pattern[str]:
 
 
 def _one_of(*values: str) -> Check:
-    return lambda value: type(value) is str and value in values
+    return _told(lambda value: type(value) is str and value in values, one_of=frozenset(values))
 
 
 def _or_none(check: Check) -> Check:
-    return lambda value: value is None or check(value)
+    return _told(lambda value: value is None or check(value), unless_none=check)
+
+
+def _told(check: Check, **what: Any) -> Check:
+    """A check that tells :mod:`.quick_checks` what it does."""
+    vars(check).update(what)
+    return check
 
 
 def _all(check: Check) -> Check:
@@ -127,7 +159,7 @@ def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  
                 return False
         return True
 
-    return check
+    return _told(check, made_of=(needs, may, only))
 
 
 def _is_some(ranks: Any) -> bool:
@@ -136,11 +168,17 @@ def _is_some(ranks: Any) -> bool:
 
 
 def _is_span(value: Any) -> bool:
-    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_count(value[1])
+    if type(value) is not list or len(value) != 2:
+        return False
+    start, end = value
+    return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
 
 
 def _is_blob(value: Any) -> object:
-    return type(value) is list and len(value) == 2 and is_file(value[0]) and is_count(value[1])
+    if type(value) is not list or len(value) != 2:
+        return False
+    name, size = value
+    return type(size) is int and 0 <= size < MOST and is_file(name)
 
 
 def _is_port(value: Any) -> bool:
@@ -322,13 +360,8 @@ FROM_WORKER: Forms = {
     "failed": Form({"error": _IS_ERROR}, body=FAILURE),
 }
 
-# What an agent tells its workers.
-TO_WORKER: Forms = {
-    "call": FROM_CLIENT["call"],
-    "credit": FROM_CLIENT["credit"],
-    "setup": Form(body=PLUGINS),
-    "place": Form({"info": lambda info: type(info) is dict}),
-}
+# What an agent tells its workers: it has started them, and looked at what it hands on.
+TO_WORKER: Forms = {"call": Form(body=2 * INLINE), "setup": Form(body=PLUGINS)}
 
 _UNKNOWN = Form(body=INLINE)
 _OTHER_RELEASE = {"welcome": Form({"version": is_count})}
@@ -347,10 +380,12 @@ def admit(forms: Forms, header: Header, head: int, body: int) -> None:
     form = forms.get(kind, _UNKNOWN)
     if body > form.body or head > form.head:
         raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
+    if not form.checks or form.seems_right(header):
+        return
     if not header.keys() >= form.needs.keys():
         key = min(form.needs.keys() - header.keys())
         raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")
-    find = form.check
+    find = form.checks.get
     for key, value in header.items():
         check = find(key)
         if check is not None and not check(value):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal as signals
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from operator import attrgetter
 from typing import Any, Literal
 
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
@@ -109,17 +111,22 @@ class RootCause:
 
 def plain(value: Any) -> dict[str, Any]:
     """A dataclass as JSON types. Unlike ``asdict`` it copies no leaves: thousands of these are made per second."""
-    names = _NAMES.get(type(value))
-    if names is None:
-        names = _NAMES[type(value)] = tuple(field.name for field in fields(value))
-    out = {}
-    for name in names:
-        part = getattr(value, name)
-        out[name] = plain(part) if type(part) in _NESTED else part
+    kind = type(value)
+    if kind not in _SHAPES:
+        names = tuple(field.name for field in fields(value))
+        _SHAPES[kind] = (
+            names,
+            attrgetter(*names, "__class__"),
+        )  # one more, for it gives a tuple only of several
+    names, parts = _SHAPES[kind]
+    out = dict(zip(names, parts(value), strict=False))
+    for name, part in out.items():
+        if type(part) in _NESTED:
+            out[name] = plain(part)
     return out
 
 
-_NAMES: dict[type[Any], tuple[str, ...]] = {}
+_SHAPES: dict[type[Any], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 _NESTED = frozenset((Summary, ErrorInfo, Outcome, RootCause))
 
 

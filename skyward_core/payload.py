@@ -11,23 +11,23 @@ import json
 import pickle
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from inspect import Signature
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
 
-from .content import BLOB, Hash
+from .content import BLOB, Hash, name_of
 from .errors import NotPicklableError
-from .function import PendingFunction, check_call, signature_of
+from .function import PendingFunction, check_call
 from .plugins.base import decorated
 from .whole_lines import is_stdout
-from .wire import INLINE
+from .wire import INLINE, is_plain
 
+FEW = 8  # plain arguments, which are written without ceremony
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
 
 
@@ -71,7 +71,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         TypeError: the function does not take these arguments.
     """
     fn = decorated(plugins, pending.fn)
-    check_call(pending, signature_of(fn))
+    check_call(pending, fn)
     return Task(
         pending.name,
         _blob(fn, f"function {pending.name}", folder),
@@ -89,21 +89,24 @@ def make_tasks(
     Raises:
         NotPicklableError, TypeError: as :func:`make_task`.
     """
-    blobs: dict[int, tuple[Blob, bool, Signature | None]] = {}
+    blobs: dict[int, tuple[Blob, bool, Callable[..., Any]]] = {}
     for pending in pendings:
         made = blobs.get(id(pending.fn))
         if made is None:
             fn = decorated(plugins, pending.fn)
             blob = _blob(fn, f"function {pending.name}", folder)
-            made = blobs[id(pending.fn)] = (blob, pending.streams, signature_of(fn))
-        blob, streams, signature = made
-        check_call(pending, signature)
+            made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
+        blob, streams, fn = made
+        check_call(pending, fn)
         yield Task(pending.name, blob, args_blob(pending, folder), pending.timeout, streams)
 
 
 def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
     if not pending.args and not pending.kwargs:
         return NOTHING
+    if len(pending.args) <= FEW and not pending.kwargs and all(map(is_plain, pending.args)):
+        data = pickle.dumps((pending.args, {}), protocol=5)
+        return Blob(name_of(data), len(data), data=data)
     try:
         return _pickled((pending.args, pending.kwargs), folder)
     except Exception as error:

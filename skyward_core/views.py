@@ -10,8 +10,9 @@ screens need not think of it. What programs want, values as they were told, stan
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import singledispatch
+from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
 from typing import Any
 
@@ -244,13 +245,17 @@ def _statistics(column: list[float]) -> dict[str, float]:
 
 def apply(view: PoolView, event: ev.Event) -> None:
     """Bring a pool's view up to date with one event."""
-    _apply(event, view)
+    _handler(type(event))(event, view)
     view.version += 1
 
 
 @singledispatch
 def _apply(event: ev.Event, view: PoolView) -> None:
     raise TypeError(f"no view knows {type(event).__name__}")
+
+
+# A task's events come by the thousand.
+_handler: Callable[[Any], Callable[[ev.Event, PoolView], None]] = cache(_apply.dispatch)
 
 
 @_apply.register
@@ -383,6 +388,9 @@ def _added(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
     return tasks
 
 
+_PLAIN = frozenset((int, float, bool, type(None)))
+
+
 def _safe_outcome(outcome: Outcome) -> Outcome:
     error, summary = outcome.error, outcome.summary
     if error is not None:
@@ -395,6 +403,8 @@ def _safe_outcome(outcome: Outcome) -> Outcome:
 
 
 def _safe_summary(summary: Summary) -> Summary:
+    if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
+        return summary
     kind, text, json = safe(summary.type), safe(summary.text), value(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
         return summary  # nearly always: then nothing is held twice

@@ -7,6 +7,7 @@ says what it is under "t"; the body is opaque (a pickle, a piece of a file) and 
 from __future__ import annotations
 
 import json
+import json.encoder
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 VERSION = 3  # another one where client and agent of before and after would not understand each other
 CHUNK = 1 << 20  # bytes of a large thing in one frame, so that small frames never wait long behind it
 INLINE = 64 * 1024  # larger payloads and results travel as files
+SHORT = 1024  # characters of a text that is worth no second look
+MOST = 1 << 53  # of any number but a few: what JSON has in common with everybody
 FAILURE = 16 << 20  # bytes of a pickled exception, which travels in its frame; of a larger one a stand-in
 PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
 
@@ -25,18 +28,47 @@ Header = dict[str, Any]
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
-# What json does beyond these (a search for circles, for space around) takes as long as a small header.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 _decode = json.JSONDecoder().raw_decode
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is short, and any pickler writes it alike; cloudpickle takes longer to begin than pickle does."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) <= SHORT
+    return kind is bool or kind is float or value is None or (kind is int and -MOST < value < MOST)
 
 
 class WireError(Exception):
     """The other side does not speak this protocol."""
 
 
+def encoder(*, only_ascii: bool) -> Callable[[Any], str]:
+    """What writes JSON as compactly and as quickly as can be.
+
+    What json does beyond that (a search for circles, for space around) takes as long as a small object, and so does
+    making anew, for every object, the part of it that is written in C.
+    """
+    general = json.JSONEncoder(separators=(",", ":"), ensure_ascii=only_ascii, check_circular=False)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter that has no such part
+        return general.encode
+    text = json.encoder.encode_basestring_ascii if only_ascii else json.encoder.encode_basestring
+    pieces = make(None, general.default, text, None, ":", ",", False, False, True)
+    return lambda thing: "".join(pieces(thing, 0))
+
+
+encoded = encoder(only_ascii=False)  # a header as JSON
+
+
 def frame(header: Header, body: bytes = b"") -> bytes:
     """One frame as bytes."""
-    head = _encode(header).encode("utf-8", "surrogatepass")
+    return framed(encoded(header), body)
+
+
+def framed(text: str, body: bytes = b"") -> bytes:
+    """One frame of a header that is encoded already."""
+    head = text.encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..messages import from_worker
 from ..transport.onnode import members
-from ..wire import Header, WireError, frame
+from ..wire import Header, WireError, encoded, frame
 from .apps import PLACE, Apps
 from .calls import Call, Register
 from .clients import Clients
@@ -29,11 +29,11 @@ from .processes import become_reaper, kill_all, reap
 from .redact import Redactor, secret_values
 from .signals import act_on
 from .slots import Process, Slot, ended_from_outside, ended_with_worker, exit_words
+from .slow import SlowCalls
 from .spawn import left_behind
 from .yields import Yields
 
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
-SLOW = 0.05  # seconds after which a call that still runs is announced as running
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 SOON = 1.0  # seconds in which those of them do that are free to; it takes them a twentieth
 STUBBORN = 5.0  # seconds for what a node ran to end once it is killed
@@ -62,6 +62,7 @@ class Agent:
         self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
         # Of the pool's variables and secrets, as far as anybody here knows them.
         self.informed = asyncio.Event()
+        self._slow = SlowCalls(self._announce)
         self._news = asyncio.Event()  # a worker has greeted, or ended
         self.end = asyncio.Event()
         self._given_up: set[str] = set()  # runs whose client ends the pool
@@ -143,11 +144,12 @@ class Agent:
             if header["t"] == "ack":
                 self.register.acknowledge(header["calls"])
                 continue
-            key = (header["run"], header["i"])
+            told = header.get("call", header)
+            key = (told["run"], told["i"])
             known = self.register.calls.get(key)
             if header["t"] == "given":
                 now = asyncio.get_running_loop().time()
-                call = Call(*key, header | {"t": "call"}, b"", None, rank=header["rank"], slot=header["slot"])
+                call = Call(*key, told, b"", None, rank=header["rank"], slot=header["slot"])
                 call.given_at, call.log_start = now, header.get("log", {})
                 self.register.add(call)
                 self.open_yields(call)
@@ -315,7 +317,7 @@ class Agent:
         """Say something to the worker that runs a call, if one does."""
         for slot in self.slots:
             if call.key in slot.running and slot.process and slot.process.connection:
-                slot.process.connection.reply(header)
+                slot.process.connection.reply(encoded(header))
 
     def need_apps(self) -> None:
         """Have what the gang's plugins have around the node entered for its epoch."""
@@ -470,20 +472,19 @@ class Agent:
         return None
 
     def call_given(self, slot: Slot, call: Call, *, armed: bool) -> None:
-        loop = asyncio.get_running_loop()
-        call.timers.append(loop.call_later(SLOW, self._announce, slot, call))
+        self._slow.add(slot.rank, call)
         if armed:
-            self.arm(slot, call)
+            self.arm(call)
 
-    def arm(self, slot: Slot, call: Call) -> None:
+    def arm(self, call: Call) -> None:
         """Start the clock of a call's time limit."""
         if call.timeout is not None and call.outcome is None:
             loop = asyncio.get_running_loop()
             call.timers.append(loop.call_later(call.timeout, self.stop, call, "timeout", self.config.grace))
 
-    def _announce(self, slot: Slot, call: Call) -> None:
+    def _announce(self, rank: int, call: Call) -> None:
         self.clients.wake()
-        header = {"t": "began", "run": call.run, "i": call.index, "rank": slot.rank, "node": self.config.node}
+        header = {"t": "began", "run": call.run, "i": call.index, "rank": rank, "node": self.config.node}
         header |= {"log": call.log_start, "at": call.begun_at}
         if record := self.register.records.get(call.run):
             record.began[call.index] = header

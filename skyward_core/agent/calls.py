@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..wire import Header, frame
+from ..wire import Header, encoded, frame, framed
 from .connection import Connection
 from .yields import Yields
 
@@ -57,11 +57,10 @@ class Call:
             timer.cancel()
         self.timers.clear()
 
-    def given(self) -> bytes:
-        """What the journal says when it is handed to its worker."""
-        return frame(
-            self.header | {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
-        )
+    def given(self, text: str = "") -> bytes:
+        """What the journal says when it is handed to its worker; ``text`` is its header, where that is encoded."""
+        told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
+        return framed(f'{encoded(told)[:-1]},"call":{text or encoded(self.header)}}}')
 
     def no_result(self) -> Header:
         """The outcome of a call that its worker tells nothing of, without its kind."""

@@ -102,14 +102,13 @@ class Channel:
         except OSError:
             connection.close()
             raise
-        self._identity = _identity(connection)
         return connection
 
     def _is_there(self) -> bool:
         """Whether the socket is still ours: user code may have closed it (``os.closerange``), and have another file
         in its place by now."""
         try:
-            return _identity(self._socket) == self._identity
+            return bool(self._socket.getpeername() == self._path)
         except OSError:
             return False
 
@@ -156,8 +155,3 @@ class Channel:
                 old.detach()
             self._back.notify_all()
         return True
-
-
-def _identity(connection: socket.socket) -> tuple[int, int]:
-    found = os.fstat(connection.fileno())
-    return found.st_dev, found.st_ino

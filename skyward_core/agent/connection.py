@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..wire import Decoder, Header, WireError, frame
+from ..wire import Decoder, Header, WireError, frame, framed
 
 if TYPE_CHECKING:
     from ..sealed import Sealed  # loads ssl, which an agent does only where it is used
@@ -99,9 +99,13 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, header: Header, body: bytes = b"") -> None:
         self.write(frame(header, body))
 
-    def reply(self, header: Header, body: bytes = b"") -> None:
-        """Send, and tell how much has been heard, so that the other side may forget it; see :mod:`.channel`."""
-        self.write(frame(header | {"seen": self.heard}, body))
+    def reply(self, text: str, body: bytes = b"") -> None:
+        """Send, and tell how much has been heard, so that the other side may forget it; see :mod:`.channel`.
+
+        Args:
+            text: the encoded header.
+        """
+        self.write(framed(f'{text[:-1]},"seen":{self.heard}}}', body))
 
     def write(self, data: bytes) -> None:
         """Send a frame that is made already."""

@@ -34,6 +34,7 @@ class Streams:
         self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
         self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
         self._out, self._err = _Out(self), _Err(self)
+        self._out_vars = self._out.__dict__
         self._straight = _straight.__get__(self._out)
         self._marked = threading.Event()
         self._thread: threading.Thread | None = None
@@ -57,7 +58,9 @@ class Streams:
     def flush(self) -> None:
         """Write what waits: of children, in our streams, and in what user code has put in their place."""
         self._children.drain()
-        for stream in (self._stdout, self._stderr, sys.stdout, sys.stderr):
+        streams: list[Any] = [self._stdout, self._stderr]
+        streams += [stream for stream in (sys.stdout, sys.stderr) if stream not in streams]
+        for stream in streams:
             try:
                 stream.flush()
             except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
@@ -71,7 +74,7 @@ class Streams:
         runs = self._runs
         self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
         self._marked_at = 0.0
-        self._out.__dict__.pop("write", None)
+        self._out_vars.pop("write", None)
 
     def before_out(self) -> None:
         self._children.drain()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from ..wire import FAILURE, INLINE, Header
+from ..wire import FAILURE, INLINE, Header, is_plain
 
 _open = open  # user code may put something else in the place of what is built in
 TEXT = 200  # characters of a summary
@@ -78,6 +78,11 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
     pickled = Pickled(path)
     if value is None:
         pickled.data, pickled.size, pickled.summary = _NONE, len(_NONE), _NONE_SUMMARY
+        return pickled
+    if is_plain(value):
+        pickled.data = pickle.dumps(value, protocol=5)
+        pickled.size = len(pickled.data)
+        pickled.summary = summarise(value, pickled.size)
         return pickled
     import cloudpickle
 

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..wire import Header
+from ..wire import Header, encoded
 from .calls import Call
 from .connection import Connection
 from .log_limit import LogLimit
@@ -129,10 +129,10 @@ class Slot:
         """The sizes of the files that come beside the logs, of those that are there."""
         sizes = {}
         for name in (self._marks, self._metrics):
-            try:
-                sizes[name] = os.stat(f"{self._spool}/{name}").st_size
-            except FileNotFoundError:
-                continue  # no rank has put anything there yet
+            path = f"{self._spool}/{name}"
+            # Mostly no rank has put anything there, which is quicker to be told so than by an exception.
+            if os.access(path, os.F_OK):
+                sizes[name] = os.stat(path).st_size
         return sizes
 
     @property
@@ -259,9 +259,10 @@ class Slot:
             # It runs tasks of a gang that broke, until there is the next one.
             process.placed = True
             connection.send({"t": "place", "info": self.agent.gang.place(self.agent.config, self.rank)})
-        connection.reply(call.header, call.body)
+        text = encoded(call.header)
+        connection.reply(text, call.body)
         # Written while the worker begins.
-        self.agent.journal.write(call.given())
+        self.agent.journal.write(call.given(text))
         self.agent.call_given(self, call, armed=process.ready or process.epoch is None)
 
     def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:
@@ -288,7 +289,7 @@ class Slot:
             self.process.ready = True
             self.enter("")
             for call in self.running.values():
-                self.agent.arm(self, call)
+                self.agent.arm(call)
 
     def finished(self, call: Call) -> None:
         self.running.pop(call.key, None)

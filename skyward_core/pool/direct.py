@@ -84,11 +84,16 @@ class Direct:
         trains once, and ends, is better off without.
         """
         self._runs += 1
-        if self._runs < 2 or not _room_for(len(links)):
+        if self._runs < 2:
             return
-        for link in links:
-            node = self._node(link)
-            if not node.moved and node.usable and self._goes_there(link) and self._moves[link.node] < MOVES:
+        there = [(link, self._node(link)) for link in links if self._goes_there(link)]
+        movable = [
+            (link, node)
+            for link, node in there
+            if not node.moved and node.usable and self._moves[link.node] < MOVES
+        ]
+        if movable and _room_for(len(links)):
+            for link, node in movable:
                 node.moved = True
                 task = asyncio.ensure_future(self._move(link, node))
                 self._tasks.add(task)

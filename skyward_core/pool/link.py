@@ -79,6 +79,7 @@ class Link:
         self._observer = observer
         self._logs_from = logs_from or {}
         self._pipe: Pipe | None = None
+        self._held: list[bytes] | None = None  # frames that are written together soon
         self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
         self._decoder = Decoder(from_agent)
         self._amiss: WireError | None = None  # what it said that cannot be
@@ -153,6 +154,7 @@ class Link:
             pipe.close()
             return
         self._write({"t": "move"})
+        self.release()
         self._moving = (self._pipe, pipe)
         self._pipe = pipe
 
@@ -171,6 +173,7 @@ class Link:
         if self.silent:
             self.silent = False
             self._listener.on_link(self, True, "")
+        begun = self.hold()
         try:
             for header, body in self._decoder.feed(data):
                 self._frame(header, body)
@@ -178,8 +181,25 @@ class Link:
             self._amiss = error
             if self._welcomed is not None and not self._welcomed.done():
                 self._welcomed.set_exception(error)
+            self.release()  # what it made us say before
             if self._pipe is not None:
                 self._pipe.close()
+        finally:
+            if begun:
+                self.release()
+
+    def hold(self) -> bool:
+        """Keep the frames that are sent from now on, to be written in one go by :meth:`release`: a write takes longer
+        than a small frame. Says whether it is this call that has begun it."""
+        if self._held is not None:
+            return False
+        self._held = []
+        return True
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held and self._pipe is not None:
+            self._pipe.write(b"".join(held))
 
     async def _watch(self) -> None:
         """Let an agent hear that we are there, which it judges us by, and tell the listener when it does not answer.
@@ -431,7 +451,9 @@ class Link:
             del self._files[header["id"]]
 
     def _write(self, header: Header, body: bytes = b"") -> None:
-        if self._pipe is not None:
+        if self._held is not None:
+            self._held.append(frame(header, body))
+        elif self._pipe is not None:
             self._pipe.write(frame(header, body))
 
     async def drain(self) -> None:

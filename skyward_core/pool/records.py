@@ -40,7 +40,7 @@ class Records:
         self._ends: list[tuple[str, str, float, RootCause | None]] = []
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer_for = 0.0  # seconds that it was set for
 
     def opened(self, run: str, function: str, kind: str, total: int, at: float) -> None:
         """A run was dispatched."""
@@ -116,10 +116,8 @@ class Records:
             self._complain(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        at = loop.time() + seconds
         if self._timer is not None:
-            if self._timer_at <= at:
+            if self._timer_for <= seconds:
                 return
             self._timer.cancel()
-        self._timer, self._timer_at = loop.call_at(at, self.flush), at
+        self._timer, self._timer_for = asyncio.get_running_loop().call_later(seconds, self.flush), seconds

@@ -79,6 +79,7 @@ class Run:
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.consumed = False  # somebody iterates over a generator's values, and pays for them
         self._arrived: list[Outcome] = []
+        self._seconds: deque[float] = deque(maxlen=8)  # that the latest of them took
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
@@ -116,7 +117,12 @@ class Run:
         if self.state != "running":
             return
         self._waiting.extend(range(self.total))
-        self._refill()
+        held = [link for link in self.pool.links if link.hold()] if self.total > 1 else []
+        try:
+            self._refill()
+        finally:
+            for link in held:
+                link.release()
 
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
@@ -137,8 +143,8 @@ class Run:
                     moved = True
 
     def _quick(self) -> bool:
-        recent = self._arrived[-8:]
-        return bool(recent) and sum(outcome.seconds for outcome in recent) / len(recent) < QUICK
+        recent = self._seconds
+        return bool(recent) and sum(recent) / len(recent) < QUICK
 
     def claim_from(self, links: Sequence[Link]) -> None:
         """Expect the calls of a run that another client dispatched."""
@@ -291,6 +297,7 @@ class Run:
     def _take(self, link: Link, outcome: Outcome) -> None:
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
+        self._seconds.append(outcome.seconds)
         self.pool.later(self._book, outcome)
         self.arrivals.put(("outcome", outcome.index))
         if self.kind != "broadcast":

@@ -39,7 +39,7 @@ class Node:
 
     def read(self) -> list[tuple[str, str, bytes]]:
         """As the next agent does."""
-        return [(h["t"], h["run"], body) for h, body in Journal(self.path, lambda: ()).read()]
+        return [(h["t"], h.get("call", h)["run"], body) for h, body in Journal(self.path, lambda: ()).read()]
 
 
 @pytest.fixture

@@ -456,3 +456,34 @@ async def test_what_an_agent_cannot_have_said_ends_the_connection_and_is_told(li
         await until(lambda: transport.pipe is not before and link.up)  # noqa: B023
         assert f"of a frame '{wrong['t']}' cannot be" in listener.links[-2][1]
     assert listener.frames == []
+
+
+async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_order(link: Link) -> None:
+    transport, listener = parts(link)
+    pipe = transport.pipe
+    written: list[bytes] = []
+
+    def answer(link: Link, header: Header, body: bytes) -> None:
+        link.call({"t": "call", "run": "r", "i": header["i"] + 10}, b"body")
+        assert not written, "not before the whole batch is read"
+
+    listener.on_frame = answer  # type: ignore[method-assign]
+    pipe.write = written.append  # type: ignore[method-assign, assignment]
+    pipe.on_data(b"".join(frame(OUTCOME | {"i": index}) for index in range(3)))
+    (data,) = written
+    assert [header["i"] for header, _ in Decoder().feed(data)] == [10, 11, 12]
+    link.send({"t": "use"})
+    assert len(written) == 2, "alone it goes at once"
+
+
+async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(link: Link) -> None:
+    transport, listener = parts(link)
+    listener.on_frame = lambda link, header, body: link.call({"t": "call", "run": "s", "i": 1}, b"")  # type: ignore[method-assign, assignment]
+    pipe = transport.pipe
+    pipe.on_data(frame(OUTCOME) + frame(OUTCOME | {"i": "no number"}))
+    assert pipe.closed
+    assert [h["i"] for h, _ in pipe.sent if h["t"] == "call"] == [1]
+    pipe.on_lost(None)
+    await until(lambda: len(transport.pipes) == 2 and link.up)
+    # There it may have come too late; on the next one it is asked again.
+    assert [h["i"] for h, _ in transport.pipe.sent if h["t"] == "call"] == [1]

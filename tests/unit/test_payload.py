@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from skyward_core.content import name_of
 from skyward_core.errors import NotPicklableError
@@ -323,3 +325,42 @@ def test_a_decorator_may_give_the_function_what_its_caller_does_not() -> None:
 
     assert call(make_task(place(1))) == (1, 7)  # type: ignore[call-arg]
     assert call(make_task(function(max)(1, 2))) == 2
+
+
+@given(
+    takes=st.sampled_from(
+        ["", "a", "a, b", "a, b=1", "a=0, b=1", "a, /, b=2", "*a", "a, *b", "a, *, c=1", "a, *, c", "**k"]
+    ),
+    args=st.lists(st.integers(), max_size=4),
+    kwargs=st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(), max_size=2),
+)
+def test_a_call_is_refused_where_python_would_refuse_it(
+    takes: str, args: list[int], kwargs: dict[str, int]
+) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def fn({takes}): pass", names)
+    fn = names["fn"]
+    try:
+        fn(*args, **kwargs)
+        taken = True
+    except TypeError:
+        taken = False
+    try:
+        make_task(function(fn)(*args, **kwargs))
+    except TypeError:
+        assert not taken
+    else:
+        assert taken
+
+
+@given(
+    values=st.lists(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(), max_size=10
+    )
+)
+def test_plain_arguments_arrive_as_they_are(values: list[Any]) -> None:
+    blob = make_task(function(lambda *given: None)(*values)).args
+    args, kwargs = pickle.loads(blob.read())
+    assert (repr(args), kwargs) == (repr(tuple(values)), {})
+    assert [type(value) for value in args] == [type(value) for value in values]
+    assert blob.size == len(blob.read())
