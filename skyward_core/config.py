@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from hashlib import blake2s
 from pathlib import Path
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 BASE_LIMIT = (
     55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
 )
+
+PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
+PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
 """Name of a provider that the pools of this process use in place of the one they name."""
@@ -48,6 +52,14 @@ def home() -> Path:
             f"the folder {path} cannot be made, or not for you alone: {error}; set SKYWARD_HOME to another one"
         ) from error
     return path
+
+
+def prune_is_due() -> bool:
+    """Whether it is time to look for what is long over; see :mod:`.prune`, which most starts need not load."""
+    try:
+        return time.time() - (home() / PRUNED).stat().st_mtime > PRUNE_EVERY
+    except FileNotFoundError:
+        return True
 
 
 def _is_ours(path: Path) -> bool:

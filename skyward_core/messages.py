@@ -21,7 +21,7 @@ RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
 OFTEN = 32  # frames of a kind after which its checks are put together
 
-# Patterns take longer to be made than a process that starts has; a worker needs none.
+# Patterns take longer to be made than a process that starts has.
 _ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
 
@@ -360,8 +360,6 @@ FROM_WORKER: Forms = {
     "failed": Form({"error": _IS_ERROR}, body=FAILURE),
 }
 
-# What an agent tells its workers: it has started them, and looked at what it hands on.
-TO_WORKER: Forms = {"call": Form(body=2 * INLINE), "setup": Form(body=PLUGINS)}
 
 _UNKNOWN = Form(body=INLINE)
 _OTHER_RELEASE = {"welcome": Form({"version": is_count})}
@@ -433,4 +431,3 @@ def facts(told: dict[str, Any], *, status: bool) -> None:
 
 from_client = partial(admit, FROM_CLIENT)
 from_worker = partial(admit, FROM_WORKER)
-to_worker = partial(admit, TO_WORKER)

@@ -9,14 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .config import home, pool_path
+from .config import PRUNED, home, pool_path, prune_is_due
 from .errors import LedgerError
 from .ledger import Ledger, PoolRow
 
 AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
 MOST = 20 * 10**9  # bytes of such pools together above which the oldest go
-EVERY = 86400.0  # seconds between two times at which that is looked at
-MARK = "pruned"
 BLOCK = 512  # bytes that stat counts in
 
 
@@ -62,11 +60,11 @@ def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bo
 def prune_when_due(ledger: Ledger) -> None:
     """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
     today (a ledger that another process holds, a full disk) is for the next day."""
-    mark = home() / MARK
+    mark = home() / PRUNED
     with suppress(LedgerError, OSError):
         if not mark.exists():
             mark.touch()  # a new home holds nothing old
-        elif time.time() - mark.stat().st_mtime > EVERY:
+        elif prune_is_due():
             mark.touch()
             prune(ledger)
 

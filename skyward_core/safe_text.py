@@ -12,7 +12,8 @@ What was no sequence and cannot be shown shows as "�".
 from __future__ import annotations
 
 import re
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 NEWLINE, TAB = "↵", "⇥"  # what they show as where a text has to stay within one line
 RESET = "\x1b[0m"
@@ -26,18 +27,32 @@ _BAD = (
     "\x00-\x08\x0a-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff"
     "\ufeff\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
-_FORBIDDEN = re.compile(f"[{_BAD}]")
-_ESCAPES = re.compile("\x1b+")
-_C1 = re.compile("[\x80-\x9f]")
-_SGR = re.compile(r"\[[0-9;:]{0,200}m")
-_COLORED = re.compile(rf"[^{_BAD}]*(?:\x1b{_SGR.pattern}[^{_BAD}]*)*")
+_SGR = r"\[[0-9;:]{0,200}m"
 _STRING_ENDS = "\x07\x18\x1a"  # BEL, and CAN and SUB, which break any sequence off
 _IGNORED = r"\x00-\x17\x19\x1c-\x1f\x7f"  # within a sequence; neither ESC nor what breaks it off
-# What follows ESC: a control sequence, the beginning of a string, or a short sequence; each may be cut short.
-_SEQUENCE = re.compile(
-    rf"[{_IGNORED}]*(?:\[[{_IGNORED} -?]*[@-~\x18\x1a]?|(?P<string>[\]PX^_])|[{_IGNORED} -/]*[0-~\x18\x1a]?)"
-)
-_END = re.compile(f"[{_STRING_ENDS}]")
+
+
+class _Patterns(NamedTuple):
+    """``sequence``: what follows ESC, a control sequence, the beginning of a string, or a short sequence, each of which
+    may be cut short."""
+
+    forbidden: re.Pattern[str]
+    colored: re.Pattern[str]
+    sgr: re.Pattern[str]
+    sequence: re.Pattern[str]
+
+
+@cache
+def _patterns() -> _Patterns:
+    """Made when a text first needs them: most are plain, and these take as long as the smaller half of a start."""
+    return _Patterns(
+        re.compile(f"[{_BAD}]"),
+        re.compile(rf"[^{_BAD}]*(?:\x1b{_SGR}[^{_BAD}]*)*"),
+        re.compile(_SGR),
+        re.compile(
+            rf"[{_IGNORED}]*(?:\[[{_IGNORED} -?]*[@-~\x18\x1a]?|(?P<string>[\]PX^_])|[{_IGNORED} -/]*[0-~\x18\x1a]?)"
+        ),
+    )
 
 
 def is_clean(data: bytes) -> bool:
@@ -50,7 +65,7 @@ def is_clean(data: bytes) -> bool:
 
 def colored(line: str) -> str:
     """One line of a log: text, tabs and colours."""
-    if line.isprintable() or _COLORED.fullmatch(line):
+    if line.isprintable() or _patterns().colored.fullmatch(line):
         return line
     return _filtered(line, colors=True)
 
@@ -96,16 +111,17 @@ def value(thing: Any, depth: int = DEPTH) -> Any:
 
 def _filtered(line: str, *, colors: bool) -> str:
     if not line.isascii():
-        line = _C1.sub(_as_escape, line)
+        line = re.sub("[\x80-\x9f]", _as_escape, line)
+    patterns = _patterns()
     if "\x1b" not in line:
-        return _FORBIDDEN.sub(_UNSHOWN, line)
-    text, *sequences = _ESCAPES.split(line)
+        return patterns.forbidden.sub(_UNSHOWN, line)
+    text, *sequences = re.split("\x1b+", line)
     out = [_shown(text)]
     last = len(sequences) - 1
     for place, rest in enumerate(
         sequences
     ):  # each began with ESC, and ends at the latest before the next one
-        if colors and (sgr := _SGR.match(rest)):
+        if colors and (sgr := patterns.sgr.match(rest)):
             out += ("\x1b", sgr[0], _shown(rest[sgr.end() :]))
         else:
             out.append(_shown(rest[_end_of_sequence(rest, is_last=place == last) :]))
@@ -114,19 +130,20 @@ def _filtered(line: str, *, colors: bool) -> str:
 
 def _end_of_sequence(rest: str, *, is_last: bool) -> int:
     """Where text begins again behind ESC."""
-    sequence = _SEQUENCE.match(rest)
+    sequence = _patterns().sequence.match(rest)
     if sequence is None:
         return 0
     if sequence["string"] is None:
         return sequence.end()
-    if end := _END.search(rest, sequence.end()):
-        return end.end()
+    ends = [at for each in _STRING_ENDS if (at := rest.find(each, sequence.end())) >= 0]
+    if ends:
+        return min(ends) + 1
     # The next ESC ends it. Where none comes, what would never end is shown rather than lost.
     return sequence.end() if is_last else len(rest)
 
 
 def _shown(text: str) -> str:
-    return text if text.isprintable() else _FORBIDDEN.sub(_UNSHOWN, text)
+    return text if text.isprintable() else _patterns().forbidden.sub(_UNSHOWN, text)
 
 
 def _as_escape(c1: re.Match[str]) -> str:

@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep  # user code may put something else in their place
 
-from ..messages import to_worker
-from ..wire import Decoder, Header, frame
+from ..wire import PLUGINS, Decoder, Header, WireError, frame
 
 RETRY = 0.05  # seconds between attempts to find a new agent
 
@@ -31,7 +30,7 @@ class Channel:
         self._path = path
         self._hello = hello
         self._patience = patience
-        self._decoder = Decoder(to_worker)
+        self._decoder = Decoder(_bounded)
         self._frames: deque[tuple[Header, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
@@ -147,7 +146,7 @@ class Channel:
                 fresh.close()
                 return False
             old, self._socket = self._socket, fresh
-            self._decoder = Decoder(to_worker)
+            self._decoder = Decoder(_bounded)
             self._seen = 1
             if there:
                 old.close()
@@ -155,3 +154,9 @@ class Channel:
                 old.detach()
             self._back.notify_all()
         return True
+
+
+def _bounded(header: Header, head: int, body: int) -> None:
+    """The agent has started us, and looks at what it hands on: no more than that is asked here."""
+    if body > PLUGINS:
+        raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes is not of this protocol")

@@ -16,6 +16,7 @@ import cloudpickle
 from .. import events as ev
 from ..agent.redact import Redactor, secret_values
 from ..archive import Archive, rank_of
+from ..config import prune_is_due
 from ..errors import Cancelled, PoolError, PoolExistsError, UsageError
 from ..landing import Landing
 from ..ledger import Ledger, PoolRow, Receipt
@@ -23,7 +24,6 @@ from ..payload import NOTHING, Task
 from ..plugins.base import has_app
 from ..providers import from_json
 from ..providers.base import Machine, Provider
-from ..prune import prune_when_due
 from ..spec import Options, PoolSpec
 from ..views import PoolView, apply
 from ..wire import PLUGINS, Header, WireError
@@ -35,7 +35,6 @@ from .gang import GangKeeper
 from .heal import Healing
 from .intake import Intake
 from .keeper import Keeper
-from .kept import bring_home
 from .launch import Launch
 from .link import Link
 from .live import LiveLogs, LogSink
@@ -173,7 +172,10 @@ class Pool:
         if self.gang is not None:
             await self.gang.ensure()
         self._up()
-        self.spawn(asyncio.to_thread(prune_when_due, self.ledger))
+        if prune_is_due():
+            from ..prune import prune_when_due
+
+            self.spawn(asyncio.to_thread(prune_when_due, self.ledger))
 
     async def _give_up(self) -> None:
         receipt = await asyncio.shield(self.down())
@@ -515,7 +517,7 @@ class Pool:
         if await self._ended(wait=True):
             return
         if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
-            self.ended_by_others(PoolEnd(self.name, why=why.removeprefix("the node ended itself: ")))
+            self.ended_by_others(PoolEnd.by_itself(self.name, why.removeprefix("the node ended itself: ")))
             return
         if seen.state == "orphaned" and await self._revive(link):
             return
@@ -696,7 +698,11 @@ class Pool:
             self._rising.cancel()
             await asyncio.wait([self._rising])
         receipt = await tear_down(self)
-        return await bring_home(self.row, self.ledger, receipt, give_up=give_up) if receipt.kept else receipt
+        if not receipt.kept:
+            return receipt
+        from .kept import bring_home
+
+        return await bring_home(self.row, self.ledger, receipt, give_up=give_up)
 
     async def written_down(self) -> None:
         """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""

@@ -12,13 +12,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from ..agent.marks import shifted
 from ..errors import HostKeyError, PoolError, UsageError
 from ..landing import Landing
 from ..messages import answer as admit_answer
 from ..messages import from_agent
 from ..transport.base import Pipe, Transport
-from ..weave import STREAMS
 from ..wire import VERSION, Decoder, Header, WireError, frame
 from .identity import ourselves
 
@@ -276,6 +274,9 @@ class Link:
                 header["at"] += self._logs_from.get(header["f"], 0)
                 stem, _, ending = header["f"].rpartition(".")
                 if ending == "marks":
+                    from ..agent.marks import shifted
+                    from ..weave import STREAMS
+
                     return shifted(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
             case "bye":
                 sizes = header["logs"].items()

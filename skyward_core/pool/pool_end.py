@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..errors import PoolGone
 from ..ledger import PoolRow
 from ..wire import Header
 
 
-@dataclass(frozen=True, slots=True)
-class PoolEnd:
+class PoolEnd(NamedTuple):
     """``by``: who ended it, "" where it did so itself; ``at``: Unix time in seconds; ``why``: "" where nobody said."""
 
     pool: str
-    by: str = ""
-    why: str = ""
-    at: float = field(default_factory=time.time)
+    by: str
+    why: str
+    at: float
+
+    @classmethod
+    def by_itself(cls, pool: str, why: str) -> PoolEnd:
+        """Its limits were over, just now."""
+        return cls(pool, "", why, time.time())
 
     @classmethod
     def told(cls, pool: str, header: Header) -> PoolEnd:
         """As one of its agents says when it begins to end."""
-        return cls(pool, header["by"], header["why"])
+        return cls(pool, header["by"], header["why"], time.time())
 
     @classmethod
     def written(cls, row: PoolRow) -> PoolEnd:
         """As the ledger knows it; of a pool that is just being torn down it does not know by whom."""
         if row.ended_at is None:
-            return cls(row.name, "another client")
+            return cls(row.name, "another client", "", time.time())
         receipt = row.receipt or {}
         whys = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
         return cls(row.name, receipt.get("by", ""), "; ".join(whys), row.ended_at)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core import messages
-from skyward_core.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, TO_WORKER, from_agent, from_client
+from skyward_core.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
 from skyward_core.wire import CHUNK, INLINE, VERSION, Decoder, WireError, frame
 
 SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
@@ -172,7 +172,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER, "rank": TO_WORKER}
+FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER}
 
 
 @given(data=st.data())

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.config import pool_dir
+from skyward_core.config import PRUNED, pool_dir
 from skyward_core.errors import LedgerError
 from skyward_core.ledger import Kept, Ledger, Receipt
 from skyward_core.outcome import Outcome
 from skyward_core.providers.base import Machine
-from skyward_core.prune import MARK, prune, prune_when_due
+from skyward_core.prune import prune, prune_when_due
 
 DAY = 86400.0
 
@@ -84,7 +84,7 @@ def test_it_is_done_once_a_day(ledger: Ledger, tmp_path: Path) -> None:
     prune_when_due(ledger)  # the first time in a home
     prune_when_due(ledger)
     assert folder.exists()
-    os.utime(tmp_path / MARK, (time.time() - 2 * DAY,) * 2)
+    os.utime(tmp_path / PRUNED, (time.time() - 2 * DAY,) * 2)
     prune_when_due(ledger)
     assert not folder.exists()
 
@@ -96,8 +96,8 @@ def test_a_ledger_that_cannot_be_used_is_for_the_next_day(
         raise LedgerError("it is locked")
 
     folder = pool(ledger, "old", 100)
-    (tmp_path / MARK).touch()
-    os.utime(tmp_path / MARK, (time.time() - 2 * DAY,) * 2)
+    (tmp_path / PRUNED).touch()
+    os.utime(tmp_path / PRUNED, (time.time() - 2 * DAY,) * 2)
     monkeypatch.setattr(ledger, "forget", fail)
     prune_when_due(ledger)
     assert ledger.find("old") is not None
