@@ -190,10 +190,17 @@ class Lines:
 
 
 def _texts(body: bytes) -> list[str]:
-    lines = body.decode("utf-8", "replace").split("\n")
-    if b"\r" in body or (len(body) > LINE_LIMIT and 4 * max(map(len, lines)) > LINE_LIMIT):
+    if b"\r" in body or _may_be_long(body):
         return [_text(line) for line in body.split(b"\n")]
+    lines = body.decode("utf-8", "replace").split("\n")
     return lines if is_clean(body) else [colored(line) for line in lines]
+
+
+def _may_be_long(body: bytes) -> bool:
+    """Whether a line may be longer than the limit: it would fill one of these windows, which is quicker to find out than
+    how long each is."""
+    step = LINE_LIMIT // 2
+    return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 
 
 def _text(line: bytes) -> str:
@@ -263,7 +270,7 @@ class LogBook:
         if not lines:
             return
         prefix = prefix_of(rank)
-        merged = [prefix + line for line in lines]
+        merged = (prefix + f"\n{prefix}".join(lines)).split("\n")  # no line holds a newline; in a flood this is half
         self.rank(rank).extend(lines, about)
         self.merged.extend(merged, about)
         if about.run:

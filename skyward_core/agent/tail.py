@@ -57,16 +57,20 @@ class Tail:
 
     async def run(self) -> None:
         """Follow until cancelled."""
+        loop, looked = asyncio.get_running_loop(), 0.0
         try:
             while self._connection.open:
-                self._discover()
-                self._mark()
+                if loop.time() >= looked + POLL:  # not for every piece of a flood
+                    self._discover()
+                    self._mark()
+                    looked = loop.time()
                 moved = False
                 for group in list(self._groups.values()):
                     moved |= self._send_group(group)
                     await self._connection.drain()
                 if not moved:
                     await self._pause()
+                    looked = 0.0
                 else:
                     await asyncio.sleep(0)
         finally:
