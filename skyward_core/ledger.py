@@ -611,17 +611,27 @@ class Ledger:
         )
         put = "INSERT OR REPLACE INTO outcomes (run, idx, outcome, log) VALUES (?,?,?,?)"
         end = "UPDATE runs SET state=?, ended_at=?, root_cause=? WHERE run=?"
-        statements: list[tuple[str, tuple[Any, ...]]] = [
-            (begin, (run, token, function, kind, total, when))
-            for token, run, function, kind, total, when in opened
-        ]
+        # Most are over before they are written: those take one statement.
+        both = (
+            "INSERT INTO runs (run, token, function, kind, total, state, opened_at, ended_at, root_cause) "
+            "VALUES (?,?,?,?,?,?,?,?,?) ON CONFLICT (run) DO UPDATE "
+            "SET state=excluded.state, ended_at=excluded.ended_at, root_cause=excluded.root_cause"
+        )
+        ended = {
+            run: (state, at, json.dumps(cause.to_json()) if cause else None) for run, state, at, cause in ends
+        }
+        statements: list[tuple[str, tuple[Any, ...]]] = []
+        for token, run, function, kind, total, when in opened:
+            row = run, token, function, kind, total
+            if run in ended:
+                state, *rest = ended.pop(run)
+                statements.append((both, (*row, state, when, *rest)))
+            else:
+                statements.append((begin, (*row, when)))
         statements += [
             (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
         ]
-        statements += [
-            (end, (state, when, json.dumps(cause.to_json()) if cause else None, run))
-            for run, state, when, cause in ends
-        ]
+        statements += [(end, (*how, run)) for run, how in ended.items()]
         self._write(statements, patience=patience)
 
     def run(self, run: str) -> RunRow | None:

@@ -197,7 +197,7 @@ def _texts(body: bytes) -> list[str]:
 
 
 def _may_be_long(body: bytes) -> bool:
-    """Whether a line may be longer than the limit: it would fill one of these windows, which is quicker to find out than
+    """Whether a line may be longer than the limit: it would fill one of these windows, which is quicker to see than
     how long each is."""
     step = LINE_LIMIT // 2
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
@@ -270,7 +270,9 @@ class LogBook:
         if not lines:
             return
         prefix = prefix_of(rank)
-        merged = (prefix + f"\n{prefix}".join(lines)).split("\n")  # no line holds a newline; in a flood this is half
+        merged = (prefix + f"\n{prefix}".join(lines)).split(
+            "\n"
+        )  # no line holds a newline; in a flood this is half
         self.rank(rank).extend(lines, about)
         self.merged.extend(merged, about)
         if about.run:

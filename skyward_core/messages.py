@@ -19,7 +19,6 @@ from .wire import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, WireEr
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
-OFTEN = 32  # frames of a kind after which its checks are put together
 
 # Patterns take longer to be made than a process that starts has.
 _ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -32,7 +31,7 @@ Checks = dict[str, Check]
 class Form:
     """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
 
-    __slots__ = ("body", "checks", "head", "may", "needs", "often", "quick")
+    __slots__ = ("body", "checks", "head", "may", "needs")
 
     def __init__(self, needs: Checks = {}, may: Checks = {}, body: int = 0, head: int = HEAD) -> None:  # noqa: B006
         self.needs = needs
@@ -40,20 +39,6 @@ class Form:
         self.checks = {**needs, **may}
         self.body = body
         self.head = head
-        self.quick: Check = lambda header: False
-        self.often = 0  # how often one was looked at
-
-    def seems_right(self, header: Header) -> object:
-        """Whether a header passes the same checks put together, where there were enough of its kind for that."""
-        self.often += 1
-        if self.often == OFTEN:
-            from .quick_checks import compiled
-
-            self.quick = compiled(self.needs, self.may)
-        try:
-            return self.quick(header)
-        except KeyError:
-            return False
 
 
 Forms = Mapping[str, Form]
@@ -117,17 +102,11 @@ def _log() -> re.Pattern[str]:
 
 
 def _one_of(*values: str) -> Check:
-    return _told(lambda value: type(value) is str and value in values, one_of=frozenset(values))
+    return lambda value: type(value) is str and value in values
 
 
 def _or_none(check: Check) -> Check:
-    return _told(lambda value: value is None or check(value), unless_none=check)
-
-
-def _told(check: Check, **what: Any) -> Check:
-    """A check that tells :mod:`.quick_checks` what it does."""
-    vars(check).update(what)
-    return check
+    return lambda value: value is None or check(value)
 
 
 def _all(check: Check) -> Check:
@@ -159,7 +138,7 @@ def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  
                 return False
         return True
 
-    return _told(check, made_of=(needs, may, only))
+    return check
 
 
 def _is_some(ranks: Any) -> bool:
@@ -378,8 +357,6 @@ def admit(forms: Forms, header: Header, head: int, body: int) -> None:
     form = forms.get(kind, _UNKNOWN)
     if body > form.body or head > form.head:
         raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
-    if not form.checks or form.seems_right(header):
-        return
     if not header.keys() >= form.needs.keys():
         key = min(form.needs.keys() - header.keys())
         raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")

@@ -78,7 +78,6 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.chdir(config.cwd or folder)
     preload()
     gc.freeze()  # what is here is here to stay
-    gc.set_threshold(10_000)  # what calls leave behind holds no circles
     gc.enable()
     import asyncio
 

@@ -26,20 +26,27 @@ class SlowCalls:
     def add(self, rank: int, call: Call) -> None:
         """A worker was given a call."""
         loop = asyncio.get_running_loop()
+        self._forget()
         self._given.append((loop.time() + SLOW, rank, call))
         if self._timer is None:
             self._timer = loop.call_later(SLOW, self._look)
 
+    def _forget(self) -> None:
+        """Let go of those that have ended meanwhile: they are an agent's memory."""
+        given = self._given
+        while given and (given[0][2].outcome is not None or given[0][2].parting is not None):
+            given.popleft()
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now, given = loop.time(), self._given
+        self._timer = None
+        self._forget()
         while given:
             due, rank, call = given[0]
-            runs = call.outcome is None and call.parting is None
-            if runs and due > now:
+            if due > now:
                 self._timer = loop.call_at(due, self._look)
                 return
             given.popleft()
-            if runs:
-                self._announce(rank, call)
-        self._timer = None
+            self._announce(rank, call)
+            self._forget()

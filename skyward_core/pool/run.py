@@ -83,6 +83,7 @@ class Run:
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
+        self._asked: set[int] = set()  # nodes that were given a call of it, now or before
         self.sent = False  # a node may know of it
         self._claimed = False  # another client sent it
         self._stale: set[int] = set()
@@ -181,6 +182,7 @@ class Run:
             header["headless"] = True  # nobody can form a gang any more
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
+        self._asked.add(link.node)
         self.sent = True
         if link.gone:
             self.pool.lost_call(self, index)
@@ -435,7 +437,8 @@ class Run:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
         if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
             for link in self.pool.links:
-                link.acknowledge(self.id)
+                if self._claimed or link.node in self._asked:
+                    link.acknowledge(self.id)
 
     def _give_up_values(self) -> None:
         """Nobody reads on."""
