@@ -44,7 +44,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def _patterns() -> _Patterns:
-    """Made when a text first needs them: most are plain, and these take as long as the smaller half of a start."""
+    """Made when a text first needs them: most are plain, and these would be more than a millisecond of a start."""
     return _Patterns(
         re.compile(f"[{_BAD}]"),
         re.compile(rf"[^{_BAD}]*(?:\x1b{_SGR}[^{_BAD}]*)*"),

@@ -58,9 +58,9 @@ class Streams:
     def flush(self) -> None:
         """Write what waits: of children, in our streams, and in what user code has put in their place."""
         self._children.drain()
-        streams: list[Any] = [self._stdout, self._stderr]
-        streams += [stream for stream in (sys.stdout, sys.stderr) if stream not in streams]
-        for stream in streams:
+        ours: tuple[Any, ...] = (self._stdout, self._stderr)
+        others = (sys.stdout, sys.stderr)
+        for stream in ours if others[0] is ours[0] and others[1] is ours[1] else ours + others:
             try:
                 stream.flush()
             except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None

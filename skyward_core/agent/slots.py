@@ -130,9 +130,10 @@ class Slot:
         sizes = {}
         for name in (self._marks, self._metrics):
             path = f"{self._spool}/{name}"
-            # Mostly no rank has put anything there, which is quicker to be told so than by an exception.
+            # Mostly no rank has put anything there; an exception takes longer to say so.
             if os.access(path, os.F_OK):
-                sizes[name] = os.stat(path).st_size
+                with suppress(FileNotFoundError):  # a rank's code may remove what it finds
+                    sizes[name] = os.stat(path).st_size
         return sizes
 
     @property
