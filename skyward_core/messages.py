@@ -160,6 +160,16 @@ def _is_blob(value: Any) -> object:
     return type(size) is int and 0 <= size < MOST and is_file(name)
 
 
+def _is_path(value: Any) -> bool:
+    """A whole path on a host."""
+    return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
+
+
+def _is_doubt(value: Any) -> object:
+    """Which file a host has with another time, and the hash of what it has."""
+    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
+
+
 def _is_port(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 16
 
@@ -305,6 +315,15 @@ FACTS_OF_POOL: Checks = {
     "ended": is_text,
 }
 
+# What it says when something was done on it, by what that was.
+DONE: Mapping[str, Checks] = {
+    "environment": {"python": _is_path},
+    "manifest": {"folder": _is_path, "wanted": _all(is_count), "doubtful": _all(_is_doubt)},
+    "gpus": {"gpus": _all(is_text)},
+    "reach": {"reached": _all(is_flag)},
+    "agent": {"socket": _is_path},
+}
+
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
     "tail": Form({}, {"cursors": _SIZES}),
@@ -400,7 +419,19 @@ def facts(told: dict[str, Any], *, status: bool) -> None:
     Raises:
         WireError: it is not as such facts are.
     """
-    checks = FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {})
+    _look_at(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
+
+
+def done(what: str, told: dict[str, Any]) -> None:
+    """Look at what a host says when something was done on it.
+
+    Raises:
+        WireError: it is not as such answers are.
+    """
+    _look_at(told, DONE.get(what, {}))
+
+
+def _look_at(told: dict[str, Any], checks: Checks) -> None:
     for key, check in checks.items():
         if key not in told or not check(told[key]):
             raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")

@@ -343,7 +343,7 @@ async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
     channel = await transport.channel()
     answer = await channel.ask("reach", places=[place], seconds=GLANCE)
     channel.close()
-    return bool(answer["reached"][0])
+    return answer["reached"] == [True]
 
 
 async def _all(work: Any) -> list[Any]:

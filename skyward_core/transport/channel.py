@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import IO, Any
 
 from ..errors import PoolError
+from ..messages import done as check_done
 from ..messages import facts as check_facts
 from ..wire import WireError
 from .base import Flow
@@ -194,7 +195,7 @@ class Channel:
         """Have something done; ``payload`` follows the request, and its length goes along as ``size``.
 
         Raises:
-            Failed: it could not be done; says why.
+            Failed: it could not be done, or the answer is none to that; says why.
             ConnectionError: the link is gone.
         """
         source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
@@ -207,13 +208,13 @@ class Channel:
                 await self._session.drain()
         except OSError as error:
             raise self._gone() from error
-        return await self._answer()
+        return self._looked_at(do, await self._answer())
 
     async def start(self, config: dict[str, Any]) -> dict[str, Any]:
         """Have the agent started with a config (it may hold secrets); this channel ends with that.
 
         Raises:
-            Failed: the agent did not start; says why.
+            Failed: the agent did not start, or the host answers nonsense; says why.
             ConnectionError: the link is gone.
         """
         await self.ask("start")
@@ -225,7 +226,7 @@ class Channel:
                 answer = self._read(line)
                 if not answer.get("ok"):
                     raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
-                return answer
+                return self._looked_at("agent", answer)
         raise self._gone()
 
     def close(self) -> None:
@@ -259,6 +260,13 @@ class Channel:
             return dict(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+
+    def _looked_at(self, done: str, answer: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check_done(done, answer)
+        except WireError as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+        return answer
 
     def _no_python(self, found: list[bytes]) -> PoolError:
         versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})

@@ -18,10 +18,11 @@ from ..folders import unfit as why_unfit
 from . import pipes, workdir
 from .base import Gate, OnData, OnLost, Pipe, Report
 from .bundle import bundle
-from .channel import CHUNK, MINOR, WINDOW, Channel, Lines, Said, open_session
+from .channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
 from .connect import Link, connect
 from .lib import asyncssh
 from .target import Target
+from .workcopy import Item
 
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
@@ -157,7 +158,8 @@ class SSHTransport:
                         await gate.arrive(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
-                    config |= await channel.ask("environment", image=image, env=env, cwd=there)
+                    made = await channel.ask("environment", image=image, env=env, cwd=there)
+                    config["python"] = made["python"]
                 else:
                     report("installed", detail="nothing to install")
                 config["path"] = moved(given, config.get("cwd") or "", there)
@@ -350,7 +352,8 @@ async def send_workdir(
     """Bring the host's copy of the working folder up to date: where it is there, and what that took.
 
     Raises:
-        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit.
+        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit; or the host
+            asks for what is not in it.
     """
     if not cwd:
         return "", "no working folder"
@@ -373,6 +376,7 @@ async def send_workdir(
     if there.get("current"):
         return there["folder"], f"none of {len(items)} files has changed{much}"
     doubtful = dict(there["doubtful"])
+    _refuse_others(channel.link.target.host, items, there["wanted"], doubtful)
     changed = await snapshot.differ(doubtful) if doubtful else []
     wanted = sorted({*there["wanted"], *changed})
     with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
@@ -381,6 +385,26 @@ async def send_workdir(
         same = sorted(doubtful.keys() - set(changed))
         await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
     return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def _refuse_others(
+    host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]
+) -> None:
+    """Refuse to tell a host of files that are not among the items.
+
+    No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
+    nothing that a host may learn.
+    """
+    for index in (*wanted, *doubtful):
+        if index >= len(items):
+            raise Failed(
+                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
+            )
+    for index in doubtful:
+        if items[index].link:
+            raise Failed(
+                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
+            )
 
 
 def _kept_here(withheld: Sequence[str]) -> str:

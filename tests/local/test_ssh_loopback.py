@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import marshal
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -366,6 +368,78 @@ async def test_a_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match="This account is not available"):
         await transport.prepare(config(), Reports())
+    await transport.close()
+
+
+# A program that says what it is told to, whatever it is asked.
+LIES = """
+import json, sys
+def take():
+    return sys.stdin.buffer.read(int(sys.stdin.buffer.read(8), 16))
+take()
+word = json.loads(take())["word"]
+for answer in json.loads(sys.argv[1]):
+    print("\\n" + word, json.dumps(answer), flush=True)
+    sys.stdin.buffer.read(json.loads(take())["size"])
+"""
+FACTS = {
+    "python": sys.executable, "version": [*sys.version_info[:3]], "home": "/root", "hostname": "h", "system": "Linux",
+    "machine": "x86_64", "address": "127.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
+    "unusable": [], "doubted": "", "gpus": [], "cpus": 2, "free": 1, "bundle": True, "socket": "/s", "shared": False,
+    "running": False,
+}  # fmt: skip
+WANTS = {"folder": "/work/a", "wanted": [], "doubtful": [], "current": True}
+
+
+def lies(host: Host, *answers: object) -> None:
+    told = json.dumps([FACTS, *answers, {}])
+    command = shlex.join([sys.executable, "-c", LIES, told])
+    host.rewrite = lambda asked: f"exec {command}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"folder": 7}, "answers nonsense: its 'folder' cannot be 7"),
+        ({"folder": "here"}, "answers nonsense: its 'folder' cannot be 'here'"),
+        ({"wanted": "all"}, "answers nonsense: its 'wanted' cannot be 'all'"),
+        ({"wanted": [-1]}, r"answers nonsense: its 'wanted' cannot be \[-1\]"),
+        ({"wanted": [2]}, "asks for file 2 of 2 that the working folder has"),
+        ({"doubtful": [[9, "ab"]]}, "asks for file 9 of 2 that the working folder has"),
+        ({"doubtful": [[0, "ab"]]}, "asks what the link key leads to, which no host is told"),
+        ({"doubtful": [[0]]}, "answers nonsense: its 'doubtful' cannot be"),
+    ],
+)
+async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
+    host: Host, known: Path, tmp_path: Path, answer: dict[str, Any], said: str
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "outside").write_text("for no host")
+    (project / "key").symlink_to("../outside")
+    (project / "train.py").write_text("print(1)")
+    lies(host, WANTS | {"current": False} | answer)
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    with pytest.raises(PoolError, match=said):
+        await transport.prepare(config(cwd=str(project)), Reports())
+    await transport.close()
+
+
+async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
+    lies(host, {"python": ["rm"]})
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    with pytest.raises(PoolError, match=r"answers nonsense: its 'python' cannot be \['rm'\]"):
+        await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
+    await transport.close()
+
+
+async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host: Host, known: Path) -> None:
+    lies(host, {"python": "/env/bin/python", "idle_timeout": 1e9})
+    transport = SSHTransport(target(host, known), "p.0", patience=0)
+    with pytest.raises(PoolError, match="ended the command|lost the connection"):
+        await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
+    told = json.loads(host.received[host.received.rindex(b'{"pool"') :])
+    assert (told["python"], told["idle_timeout"]) == ("/env/bin/python", 30.0)
     await transport.close()
 
 
