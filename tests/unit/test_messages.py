@@ -150,8 +150,8 @@ DONE: dict[str, dict[str, Any]] = {
     "end": {},
 }
 NO_ANSWERS: list[Any] = [
-    None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1}, [[0, "../x"]],
-    [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"),
+    None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1},
+    [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"),
 ]  # fmt: skip
 
 
