@@ -4,10 +4,16 @@ that compute. So several processes end at about the same time."""
 from __future__ import annotations
 
 import compileall
+import os
 import signal
+import sys
+from collections.abc import Generator
 from itertools import chain, zip_longest
 
 import pytest
+
+# As below for the packages: the processes of a run would each compile all tests, of which one can keep what it has.
+sys.dont_write_bytecode = False
 
 # A file is collected by every process of a run, so it imports heavy frameworks in its tests, not at its top.
 TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
@@ -33,8 +39,22 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(config.rootpath / package, quiet=1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Have each process of a run begin a folder at another file: it then finds compiled what the others began with."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.passed:
+        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        first = len(report.result) * number // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order files by :data:`TURNS`; what is in a file stays together and in order."""
+    items.sort(key=lambda item: item.path)  # whichever file this process began at
     folders: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         folders.setdefault(item.path.parent.name, {}).setdefault(str(item.path), []).append(item)
