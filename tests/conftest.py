@@ -11,6 +11,11 @@ from collections.abc import Generator
 from itertools import chain, zip_longest
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes is for the benchmarks: here a busy machine would fail tests.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 # As below for the packages: the processes of a run would each compile all tests, of which one can keep what it has.
 sys.dont_write_bytecode = False

@@ -17,13 +17,16 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import events as ev
+from skyward_core.content import name_of
 from skyward_core.plugins import Plugin
 from tests.local.cli import Cli
 from tests.local.faults import wait_until, worker_pids
 
-TOKEN = "tok_" + "NeverShown" * 3
-PASSWORD = "pw-" + "NorThis" * 3
-INDEX_KEY = "idx-" + "NeitherThat" * 3
+# Of this copy of the tests: another one may run beside it, and its workers hold values of their own.
+OURS = name_of(__file__.encode())[:8]
+TOKEN = f"tok_{OURS}" + "NeverShown" * 3
+PASSWORD = f"pw-{OURS}" + "NorThis" * 3
+INDEX_KEY = f"idx-{OURS}" + "NeitherThat" * 3
 SEEN = (TOKEN, PASSWORD, INDEX_KEY, TOKEN[:12])
 IMAGE = sky.Image(
     env={"DB_PASSWORD": PASSWORD},
@@ -126,7 +129,7 @@ def test_nothing_of_what_is_yielded_is_shown_nor_can_others_see_it_meanwhile(
     # The image's variables are in the environment of the workers, and of nobody else.
     holders = {pid for pid, found in around.items() if any(secret.encode() in found for secret in SEEN)}
     assert holders
-    assert holders <= workers
+    assert holders <= workers, [(pid, seen_of(pid, "cmdline")) for pid in holders - workers]
     assert not any(mode & 0o077 for mode in spooled), (
         "the spool, which has what was printed, is its user's alone"
     )

@@ -33,7 +33,7 @@ def test_any_line_of_a_long_log_is_read_from_near_it(tmp_path: Path) -> None:
     assert log.read(50_000, 50_010) == [] == log.read(10, 10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pieces=st.lists(
         st.sampled_from([b"a", b"\n", b"bar\r", b"xx\nyy", b"\xff\n", b"\n\n", b"long" * 50]), max_size=60

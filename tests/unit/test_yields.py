@@ -70,7 +70,7 @@ def test_a_value_that_no_disk_took_is_missing_and_no_other(tmp_path: Path) -> No
     kept.remove()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(("add", "take", "die")), max_size=80))
 def test_whatever_happens_the_reader_gets_the_rest(tmp_path_factory, steps: list[str]) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("yields") / "values"
