@@ -343,7 +343,8 @@ async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
     channel = await transport.channel()
     answer = await channel.ask("reach", places=[place], seconds=GLANCE)
     channel.close()
-    return answer["reached"] == [True]
+    reached: list[bool] = answer["reached"]
+    return reached == [True]
 
 
 async def _all(work: Any) -> list[Any]:
