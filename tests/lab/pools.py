@@ -15,7 +15,7 @@ from typing import Any
 import skyward_core as sky
 
 from . import Host, Lab
-from .tools import wait_until
+from .tools import program, wait_until
 
 DEADLINE = 90.0  # seconds; for what should never take that long, not for what should be quick
 
@@ -51,11 +51,19 @@ def on_lines(compute: sky.Compute) -> None:
 
 class Client:
     """A client in a process of its own, with the lab's provider as ``ssh`` and quiet options as ``quiet``; its
-    script, of which ``text`` is the rest, is in the working folder."""
+    script, of which ``text`` is the rest, is in the working folder.
 
-    def __init__(self, lab: Lab, text: str) -> None:
+    Args:
+        hosts: what the provider has; all of the lab's, unless it is said.
+        behind: the host whose cable its packets take; ours, unless it is said.
+    """
+
+    def __init__(
+        self, lab: Lab, text: str, *, hosts: Sequence[Host] | None = None, behind: Host | None = None
+    ) -> None:
         path = Path(f"client{time.monotonic_ns()}.py")
-        given = json.dumps(ssh(lab).to_json())
+        given = json.dumps(ssh(lab, hosts).to_json())
+        network = [] if behind is None else [program("nsenter"), f"--net=/proc/{behind.machine}/ns/net"]
         head = [
             "import json, threading, time",
             "import skyward_core as sky",
@@ -64,7 +72,10 @@ class Client:
         ]
         path.write_text("\n".join([*head, textwrap.dedent(text)]))
         self.process = subprocess.Popen(
-            [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*network, sys.executable, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def said(self) -> str:

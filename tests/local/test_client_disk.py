@@ -67,7 +67,9 @@ def test_a_locked_ledger_keeps_no_run_waiting(home: Path) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
-        for _ in range(5):
+        chatter(1) >> compute
+        wait_until(lambda: compute.pool.records._refused_at is not None, what="a try to write it down")
+        for _ in range(4):
             chatter(1) >> compute
         waited = time.monotonic() - began
         other.execute("ROLLBACK")

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from skyward_core.agent.calls import RECORDS, Call, Register
+from skyward_core.wire import Decoder, encoded
 
 
 def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:
@@ -87,6 +88,19 @@ def test_what_a_call_says_of_itself() -> None:
     assert not call("r", 0).gang
     assert call("r", 0, timeout=5).timeout == 5
     assert call("r", 0).timeout is None
+
+
+def test_what_the_journal_says_of_a_call_is_a_frame_with_all_that_the_next_agent_needs() -> None:
+    """Its header is put in as it was encoded for the worker: whatever it holds, the frame around it is whole."""
+    one = call("r", 2, i=2, gang=True, name='"}, ü\n', more={"a": [None, "\ud800"]})
+    one.rank, one.slot, one.log_start = 5, 1, {"r005.1.out": 77}
+    told = {"t": "given", "slot": 1, "rank": 5, "log": {"r005.1.out": 77}, "call": one.header}
+    for data in (one.given(), one.given(encoded(one.header))):
+        assert list(Decoder().feed(data)) == [(told, b"")]
+    other = call("r", 3, i=3)
+    assert next(Decoder().feed(one.given(encoded(other.header))))[0]["call"] == other.header, (
+        "not encoded again"
+    )
 
 
 async def test_a_disarmed_call_has_no_timers() -> None:

@@ -127,6 +127,27 @@ def test_runs_and_outcomes(ledger: Ledger) -> None:
     assert ledger.run("nope") is None
 
 
+def test_a_run_that_is_known_and_told_again_with_its_end_only_ends(ledger: Ledger) -> None:
+    """Another client, say, has written down that it began."""
+    ledger.intend("t1", "fit", LOCAL, SPEC)
+    ledger.record(opened=[("t1", "r1", "train", "broadcast", 2, 10.0)])
+    cause = RootCause.of(KILLED)
+    ledger.record(
+        opened=[("t1", "r1", "other", "gather", 9, 99.0), ("t1", "r2", "warm", "single", 1, 11.0)],
+        ends=[("r1", "failed", 12.0, cause), ("r2", "done", 13.0, None)],
+    )
+    known, new = ledger.runs("t1")
+    assert (known.function, known.kind, known.total, known.opened_at) == ("train", "broadcast", 2, 10.0)
+    assert (known.state, known.ended_at, known.root_cause) == ("failed", 12.0, cause)
+    assert (new.run, new.function, new.state, new.opened_at, new.ended_at) == (
+        "r2",
+        "warm",
+        "done",
+        11.0,
+        13.0,
+    )
+
+
 def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
     ledger.intend("t1", "fit", LOCAL, SPEC)
     for run in ("r1", "r2"):

@@ -91,6 +91,24 @@ async def test_it_goes_on_at_the_clients_cursor(tmp_path: Path) -> None:
     follower.cancel()
 
 
+async def test_after_a_pause_it_looks_for_new_logs_however_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood is looked through once a moment; the moment is long here, and the first look is due."""
+    monkeypatch.setattr("skyward_core.agent.tail.POLL", asyncio.get_running_loop().time())
+    monkeypatch.setattr("skyward_core.agent.tail.IDLE_POLL", 1e6)  # only a wake ends the pause
+    connection = Slow()
+    (tmp_path / "r000.out").write_bytes(b"first")
+    follower = asyncio.create_task((tail := tail_of(tmp_path, connection, busy=False)).run())
+    await until(lambda: connection.got.get("r000.out") == b"first")
+    for _ in range(10):
+        await asyncio.sleep(0)  # it pauses
+    (tmp_path / "r001.out").write_bytes(b"of a rank that starts late")
+    tail.wake()
+    await until(lambda: connection.got.get("r001.out") == b"of a rank that starts late")
+    follower.cancel()
+
+
 async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(os.urandom(3 * CHUNK))
     connection = Slow()
