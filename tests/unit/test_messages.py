@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -199,12 +200,78 @@ def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
         tracemalloc.stop()
 
 
+FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER}
+ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
+PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
+ONE: dict[str, Any] = {"run": "r", "i": 0}
+# A frame of every kind, with nothing but what it must hold.
+GOOD: dict[str, dict[str, dict[str, Any]]] = {
+    "agent": {
+        "welcome": {key: WELCOME[key] for key in FROM_AGENT["welcome"].needs},
+        "log": {"f": "r000.out", "at": 0}, "data": ASKED | {"last": True},
+        "outcome": ONE | {"rank": 0, "node": 0, "kind": "returned"},
+        "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
+        "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
+        "gang": {"epoch": 1, "broken": ""}, "phase": PHASE, "granted": {"unclean": False}, "held": {"by": ""},
+        "pong": {"lease": None}, "known": ASKED,
+        "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
+        "ending": {"by": "", "why": ""}, "error": {"message": ""},
+    },
+    "client": {
+        "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
+        "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
+        "fetch": ASKED | {"f": "x.result"}, "peers": ASKED | PAPERS,
+        "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
+        "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "shutdown": {},
+        "gang": {"epoch": 1, "info": {}},
+    },
+    "worker": {
+        "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
+        "phase": {"phase": ""}, "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
+    },
+}  # fmt: skip
+NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]
+
+
+@pytest.mark.parametrize(
+    ("who", "kind"), [(who, kind) for who in GOOD for kind in sorted(GOOD[who].keys() | FORMS[who])]
+)
+def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> None:
+    form, good = FORMS[who][kind], GOOD[who][kind] | {"t": kind}
+    admit = partial(messages.admit, FORMS[who])
+    assert not refused(admit, good, form.body)
+    assert refused(admit, good, form.body + 1)
+    assert {
+        key for key in good if refused(admit, {k: v for k, v in good.items() if k != key} | {"t": kind})
+    } == {*form.needs}
+    passed = [
+        key
+        for key, check in form.checks.items()
+        if check is not messages._is_any
+        and not any(refused(admit, good | {key: value}) for value in NONSENSE)
+    ]
+    assert passed == []
+
+
+@pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
+def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
+    good: dict[str, Any] = {
+        "claim": {"calls": [0]}, "ports": {"ports": [7]}, "line": {"port": 7}, "peers": {"port": 7},
+        "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
+        "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
+    }[asked] | {"t": "known", "id": 1}  # fmt: skip
+    messages.answer(asked, good)
+    for key in messages.ANSWERS[asked]:
+        for value in NONSENSE:
+            with pytest.raises(WireError, match=key):
+                messages.answer(asked, good | {key: value})
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
-FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER}
 
 
 @given(data=st.data())
