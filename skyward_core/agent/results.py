@@ -315,8 +315,9 @@ def _travelling(error: BaseException) -> dict[str, Any]:
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
     if isinstance(error, BaseExceptionGroup):
-        inner = [_Remade(type(one), _arguments(one), _travelling(one)) for one in error.exceptions]
-        return (error.message, inner)
+        with suppress(RecursionError):  # groups that go deeper than that cannot be pickled either
+            inner = [_Remade(type(one), _arguments(one), _travelling(one)) for one in error.exceptions]
+            return (error.message, inner)
     return error.args
 
 

@@ -136,5 +136,8 @@ def test_a_disk_that_fills_while_a_rank_prints_is_named(home: Path) -> None:
         for _ in range(1000):
             print("x" * 100)
 
-    with pool_of(1) as pool, pytest.raises(sky.RunError, match=r"OSError.*File too large"):
-        sky.function(fill)() @ pool
+    with pool_of(1) as pool:
+        with pytest.raises(sky.RunError, match=r"OSError.*File too large") as told:
+            sky.function(fill)() @ pool
+        assert told.value.root_cause.outcome == "raised"  # and its worker has not died of it
+        assert isinstance(told.value.__cause__, OSError)

@@ -28,6 +28,15 @@ def exits_as_text() -> None:
     raise Odd
 
 
+def exits_when_its_notes_are_read() -> None:
+    class Odd(Exception):
+        @property
+        def __notes__(self) -> list[str]:
+            raise SystemExit(5)
+
+    raise Odd("without notes")
+
+
 def exits_when_pickled() -> object:
     class Odd:
         def __reduce__(self) -> str:
@@ -80,9 +89,10 @@ def closes_all() -> int:
     ("fn", "told"),
     [
         (exits_as_text, "its __str__ raised SystemExit"),
+        (exits_when_its_notes_are_read, "without notes"),
         (exits_when_pickled, "cannot travel back: Odd object"),
         (exits_when_its_error_is_pickled, "told all the same"),
-        (deep_group, "deep"),
+        (deep_group, r"ExceptionGroup: deep \(1 sub-exception\)"),
         (no_stdout, 7),
         (no_open, bytes(200_000)),
         (no_clock, 8),
@@ -96,7 +106,8 @@ def test_it_is_told(pool: sky.Compute, fn: Callable[[], Any], told: Any) -> None
             call() @ pool
     else:
         assert call() @ pool == [told]
-    # The same worker where it lives on, else another one.
+    # The same worker where it lives on, else another one; what it is given now comes to it by a file.
+    assert sky.function(len)(bytes(200_000)) @ pool == [200_000]
     with pytest.raises(sky.RunError, match="status 3"):
         sky.function(lambda: os._exit(3))() @ pool
     assert sky.function(lambda: 1)() @ pool == [1]

@@ -362,6 +362,16 @@ def caught(error: BaseException) -> tuple[dict[str, Any], BaseException]:
     return header, back
 
 
+@pytest.mark.parametrize("depth", [400, 490, 600, 3000])
+def test_groups_as_deep_as_you_like_are_told(depth: int) -> None:
+    error: Exception = ValueError("at the bottom")
+    for _ in range(depth):
+        error = ExceptionGroup("deep", [error])
+    header, back = caught(error)
+    assert (header["type"], header["message"]) == ("ExceptionGroup", "deep (1 sub-exception)")
+    assert "deep (1 sub-exception)" in str(back)
+
+
 @pytest.mark.parametrize(
     "error",
     [
