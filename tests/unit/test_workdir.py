@@ -131,7 +131,8 @@ def test_gitignore_is_read_as_git_reads_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 KEYS = {".env", ".env.local", "sub/.env", "certs/tls.pem", "certs/tls.key", "id_ed25519", "id_deploy", ".ssh/config",
-        "sub/.netrc"}  # fmt: skip
+        "sub/.netrc", "id_rsa.bak", "id_dsa.old", "id_ecdsa.1", "id_ed25519.bak", ".envrc", ".aws/credentials",
+        ".gnupg/ring.gpg", ".pgpass", ".pypirc", "sub/.git-credentials"}  # fmt: skip
 
 
 @pytest.mark.parametrize("git", [True, False])
