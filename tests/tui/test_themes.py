@@ -71,10 +71,10 @@ def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:
 
 async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSession) -> None:
     """A change of theme parses the styles of all screens that were ever mounted, which takes most of the time; so
-    they are mounted all, and each theme then paints some of them, in turn. What a screen's text may name of a
-    theme is tried for every theme below."""
+    they are mounted all, and each theme then paints some of them, in turn, on a small terminal: most of the rest is
+    taken by the cells that are painted. What a screen's text may name of a theme is tried for every theme below."""
     screens = [make() for make in every_screen(session)]
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.session is not None)
         for place, screen in enumerate(screens):
             app.install_screen(screen, str(place))
