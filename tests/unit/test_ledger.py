@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.errors import LedgerError, PoolExistsError
-from skyward_core.ledger import MIGRATIONS, VERSION, Ledger, Receipt
+from skyward_core.ledger import MIGRATIONS, VERSION, Kept, Ledger, Receipt
 from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.providers.base import Machine
 
@@ -365,6 +365,30 @@ def test_damage_that_shows_at_a_write_is_told_and_nothing_is_overwritten(path: P
     assert len(ledger.set_aside.read_bytes()) >= len(broken)
     ledger.intend("t9", "fit", LOCAL, SPEC)
     assert [p.token for p in Ledger(path).live()] == ["t9"]
+
+
+def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_hosts_keep(path: Path) -> None:
+    machine = Machine("m0", 0, "10.0.0.1", "10.0.0.1", extra={"folder": "/x/fit.t1.0"})
+    kept = Kept("t1", machine, {"ab": 7}, 9, 2e9)
+    with closing(Ledger(path)) as ledger:
+        for token, name in (("t1", "fit"), ("t2", "up")):
+            ledger.intend(token, name, LOCAL, SPEC)
+            ledger.created(token, [machine])
+        ledger.ended("t1", Receipt("fit", 1, (0,), (), 0.1), [kept])
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.kept() == [kept]
+        assert [(row.token, row.state) for row in ledger.live()] == [("t2", "starting")]
+        assert ledger.machines("t2") == [machine]
+        ledger.unkeep(kept)
+        ledger.ended("t2", Receipt("up", 1, (0,), (), 0.1))
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.kept() == []
+        assert ledger.find("fit") is None, "nothing is left of it"
+        assert ledger.live() == []
 
 
 def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
