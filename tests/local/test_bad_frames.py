@@ -89,6 +89,32 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
     assert "another" not in pool.pool.view.runs or not pool.pool.view.runs["another"].tasks
 
 
+def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compute) -> None:
+    link, downs = pool.pool.links[1], []
+    greet = link._greet
+    forged = RECORD | {"run": "another", "began": [], "outcomes": [OUTCOME | {"run": "another"}]}  # of rank 0
+
+    def lie(header: dict[str, Any]) -> None:
+        greet(header | {"runs": [forged]})
+
+    def note(event: ev.Event) -> None:
+        if isinstance(event, ev.NodeLink) and not event.up:
+            downs.append(event.detail)
+
+    def drop() -> None:
+        pool.pool.subscribe(note, None)
+        link._greet = lie  # type: ignore[method-assign]
+        assert link._pipe is not None
+        link._pipe.close()
+
+    on_loop(drop)
+    wait_until(lambda: any("as if it were its own" in detail for detail in downs), what="that it is refused")
+    assert "another" not in pool.pool.view.runs
+    link._greet = greet  # type: ignore[method-assign]
+    wait_until(lambda: link.up and not link.returning, what="its next, honest greeting")
+    assert rank() @ pool == [0, 1]
+
+
 NO_VALUES: list[Any] = [
     None, True, -1, 1 << 60, 1e308, float("nan"), "x", "\x1b]0;x\x07", "../../x", [], [[0]], {"a": 1}, [{"rank": 0}],
     [{"t": []}],
