@@ -103,7 +103,7 @@ def cli(context: click.Context) -> int:
 )
 @_json
 def run(as_json: bool, **wishes: Any) -> int:
-    """Run a script's function on every rank of a pool, and show what each gives back.
+    """Run a script's function on every rank, and show the results.
 
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
@@ -132,7 +132,7 @@ def ls(everything: bool, as_json: bool) -> int:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
 @_json
 def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
-    """Print what the ranks of a run printed, also when the pool is gone.
+    """Print what a run's ranks printed, also when the pool is gone.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
 
@@ -208,7 +208,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
 @_json
 def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
-    """Show a host's key, and accept it after a look at its fingerprint.
+    """Show the fingerprint of a host's key, and accept the key.
 
     One that differs from a key that is known is refused.
     """
@@ -235,7 +235,10 @@ def ssh(pool: str, node: int, include: bool) -> int:
 @click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
 @_json
 def examples(name: str | None, copy: bool, as_json: bool) -> int:
-    """List the packaged examples, or show one; "run example:NAME" runs it."""
+    """List the packaged examples, or show one.
+
+    "run example:NAME" runs it.
+    """
     if copy and name is None:
         raise click.UsageError("name the example to copy")
     with _console(as_json) as console:
@@ -267,7 +270,7 @@ def prune(older: str, most: str, dry_run: bool, as_json: bool) -> int:
 @cli.command()
 @_json
 def doctor(as_json: bool) -> int:
-    """Check what pools need: Python, terminal, folders, ledger, providers."""
+    """Check Python, terminal, folders, ledger and providers."""
     with _console(as_json) as console:
         from .commands.doctor import doctor as execute
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyte
 import pytest
+from click.testing import CliRunner
 
 from skyward_core import exits
 from skyward_core.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
@@ -30,6 +31,14 @@ from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json
 from skyward_tui.commands.run import Wish, _Job, run
 
 # What is printed
+
+
+def test_every_commands_summary_is_whole_at_80_columns() -> None:
+    said = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    lines = said.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines] == sorted(cli.commands), "each has one line"
+    for line in lines:
+        assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
 
 
 def printed(*chunks: tuple[int, str, bytes], **options: bool) -> bytes:
