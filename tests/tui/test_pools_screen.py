@@ -5,12 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 
 import pytest
+from textual import events
 from textual.widgets import Button, Input
 
 from skyward_core import events as ev
 from skyward_core.errors import LedgerError
 from skyward_core.ledger import Receipt
 from skyward_tui.app import SkywardApp
+from skyward_tui.screens.help import HelpScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.quit import QuitScreen
 from skyward_tui.screens.run import RunScreen
@@ -121,6 +123,39 @@ async def test_a_pool_with_nothing_at_stake_is_only_asked_about(
         await until(pilot, lambda: "not torn down: free" in screen_text(app))
         await pilot.press("X", "tab", "enter")
         await until(pilot, lambda: "verified gone 8" in screen_text(app))
+
+
+@pytest.mark.parametrize("key", ["q", "escape", "enter"])
+async def test_a_receipt_is_closed_as_other_screens_are(
+    app: SkywardApp, session: FakeSession, key: str
+) -> None:
+    view = session.pool("free", 8, price=1.0)
+    session.end_run(view, session.open_run(view))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ free" in screen_text(app))
+        await pilot.press("X")
+        await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+        await pilot.press("q")
+        assert app.screen.query_one("#answer", Input).value == "q", "where the name is typed it is a letter"
+        await pilot.press("backspace", *"free", "enter")
+        await until(pilot, lambda: "verified gone 8" in screen_text(app))
+        await pilot.press(key)
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+
+
+async def test_keys_that_come_at_once_each_go_to_the_screen_that_is_there_then(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("over", state="gone")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ over" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        for _ in range(3):  # as a terminal tells of them when they come in one piece
+            app.post_message(events.Key("q", "q"))
+        await until(pilot, lambda: not app.is_running)
 
 
 async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(
