@@ -13,7 +13,7 @@ from ..actions import bindings
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..widgets.text import clip, count, day, duration, money, one_line
+from ..widgets.text import ago, clip, count, duration, money, one_line
 from .base import BaseScreen
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ class PoolList(Roll):
     def head(self, width: int) -> list[Content]:
         name = self._name_width(width)
         more = f"{'RANKS':<7}{'PROVIDER':<10}" if width >= _ROOMY else ""
-        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/END':>8}"
+        text = f"  {'POOL':<{name}} {'STATE':<14}{'NODES':<8}{more}{'AGE/ENDED':>10}"
         return [Content.styled(clip(f"{text} {'$/H':>8}  RUN", width), "$muted")]
 
     def _name_width(self, width: int) -> int:
         longest = max((len(pool.name) for pool in self.pools), default=4)
-        return max(4, min(longest, width - (64 if width >= _ROOMY else 56)))
+        return max(4, min(longest, width - (66 if width >= _ROOMY else 58)))
 
     def row_count(self, width: int) -> int:
         return len(self.pools)
@@ -96,7 +96,7 @@ class PoolList(Roll):
         nodes = f"{pool.nodes_ready}/{len(pool.nodes)}" if not pool.is_over else f"{len(pool.nodes)}"
         age = duration(self._now - pool.created_at)
         if pool.is_over:
-            age = "" if pool.ended_at is None else day(pool.ended_at, self._now)
+            age = "" if pool.ended_at is None else ago(self._now - pool.ended_at)
         parts = [
             ("▶ " if here else "  ", "$text-accent"),
             (f"{clip(pool.name, name):<{name}} ", "" if pool.is_over else "bold"),
@@ -104,7 +104,7 @@ class PoolList(Roll):
             (f"{nodes:<8}", "$muted" if pool.is_over else ""),
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
-            (f"{age:>8} ", "$muted"),
+            (f"{age:>10} ", "$muted"),
             (f"{money(pool.price_hourly):>8}  ", "$muted"),
         ]
         left = pool.lease_left(self._now)

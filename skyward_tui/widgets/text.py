@@ -32,12 +32,12 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def day(at: float, now: float) -> str:
-    """When something ended: the time of today, else the date; the year where it was another one."""
-    then, today = time.localtime(at), time.localtime(now)
-    if then[:3] == today[:3]:
-        return time.strftime("%H:%M", then)
-    return time.strftime("%b %d" if then.tm_year == today.tm_year else "%Y %b", then)
+def ago(seconds: float) -> str:
+    """How long ago something was: ``5h ago``, in one unit, for no clock time or age looks like that."""
+    for unit, name in ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= unit:
+            return f"{int(seconds // unit)}{name} ago"
+    return "now"
 
 
 def money(amount: float) -> str:

@@ -62,6 +62,27 @@ async def test_a_ledger_that_cannot_be_read_is_said() -> None:
         await until(pilot, lambda: not app.is_running)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "now"), (59, "now"), (60, "1m ago"), (3599, "59m ago"), (7200, "2h ago"), (86_400, "1d ago"),
+     (364 * 86_400, "364d ago"), (800 * 86_400, "2y ago")],
+)  # fmt: skip
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_a_pool_that_is_over_says_how_long_ago_it_ended(
+    app: SkywardApp, session: FakeSession, size: tuple[int, int], seconds: float, said: str
+) -> None:
+    over = session.pool("over", state="gone", age=seconds + 60)
+    over.ended_at = session.now - seconds
+    session.pool("up", age=7200)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "○ gone" in screen_text(app))
+        lines = screen_text(app).splitlines()
+        (head,) = (line for line in lines if "AGE/ENDED" in line)
+        end = head.index("AGE/ENDED") + len("AGE/ENDED")
+        shown = {line.split()[1]: line[:end] for line in lines if "●" in line or "○" in line}
+        assert shown["over"].endswith(f" {said}") and shown["up"].endswith(" 2:00:00")
+
+
 async def test_a_pool_that_nobody_uses_shows_its_end(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     run = session.open_run(view)
