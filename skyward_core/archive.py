@@ -32,7 +32,7 @@ class Archive:
         self.logs = self.folder / "logs"
         self.results = self.folder / "results"
         self.logs.mkdir(exist_ok=True)
-        self.results.mkdir(exist_ok=True)
+        self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
         self._journal = Journal(self.folder / "events.jsonl")
         self.cursors = self.sizes()

@@ -7,6 +7,7 @@ a NEXT_BUFFER stands for it.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from io import BytesIO
@@ -31,6 +32,11 @@ _SHORT = dict.fromkeys(
     ),
     0,
 ) | {pickle.PROTO: 1, pickle.BINGET: 1, pickle.BININT1: 1, pickle.BININT2: 2}  # fmt: skip
+
+
+def _ours(path: str, flags: int) -> int:
+    """Values may be secret: what is made is for nobody else to read."""
+    return os.open(path, flags, 0o600)
 
 
 class Landing:
@@ -152,7 +158,7 @@ class Landing:
 
     def _put(self, data: bytes | memoryview) -> None:
         if self._file is None:
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115  closed in close()
+            self._file = open(self.path, "ab", buffering=0, opener=_ours)  # noqa: SIM115  closed in close()
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]

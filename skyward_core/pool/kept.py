@@ -143,6 +143,7 @@ class _Visit:
         path = self._archive.results / name
         if "file" not in header:
             partial = path.with_name(f"{name}.part")
+            partial.touch(mode=0o600)
             partial.write_bytes(body)
             partial.replace(path)
             return

@@ -98,10 +98,16 @@ def test_nothing_of_it_is_on_the_hosts_or_the_client(
         assert not shows(what)
     files = [path for path in (tmp_path / "sky").rglob("*") if path.is_file()]
     assert any("r000" in path.name for path in files)
-    # What the failed run yielded and nobody read may have been brought home, as a value that is the person's own.
+    # What the failed run yielded and nobody read may have been brought home: a value that is the person's own, for
+    # nobody else to read.
     unread = [path for path in files if path.suffix == ".item" and path.parent.name == "results"]
-    assert not [path for path in unread if path.parents[1].stat().st_mode & 0o077]
+    modes = {path: (mode(path.parent), mode(path)) for path in unread}
+    assert all(found == (0o700, 0o600) for found in modes.values()), modes
     assert not [path for path in files if path not in unread and shows(path.read_bytes())]
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
 
 
 def shows(what: str | bytes) -> bool:

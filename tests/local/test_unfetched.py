@@ -107,6 +107,9 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
     assert ledger.pool(row.token).receipt["kept"] == []
     logs = (home / "pools" / row.key / "logs" / "r001.out").read_text()
     assert logs == "done by rank 1 **************\n"
+    folder = home / "pools" / row.key / "results"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [folder, *folder.iterdir()]}
+    assert modes == {"results": 0o700, f"{run}.0.pickle": 0o600, f"{run}.1.pickle": 0o600}
 
 
 def test_what_keeps_no_results_keeps_none(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections import OrderedDict
 from pathlib import Path
@@ -50,6 +51,17 @@ def test_a_value_is_loaded_as_it_was(tmp_path: Path, name: str, piece: int, in_p
     loaded = landing.load()
     assert loaded == value and type(loaded) is type(value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_nobody_else_reads_what_lands(tmp_path: Path, in_place: bool) -> None:
+    before = os.umask(0o022)
+    try:
+        landing = Landing(tmp_path / "x.item", 3, in_place=in_place)
+        land(landing, b"N.x", 1)
+    finally:
+        os.umask(before)
+    assert landing.path.stat().st_mode & 0o777 == 0o600
 
 
 def test_bytes_come_one_by_one(tmp_path: Path) -> None:
