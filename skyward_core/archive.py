@@ -182,29 +182,6 @@ def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list
     return folder, ranges
 
 
-def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
-    """What a rank printed during a run that has ended, from the client's files.
-
-    Args:
-        stream: "out" or "err".
-
-    Raises:
-        UsageError: no such run.
-    """
-    folder, ranges = log_ranges(ledger, run)
-    pieces = []
-    for name, spans in sorted(ranges.get(rank, {}).items()):
-        path = folder / name
-        if not name.endswith("." + stream) or not path.exists():
-            continue
-        with open(path, "rb") as source:
-            size = path.stat().st_size
-            for start, end in merged(spans):
-                source.seek(start)
-                pieces.append(source.read(max(0, min(end, size) - start)))  # a node may have told of more
-    return b"".join(pieces)
-
-
 def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Byte ranges in order, overlapping and touching ones as one."""
     out: list[tuple[int, int]] = []

@@ -51,24 +51,6 @@ def signal_group(pid: int, number: int) -> bool:
     return True
 
 
-def descendants(root: int) -> set[int]:
-    """Every process below ``root``, by the kernel's table; empty where there is no /proc."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = entry.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it ended while we looked
-        fields = text.rpartition(")")[2].split()
-        parents[int(text.partition(" ")[0])] = int(fields[1])
-    below: set[int] = set()
-    grown = {root}
-    while grown:
-        grown = {pid for pid, parent in parents.items() if parent in grown} - below
-        below |= grown
-    return below
-
-
 def started(pid: int) -> str:
     """When a process that has not been reaped was started, in the kernel's words; with its pid it names a process for
     good. "" where there is none, or no /proc."""

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
-from skyward_core.archive import read_log
 from skyward_core.ledger import Ledger
+from tests.support import descendants, read_log
 
 from .beside import Another
 from .work import Printed, count, work

@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from skyward_core.loop import background
+from tests.support import descendants
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from skyward_core.plugins import Plugin, PluginError
 from tests.local.faults import agent_pids, exists, wait_until, worker_pids
+from tests.support import descendants
 
 pytestmark = pytest.mark.usefixtures("home")
 

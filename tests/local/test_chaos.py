@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from tests.chaos.beside import Another
 from tests.chaos.storm import Storm
 from tests.local.faults import exists, wait_until
+from tests.support import descendants
 
 
 class Here:

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from skyward_core.transport.onnode import MARK, environment, members
 from skyward_core.wire import Decoder, frame
 from tests.local.faults import agent_pids, exists, wait_until
+from tests.support import descendants
 
 QUIET = sky.Options(console=False, grace=1.0)
 

@@ -17,9 +17,9 @@ import pytest
 from faults import agent_pids, exists, remove, wait_until, worker_pids
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from skyward_core.ledger import Ledger
 from skyward_core.session import Session
+from tests.support import descendants
 
 QUIET = sky.Options(console=False)
 

@@ -11,8 +11,8 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.archive import read_log
 from skyward_core.ledger import Ledger
+from tests.support import read_log
 
 
 def log_of(pool: sky.Compute, run: str, rank: int, stream: str = "out") -> bytes:

@@ -7,9 +7,9 @@ from pathlib import Path
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.archive import read_log
 from skyward_core.events import NodeLink
 from skyward_core.loop import submit
+from tests.support import read_log
 
 LIMIT = 200_000
 

@@ -10,7 +10,7 @@ import pytest
 from faults import agent_pids, on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
+from tests.support import descendants
 
 
 @sky.function

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.agent.processes import descendants
 from skyward_core.errors import PoolError
 from skyward_core.ledger import Ledger
 from skyward_core.payload import make_task
@@ -27,6 +26,7 @@ from skyward_core.providers.base import Machine
 from skyward_core.session import Session
 from tests.local.faults import agent_pids, wait_until
 from tests.local.test_lifecycle import script
+from tests.support import descendants
 
 REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
 
@@ -408,9 +408,10 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 
 KILLED_HALF_WAY = """
     import shutil, signal
+    sys.path.append(REPOSITORY)
     from skyward_core.transport.local import LocalTransport
     from skyward_core.providers.local import Local
-    from skyward_core.agent.processes import descendants
+    from tests.support import descendants
     async def die(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     options = sky.Options(console=False, grace=0.5, on_loss="replace", idle_timeout=60.0)
@@ -422,7 +423,7 @@ KILLED_HALF_WAY = """
         for pid in (agent, *below):
             os.kill(pid, signal.SIGKILL)
         time.sleep(60)
-    """
+    """.replace("REPOSITORY", repr(str(Path(__file__).parents[2])))
 
 
 @pytest.mark.parametrize("where", ["Local.replace", "LocalTransport.prepare"])

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from skyward_core import events as ev
-from skyward_core.archive import Archive, Journal, log_ranges, merged, read_log, replay
+from skyward_core.archive import Archive, Journal, log_ranges, merged, replay
 from skyward_core.errors import UsageError
 from skyward_core.ledger import Ledger
 from skyward_core.outcome import Outcome
+from tests.support import read_log
 
 
 @pytest.fixture(autouse=True)

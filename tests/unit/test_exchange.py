@@ -13,9 +13,10 @@ import pytest
 
 from skyward_core.agent.config import AgentConfig
 from skyward_core.agent.exchange import Exchange
-from skyward_core.agent.processes import descendants, reap
+from skyward_core.agent.processes import reap
 from skyward_core.content import name_of
 from skyward_core.transport.pki import Authority, node_name
+from tests.support import descendants
 
 DATA = b"payload" * 100_000
 NAME = name_of(DATA)

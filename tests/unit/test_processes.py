@@ -15,6 +15,7 @@ import pytest
 
 from skyward_core.agent import processes
 from skyward_core.transport import onnode
+from tests.support import descendants
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
 
@@ -65,9 +66,9 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int, int]]:
 
 def test_descendants_are_found_wherever_they_went(family: tuple[subprocess.Popen[str], int, int]) -> None:
     leader, inside, outside = family
-    assert processes.descendants(leader.pid) == {inside, outside}
-    assert {leader.pid, inside, outside} <= processes.descendants(os.getpid())
-    assert processes.descendants(inside) == set()
+    assert descendants(leader.pid) == {inside, outside}
+    assert {leader.pid, inside, outside} <= descendants(os.getpid())
+    assert descendants(inside) == set()
 
 
 def test_a_signal_reaches_the_whole_group_and_nobody_else(
@@ -85,7 +86,8 @@ def test_a_signal_reaches_the_whole_group_and_nobody_else(
 
 REAPER = """
 import os, sys, time
-from skyward_core.agent.processes import become_reaper, descendants, kill_all, reap
+from skyward_core.agent.processes import become_reaper, kill_all, reap
+from tests.support import descendants
 assert become_reaper()
 if os.fork() == 0:          # a rank ...
     if os.fork() == 0:      # ... whose child left its session, and then the rank ends
@@ -113,8 +115,10 @@ print("clean")
 
 def test_a_reaper_ends_what_escaped() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", REAPER], capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-c", REAPER],
+        cwd=Path(__file__).parents[2],  # it imports what tests share
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.stdout == "clean\n", done.stderr
 
 
@@ -123,7 +127,7 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse(tmp_path: Path) -> Non
     odd.symlink_to("/bin/sleep")
     child = subprocess.Popen([str(odd), "600"])
     try:
-        assert child.pid in processes.descendants(os.getpid())
+        assert child.pid in descendants(os.getpid())
     finally:
         child.kill()
         child.wait()

@@ -1,0 +1,49 @@
+"""What tests ask of processes and of the client's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from skyward_core.archive import log_ranges, merged
+from skyward_core.ledger import Ledger
+
+
+def descendants(root: int) -> set[int]:
+    """Every process below ``root``, by the kernel's table; empty where there is no /proc."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = entry.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it ended while we looked
+        fields = text.rpartition(")")[2].split()
+        parents[int(text.partition(" ")[0])] = int(fields[1])
+    below: set[int] = set()
+    grown = {root}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown} - below
+        below |= grown
+    return below
+
+
+def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
+    """What a rank printed during a run that has ended, from the client's files.
+
+    Args:
+        stream: "out" or "err".
+
+    Raises:
+        UsageError: no such run.
+    """
+    folder, ranges = log_ranges(ledger, run)
+    pieces = []
+    for name, spans in sorted(ranges.get(rank, {}).items()):
+        path = folder / name
+        if not name.endswith("." + stream) or not path.exists():
+            continue
+        with open(path, "rb") as source:
+            size = path.stat().st_size
+            for start, end in merged(spans):
+                source.seek(start)
+                pieces.append(source.read(max(0, min(end, size) - start)))  # a node may have told of more
+    return b"".join(pieces)
