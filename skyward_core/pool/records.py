@@ -116,8 +116,12 @@ class Records:
             self._complain(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
+        if self._timer is not None and self._timer_for <= seconds:
+            return  # it was set before now, and fires before: nearly always
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
         if self._timer is not None:
-            if self._timer_for <= seconds:
+            if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer, self._timer_for = asyncio.get_running_loop().call_later(seconds, self.flush), seconds
+        self._timer, self._timer_for = loop.call_at(at, self.flush), seconds

@@ -388,7 +388,7 @@ FACTS = {
     "unusable": [], "doubted": "", "gpus": [], "cpus": 2, "free": 1, "bundle": True, "socket": "/s", "shared": False,
     "running": False,
 }  # fmt: skip
-WANTS = {"folder": "/work/a", "wanted": [], "doubtful": [], "current": True}
+WANTS = {"folder": "/srv/a", "wanted": [], "doubtful": [], "current": True}
 
 
 def lies(host: Host, *answers: object) -> None:

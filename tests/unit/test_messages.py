@@ -144,7 +144,7 @@ def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
 
 DONE: dict[str, dict[str, Any]] = {
     "environment": {"python": "/root/.cache/skyward/env-1/bin/python"},
-    "manifest": {"folder": "/root/work/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
+    "manifest": {"folder": "/srv/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
     "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
     "reach": {"reached": [True, False]},
     "agent": {"socket": "/tmp/skyward/a.sock"},
