@@ -94,6 +94,8 @@ class PendingFunction(Generic[T]):
         fn: Any = self.fn
         while (wrapped := getattr(fn, "__wrapped__", None)) is not None:
             fn = wrapped
+        if type(fn) is FunctionType:  # nearly always; inspect looks for more than that
+            return bool(fn.__code__.co_flags & _YIELDS)
         return inspect.isgeneratorfunction(fn)
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
@@ -185,14 +187,15 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
 
 
 def _takes(fn: FunctionType, count: int) -> bool:
-    """Whether so many positional arguments are enough for a function that has no others, and not too many."""
+    """Whether so many positional arguments are enough for a function that needs no others, and not too many."""
     code = fn.__code__
-    if code.co_kwonlyargcount or code.co_flags & _GATHERS:
+    if code.co_kwonlyargcount:
         return False
-    return code.co_argcount - len(fn.__defaults__ or ()) <= count <= code.co_argcount
+    enough = code.co_argcount - len(fn.__defaults__ or ()) <= count
+    return enough and (count <= code.co_argcount or bool(code.co_flags & _GATHERS))
 
 
-_GATHERS = 0x04 | 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS, which a worker must not load it for
+_GATHERS, _YIELDS = 0x04, 0x20  # inspect's CO_VARARGS and CO_GENERATOR
 
 
 def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:

@@ -23,6 +23,7 @@ import cloudpickle
 from .content import BLOB, Hash, name_of
 from .errors import NotPicklableError
 from .function import PendingFunction, check_call
+from .pickled_functions import PickledFunctions
 from .plugins.base import decorated
 from .whole_lines import is_stdout
 from .wire import INLINE, is_plain
@@ -74,7 +75,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
     check_call(pending, fn)
     return Task(
         pending.name,
-        _blob(fn, f"function {pending.name}", folder),
+        _function_blob(fn, pending.name, folder),
         args_blob(pending, folder),
         pending.timeout,
         pending.streams,
@@ -94,7 +95,7 @@ def make_tasks(
         made = blobs.get(id(pending.fn))
         if made is None:
             fn = decorated(plugins, pending.fn)
-            blob = _blob(fn, f"function {pending.name}", folder)
+            blob = _function_blob(fn, pending.name, folder)
             made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
         blob, streams, fn = made
         check_call(pending, fn)
@@ -222,13 +223,15 @@ def _pickled(value: Any, folder: Path | None) -> Blob:
 
 
 NOTHING = _pickled(((), {}), None)
+_functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
 
 
-def _blob(value: Any, what: str, folder: Path | None) -> Blob:
+def _function_blob(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
     try:
-        return _pickled(value, folder)
+        return _functions.get(fn, lambda: _pickled(fn, folder))
     except Exception as error:
-        raise NotPicklableError(f"{what} cannot travel to the nodes: {_reason(value, error)}") from error
+        said = f"function {name} cannot travel to the nodes: {_reason(fn, error)}"
+        raise NotPicklableError(said) from error
 
 
 def _blame(pending: PendingFunction[Any], error: Exception) -> NotPicklableError:

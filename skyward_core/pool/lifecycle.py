@@ -663,13 +663,14 @@ class Pool:
         """
         self._later.append((work, args))
         if self._later_timer is None:
-            self._later_timer = asyncio.get_running_loop().call_later(A_MOMENT, self.catch_up)
+            self._later_timer = asyncio.get_running_loop().call_later(A_MOMENT, self._moment_over)
+
+    def _moment_over(self) -> None:
+        self._later_timer = None
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Do now what was left for later."""
-        if self._later_timer is not None:
-            self._later_timer.cancel()
-            self._later_timer = None
         while self._later:
             work, args = self._later.popleft()
             work(*args)

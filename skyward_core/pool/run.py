@@ -53,6 +53,13 @@ class Ending(Future["Run"]):
 class Run:
     """See the module. Made and driven on the pool's loop; ``future`` and the readers below are for other threads."""
 
+    # There may be thousands in a second, and they have more parts than Python shares the names of.
+    __slots__ = (
+        "_arrived", "_asked", "_begun", "_broke", "_claimed", "_ending", "_fetching", "_flying", "_loaded", "_readings",
+        "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id",
+        "kind", "logs", "name", "outcomes", "pool", "root_cause", "sent", "state", "tasks", "total", "values",
+    )  # fmt: skip
+
     def __init__(
         self,
         pool: Pool,

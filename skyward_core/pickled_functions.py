@@ -1,0 +1,117 @@
+"""Pickles of functions that are called again and again: made once, as long as nothing that goes into one has changed.
+
+cloudpickle takes a function of a script apart anew for every call, and that takes a sixth of a small call's time. What
+goes into the pickle can be seen at a glance for most functions: code, names, modules, and values of a few types that
+never change. A function that has anything else (a list, another function, an attribute) is pickled every time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from operator import is_
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, Generic, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import cloudpickle
+
+T = TypeVar("T")
+_ABSENT = object()  # stands for a global that is not there
+_LASTING = frozenset((type(None), bool, int, float, complex, str, bytes, ModuleType, object))
+_CLASSES = frozenset((object, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
+_OF_MODULE = (
+    "__package__",
+    "__name__",
+    "__path__",
+    "__file__",
+)  # of its globals these go with every function
+
+
+class _Parts(NamedTuple):
+    """What a function's pickle is made of. ``loaded``: which modules there were, where it names some."""
+
+    values: tuple[Any, ...]
+    loaded: tuple[int, str] | None
+
+    def same(self, other: _Parts) -> bool:
+        """Whether each is the same object: equal ones may be of other types."""
+        mine, theirs = self.values, other.values
+        return self.loaded == other.loaded and len(mine) == len(theirs) and all(map(is_, mine, theirs))
+
+
+class _Made(NamedTuple, Generic[T]):
+    code: CodeType
+    names: tuple[str, ...]
+    parts: _Parts | None
+    made: T
+
+
+class PickledFunctions(Generic[T]):
+    """What was made of functions, for as long as they live.
+
+    Args:
+        keeps: whether something that was made is worth its memory.
+    """
+
+    def __init__(self, keeps: Callable[[T], bool]) -> None:
+        self._keeps = keeps
+        self._made: WeakKeyDictionary[FunctionType, _Made[T]] = WeakKeyDictionary()
+
+    def get(self, fn: Callable[..., Any], make: Callable[[], T]) -> T:
+        """What was made of a function before, if the same would be made of it now; else what ``make`` gives."""
+        if type(fn) is not FunctionType:
+            return make()
+        found = self._made.get(fn)
+        code = fn.__code__
+        names = found.names if found is not None and found.code is code else tuple(_names(code))
+        parts = _parts(fn, names)  # before it is made: it may change meanwhile
+        if found is not None and parts is not None and found.parts is not None and parts.same(found.parts):
+            return found.made
+        made = make()
+        if self._keeps(made):
+            self._made[fn] = _Made(code, names, parts, made)
+        return made
+
+
+def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
+    """What a function's pickle is made of; None where it may change without that being seen.
+
+    Args:
+        names: those that its code, and code inside it, speaks of; some of them are globals.
+    """
+    if fn.__module__ != "__main__" and "<locals>" not in fn.__qualname__:
+        return None  # it may be pickled as a name that others import: quick, and a matter of what is loaded
+    if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
+        return None
+    notes = fn.__annotations__
+    if not all(type(note) is str or (type(note) is type and note in _CLASSES) for note in notes.values()):
+        return None
+    defaults, space = fn.__defaults__ or (), fn.__globals__
+    try:
+        enclosed = [cell.cell_contents for cell in fn.__closure__ or ()]
+    except ValueError:  # one is empty yet
+        return None
+    values = (
+        *(space.get(name, _ABSENT) for name in _OF_MODULE), *(space.get(name, _ABSENT) for name in names),
+        *defaults, *enclosed, fn.__name__, fn.__qualname__, fn.__module__, fn.__doc__,
+    )  # fmt: skip
+    kinds = set(map(type, values))
+    if not kinds <= _LASTING:
+        return None
+    loaded = None
+    if ModuleType in kinds:
+        modules = [value for value in values if type(value) is ModuleType]
+        known = all(sys.modules.get(module.__name__) is module for module in modules)
+        if not known or cloudpickle.list_registry_pickle_by_value():
+            return None  # what stands in them may go into the pickle, too
+        # Which submodules a function can reach is a part of its pickle.
+        loaded = len(sys.modules), next(reversed(sys.modules))
+    return _Parts((fn.__code__, *notes, *notes.values(), len(notes), *values), loaded)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if type(constant) is CodeType:
+            yield from _names(constant)
