@@ -9,10 +9,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from codecs import utf_8_decode
-from collections import deque
-from itertools import islice
 from typing import NamedTuple
 
+from .line_store import LineStore
 from .safe_text import colored, is_clean
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
@@ -53,21 +52,29 @@ class LogRing:
     """
 
     __slots__ = (
-        "_abouts", "_lines", "_lock", "_partials", "_starts", "bytes_total", "capacity", "end", "first", "version",
+        "_abouts", "_lines", "_lock", "_partials", "_starts", "bytes_total", "capacity", "version",
     )  # fmt: skip
 
     def __init__(self, capacity: int = 10_000) -> None:
         self.capacity = capacity
-        self.first = 0  # absolute number of the oldest line still held
-        self.end = 0  # of the one that comes next
         self.version = 0
         self.bytes_total = 0
-        self._lines: deque[str] = deque(maxlen=capacity)
+        self._lines = LineStore(capacity)
         self._partials: dict[str, Lines] = {}
         # Neighbours often have the same: numbers of the lines from which on a line is so, and how it is.
         self._starts: list[int] = []
         self._abouts: list[About] = []
         self._lock = threading.Lock()
+
+    @property
+    def first(self) -> int:
+        """Absolute number of the oldest line still held."""
+        return self._lines.first
+
+    @property
+    def end(self) -> int:
+        """Absolute number of the line that comes next."""
+        return self._lines.end
 
     def feed(self, data: bytes, stream: str = "out") -> list[str]:
         """Take bytes of one stream; return the lines they completed."""
@@ -85,15 +92,13 @@ class LogRing:
         self.version += 1
         return lines
 
-    def extend(self, lines: list[str], about: About = UNKNOWN) -> None:
-        """Append whole lines."""
+    def extend(self, lines: list[str], about: About = UNKNOWN, prefix: str = "") -> None:
+        """Append whole lines, which nobody changes any more; ``prefix`` stands before each of them."""
         with self._lock:
             if lines and (not self._abouts or self._abouts[-1] != about):
                 self._starts.append(self.end)
                 self._abouts.append(about)
-            self._lines.extend(lines)
-            self.end += len(lines)
-            self.first = self.end - len(self._lines)
+            self._lines.add(lines, prefix)
             self.version += 1
             if len(self._starts) > 64 and self._starts[len(self._starts) // 2] <= self.first:
                 over = bisect_right(self._starts, self.first) - 1
@@ -102,15 +107,13 @@ class LogRing:
     def lines(self, start: int, stop: int) -> list[str]:
         """Lines ``start`` (inclusive) to ``stop`` (exclusive) by absolute number; evicted ones are left out."""
         with self._lock:
-            first = self.first
-            low, high = max(start, first) - first, max(min(stop, self.end), first) - first
-            return list(islice(self._lines, low, high)) if high > low else []
+            return self._lines.read(start, stop)
 
     def read(self, start: int, stop: int) -> list[Line]:
         """The same lines with what is known of each."""
         with self._lock:
             start, stop = max(start, self.first), min(stop, self.end)
-            texts = islice(self._lines, start - self.first, max(start, stop) - self.first)
+            texts = self._lines.read(start, stop)
             place = bisect_right(self._starts, start) - 1
             lines = []
             for number, text in enumerate(texts, start):
@@ -269,16 +272,9 @@ class LogBook:
     def _append(self, rank: int, lines: list[str], about: About) -> None:
         if not lines:
             return
-        prefix = prefix_of(rank)
-        merged = (prefix + f"\n{prefix}".join(lines)).split(
-            "\n"
-        )  # no line holds a newline; in a flood this is half
-        self.rank(rank).extend(lines, about)
-        self.merged.extend(merged, about)
-        if about.run:
-            book = self.of(about.run)
+        for book in (self, self.of(about.run)) if about.run else (self,):
             book.rank(rank).extend(lines, about)
-            book.merged.extend(merged, about)
+            book.merged.extend(lines, about, prefix_of(rank))
 
     def _forget(self) -> None:
         """Make room for one more run; those that may still print stay."""

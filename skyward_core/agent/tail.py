@@ -64,11 +64,11 @@ class Tail:
                     self._discover()
                     self._mark()
                     looked = loop.time()
-                moved = False
+                most = 0
                 for group in list(self._groups.values()):
-                    moved |= self._send_group(group)
+                    most = max(most, self._send_group(group))
                     await self._connection.drain()
-                if not moved:
+                if most < PIECE // 2:  # it was all there was; a frame for each line costs more than a wait
                     await self._pause()
                     looked = 0.0
                 else:
@@ -124,19 +124,20 @@ class Tail:
         stem = name.rpartition(".")[0]
         self._groups.setdefault(stem, _Group(stem))
 
-    def _send_group(self, group: _Group, *, whole: bool = False) -> bool:
+    def _send_group(self, group: _Group, *, whole: bool = False) -> int:
         """Send some of what a worker wrote, marks first, and no stream far ahead of the other: who puts them together
-        there has to hold little."""
-        moved = self._send(group.metrics, PIECE) + self._send(group.marks, PIECE) > 0
+        there has to hold little. Says how many bytes it sent."""
+        moved = self._send(group.metrics, PIECE) + self._send(group.marks, PIECE)
         streams = (group.out, group.err)
         ends = group.ends(*(self._cursors.get(name, 0) for name in streams))
         for limited in (True, False):  # without, where marks promise what is not there
             for name, end in zip(streams, ends, strict=True):
                 room = end - self._cursors.get(name, 0) if limited else PIECE
-                moved |= room > 0 and self._send(name, min(room, PIECE), whole=whole) > 0
+                if room > 0:
+                    moved += self._send(name, min(room, PIECE), whole=whole)
             if moved:
-                return True
-        return False
+                break
+        return moved
 
     def _send(self, name: str, limit: int, *, whole: bool = False) -> int:
         if name not in self._files:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.agent.redact import Redactor
-from skyward_core.agent.tail import Tail
+from skyward_core.agent.tail import PIECE, Tail
 from skyward_core.wire import CHUNK
 
 
@@ -268,3 +268,29 @@ async def test_what_waited_and_was_sent_at_a_calls_end_holds_nothing_back_later(
         out.write("5 new")  # as many bytes as waited before
     await until(lambda: connection.got["r000.out"] == log.read_bytes())
     follower.cancel()
+
+
+@pytest.mark.parametrize(("size", "rounds"), [(100, 1), (PIECE, 2)])
+async def test_it_waits_after_what_was_all_and_goes_on_where_more_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, rounds: int
+) -> None:
+    """A frame for each line of a flood would cost more than the flood."""
+    connection, drained, looks = Slow(), 0, list[int]()
+
+    async def drain() -> None:
+        nonlocal drained
+        drained += 1
+
+    async def pause() -> None:
+        looks.append(drained)
+        connection.open = len(looks) < 3
+        with open(tmp_path / "r000.out", "ab") as file:
+            file.write(bytes(size))
+
+    (tmp_path / "r000.out").write_bytes(bytes(size))
+    connection.drain = drain  # type: ignore[method-assign]
+    tail = tail_of(tmp_path, connection)
+    monkeypatch.setattr(tail, "_pause", pause)
+    async with asyncio.timeout(20):
+        await tail.run()
+    assert looks == [rounds, 2 * rounds, 3 * rounds]
