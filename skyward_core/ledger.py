@@ -311,11 +311,11 @@ class Ledger:
 
     def _find_again(self, db: sqlite3.Connection) -> None:
         """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
-        for row, machines, kept in traces.read(self.path.parent):
+        for row, tables in traces.read(self.path.parent):
             columns = ", ".join(row)
             places = ", ".join("?" for _ in row)
             db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
-            for table, found in (("machines", machines), ("kept", kept)):
+            for table, found in tables.items():
                 for values in found:
                     marks = ", ".join("?" for _ in values)
                     db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", tuple(values))
@@ -327,11 +327,13 @@ class Ledger:
         if not rows:
             return
         known = dict(zip(columns.split(", "), rows[0], strict=True))
-        machines = self._read("SELECT token, node, machine FROM machines WHERE token=?", (token,))
-        kept = self._read("SELECT token, machine, facts FROM kept WHERE token=?", (token,))
+        tables = {
+            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
+            for table in traces.WIDTHS
+        }
         folder = self.path.parent / "pools" / f"{known['name']}.{token}"
-        if known["ended_at"] is None or kept:
-            traces.write(folder, known, machines, kept)
+        if known["ended_at"] is None or tables["kept"]:
+            traces.write(folder, known, tables)
         else:
             traces.remove(folder)
 

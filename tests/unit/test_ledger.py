@@ -391,6 +391,21 @@ def test_a_ledger_that_was_deleted_is_made_anew_with_machines_and_with_what_host
         assert ledger.live() == []
 
 
+def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path) -> None:
+    """The one before may still cost money."""
+    before, after = (Machine(name, 0, "10.0.0.1", "10.0.0.1") for name in ("m0", "m1"))
+    with closing(Ledger(path)) as ledger:
+        ledger.intend("t1", "fit", LOCAL, SPEC)
+        ledger.created("t1", [before])
+        ledger.intend_replacement("t1", 0, "{}", "me")
+        assert ledger.replaced("t1", after)
+    for part in path.parent.glob(f"{path.name}*"):
+        part.unlink()
+    with closing(Ledger(path)) as ledger:
+        assert ledger.machines("t1") == [after]
+        assert ledger.former("t1") == [before]
+
+
 def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
     kept = []
     for word in (b"first", b"second"):
