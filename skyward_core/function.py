@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -71,18 +70,48 @@ def function(
     return lambda inner: Function(inner, timeout)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingFunction(Generic[T]):
+class _Value:
+    """What does not change once it is made. A frozen dataclass would take every worker half a millisecond to define."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name!r} of a {type(self).__name__} does not change; make another")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name!r} of a {type(self).__name__} cannot be deleted")
+
+
+_set = object.__setattr__
+
+
+class PendingFunction(_Value, Generic[T]):
     """A call that has not happened yet: function, arguments, time limit.
 
     ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
     in rank order; ``p > pool`` gives a Future at once; ``p & q`` makes a group.
     """
 
+    __slots__ = ("args", "fn", "kwargs", "timeout")
     fn: Callable[..., T]
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    timeout: float | None = None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    timeout: float | None
+
+    def __init__(
+        self,
+        fn: Callable[..., T],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        _set(self, "fn", fn)
+        _set(self, "args", args)
+        _set(self, "kwargs", {} if kwargs is None else kwargs)
+        _set(self, "timeout", timeout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PendingFunction, (self.fn, self.args, self.kwargs, self.timeout)
 
     @property
     def name(self) -> str:
@@ -100,7 +129,7 @@ class PendingFunction(Generic[T]):
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
         """The same call with another time limit in seconds (None for no limit)."""
-        return replace(self, timeout=_seconds(seconds))
+        return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds))
 
     def local(self) -> T:
         """Make the call here and now, in this process."""
@@ -123,22 +152,32 @@ class PendingFunction(Generic[T]):
         return f"<{self.name}(…) not run yet: use >> or @ with a pool>"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PendingGroup:
+class PendingGroup(_Value):
     """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
 
     With ``stream`` it gives an iterator instead: in the order written, or, with ``ordered=False``, as they come.
     """
 
+    __slots__ = ("items", "ordered", "stream")
     items: tuple[PendingFunction[Any], ...]
-    stream: bool = False
-    ordered: bool = True
+    stream: bool
+    ordered: bool
+
+    def __init__(
+        self, items: tuple[PendingFunction[Any], ...], stream: bool = False, ordered: bool = True
+    ) -> None:
+        _set(self, "items", items)
+        _set(self, "stream", stream)
+        _set(self, "ordered", ordered)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PendingGroup, (self.items, self.stream, self.ordered)
 
     def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:
         if isinstance(other, PendingGroup):
-            return replace(self, items=self.items + other.items)
+            return PendingGroup(self.items + other.items, self.stream, self.ordered)
         if isinstance(other, PendingFunction):
-            return replace(self, items=(*self.items, other))
+            return PendingGroup((*self.items, other), self.stream, self.ordered)
         return NotImplemented
 
     def __rshift__(self, pool: Dispatcher) -> tuple[Any, ...] | Generator[Any, None, None]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from operator import is_
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import cloudpickle
@@ -28,23 +28,8 @@ _OF_MODULE = (
 )  # of its globals these go with every function
 
 
-class _Parts(NamedTuple):
-    """What a function's pickle is made of. ``loaded``: which modules there were, where it names some."""
-
-    values: tuple[Any, ...]
-    loaded: tuple[int, str] | None
-
-    def same(self, other: _Parts) -> bool:
-        """Whether each is the same object: equal ones may be of other types."""
-        mine, theirs = self.values, other.values
-        return self.loaded == other.loaded and len(mine) == len(theirs) and all(map(is_, mine, theirs))
-
-
-class _Made(NamedTuple, Generic[T]):
-    code: CodeType
-    names: tuple[str, ...]
-    parts: _Parts | None
-    made: T
+# What a function's pickle is made of, and, where it names modules, which there are.
+_Parts = tuple[tuple[Any, ...], tuple[int, str] | None]
 
 
 class PickledFunctions(Generic[T]):
@@ -56,22 +41,31 @@ class PickledFunctions(Generic[T]):
 
     def __init__(self, keeps: Callable[[T], bool]) -> None:
         self._keeps = keeps
-        self._made: WeakKeyDictionary[FunctionType, _Made[T]] = WeakKeyDictionary()
+        # Of each its code, the names in that, the parts it was made of, and what was made.
+        self._made: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], _Parts | None, T]] = (
+            WeakKeyDictionary()
+        )
 
     def get(self, fn: Callable[..., Any], make: Callable[[], T]) -> T:
         """What was made of a function before, if the same would be made of it now; else what ``make`` gives."""
         if type(fn) is not FunctionType:
             return make()
-        found = self._made.get(fn)
-        code = fn.__code__
-        names = found.names if found is not None and found.code is code else tuple(_names(code))
+        code, found = fn.__code__, self._made.get(fn)
+        names = found[1] if found is not None and found[0] is code else tuple(_names(code))
         parts = _parts(fn, names)  # before it is made: it may change meanwhile
-        if found is not None and parts is not None and found.parts is not None and parts.same(found.parts):
-            return found.made
+        if found is not None and _same(parts, found[2]):
+            return found[3]
         made = make()
         if self._keeps(made):
-            self._made[fn] = _Made(code, names, parts, made)
+            self._made[fn] = code, names, parts, made
         return made
+
+
+def _same(parts: _Parts | None, others: _Parts | None) -> bool:
+    """Whether each is the same object: equal ones may be of other types."""
+    if parts is None or others is None or parts[1] != others[1] or len(parts[0]) != len(others[0]):
+        return False
+    return all(map(is_, parts[0], others[0]))
 
 
 def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
@@ -107,7 +101,7 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
             return None  # what stands in them may go into the pickle, too
         # Which submodules a function can reach is a part of its pickle.
         loaded = len(sys.modules), next(reversed(sys.modules))
-    return _Parts((fn.__code__, *notes, *notes.values(), len(notes), *values), loaded)
+    return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded
 
 
 def _names(code: CodeType) -> Iterator[str]:
