@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,10 +57,13 @@ def home() -> Path:
 
 def prune_is_due() -> bool:
     """Whether it is time to look for what is long over; see :mod:`.prune`, which most starts need not load."""
+    mark = home() / PRUNED
     try:
-        return time.time() - (home() / PRUNED).stat().st_mtime > PRUNE_EVERY
+        return time.time() - mark.stat().st_mtime > PRUNE_EVERY
     except FileNotFoundError:
-        return True
+        with suppress(OSError):
+            mark.touch()  # a new home holds nothing old
+        return False
 
 
 def _is_ours(path: Path) -> bool:

@@ -60,12 +60,9 @@ def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bo
 def prune_when_due(ledger: Ledger) -> None:
     """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
     today (a ledger that another process holds, a full disk) is for the next day."""
-    mark = home() / PRUNED
     with suppress(LedgerError, OSError):
-        if not mark.exists():
-            mark.touch()  # a new home holds nothing old
-        elif prune_is_due():
-            mark.touch()
+        if prune_is_due():
+            (home() / PRUNED).touch()
             prune(ledger)
 
 

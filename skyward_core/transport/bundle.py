@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import struct
 from dataclasses import dataclass
 from functools import cache, cached_property
-from pathlib import Path
 
 from ..errors import PoolError
 from . import zipped
@@ -49,7 +49,10 @@ COMPILED = (
     "skyward_core/transport/indexes.py",
     "skyward_core/watched.py",
 )
-SOURCELESS = ("pynvml.py",)  # generated, a quarter of all there is
+ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
+# Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
+# these come compiled, that is enough. Tracebacks of user code show no line of them.
+SOURCELESS = (*LOADED, "pynvml.py")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Bundle:
 
     name: str
     files: tuple[tuple[str, bytes], ...]
-    origins: tuple[Path, ...]
+    origins: tuple[str, ...]
 
     @cached_property
     def archive(self) -> bytes:
@@ -78,7 +81,7 @@ class Bundle:
         for (path, data), origin in zip(self.files, self.origins, strict=True):
             code = _bytecode(origin) if path.startswith(COMPILED) else b""
             part = loaded if path.startswith(LOADED) else rest
-            if not code or path not in SOURCELESS:
+            if not code or not path.startswith(SOURCELESS):
                 part[path] = data
             if code:
                 part[path + "c"] = code
@@ -93,21 +96,20 @@ def bundle() -> Bundle:
         PoolError: a package that belongs in it is not installed.
     """
     sources = sorted(source for name in PACKAGES for source in _files_of(name))
-    files = tuple((path, source.read_bytes()) for path, source in sources)
+    files = tuple((path, _read(source)) for path, source in sources)
     digest = hashlib.sha256()
     for path, data in files:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
     return Bundle(f"bundle-{digest.hexdigest()[:16]}/all.zip", files, tuple(source for _, source in sources))
 
 
-def _bytecode(source: Path) -> bytes:
+def _bytecode(source: str) -> bytes:
     """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
 
     The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
     """
-    compiled = Path(importlib.util.cache_from_source(str(source)))
     try:
-        data, found = compiled.read_bytes(), source.stat()
+        data, found = _read(importlib.util.cache_from_source(source)), os.stat(source)
     except OSError:
         return b""
     expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
@@ -117,15 +119,23 @@ def _bytecode(source: Path) -> bytes:
     return head + data[16:]
 
 
-def _files_of(package: str) -> list[tuple[str, Path]]:
+def _files_of(package: str) -> list[tuple[str, str]]:
+    """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise PoolError(f"The Python package {package} is not installed here; install skyward-tui anew.")
-    origin = Path(spec.origin)
+    above, name = os.path.split(spec.origin)
     if not spec.submodule_search_locations:
-        return [(origin.name, origin)]
-    return [
-        (f"{package}/{source.relative_to(origin.parent).as_posix()}", source)
-        for source in origin.parent.rglob("*")
-        if source.suffix in (".py", ".json")  # the catalogue of accelerators is data
-    ]
+        return [(name, spec.origin)]
+    found = []
+    for folder, folders, names in os.walk(above):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+        inside = package + folder[len(above) :]
+        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in names if name.endswith(ENDINGS)]
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
