@@ -22,6 +22,7 @@ from .yields import Yields
 if TYPE_CHECKING:
     from .agent import Agent
 
+FAREWELL = 10.0  # seconds in which clients must take the rest of the logs, and a goodbye
 LOOK = 1.0  # seconds
 # Looks at which a client that speaks every two seconds has not: its machine is dead, or it is stopped.
 SILENT = 15
@@ -114,11 +115,16 @@ class Clients:
                     connection.drop()
 
     async def part(self) -> None:
-        """Send each the rest of the logs and a goodbye."""
+        """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
+        given to the kernel ends with it."""
         for connection, client in list(self._open.items()):
             sizes = await client.tail.finish() if client.tail else {}
             connection.send({"t": "bye", "logs": sizes})
             connection.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FAREWELL
+        while self._open and loop.time() < deadline:
+            await asyncio.sleep(0.002)
 
     # -- connections -------------------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 import skyward_core as sky
@@ -23,10 +23,12 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str
 
 
 def on_loop(work: Callable[[], None]) -> None:
-    """Do something on the pools' loop, after what is queued there."""
-    done: Future[None] = Future()
-    background().call_soon_threadsafe(lambda: done.set_result(work()))
-    done.result(60)
+    """Do something on the pools' loop, after what is queued there; what it raises is raised here."""
+
+    async def do() -> None:
+        work()
+
+    asyncio.run_coroutine_threadsafe(do(), background()).result(60)
 
 
 def agent_pids(compute: sky.Compute) -> list[int]:

@@ -7,11 +7,14 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
+from skyward_core.pool.link import Link
+from skyward_core.pool.run import Run
 
 COUNT = 120
 LARGE = 100_000  # bytes; travels as a file of the spool
@@ -87,21 +90,19 @@ def test_a_reader_that_was_cut_off_gets_what_was_made_meanwhile(home: Path, tmp_
         assert list(taken) == list(range(1, 200))
 
 
-def test_values_that_are_gone_are_an_error_that_says_from_where(home: Path) -> None:
+def test_values_that_are_gone_are_an_error_that_says_from_where(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False)) as compute:
         taken = values(COUNT) >> compute
         assert number(next(taken)) == 0
-        (run,) = compute.pool.runs.values()
+        pass_on = Run.on_item
 
-        def lose_one() -> None:
-            link = compute.pool.links[0]
-            pass_on = run.on_item
-            run.on_item = lambda link, header, body: (  # type: ignore[method-assign]
-                None if header["seq"] == 40 else pass_on(link, header, body)
-            )
-            assert link.up
+        def lose_one(run: Run, link: Link, header: dict[str, Any], body: bytes) -> None:
+            if header["seq"] != 40:
+                pass_on(run, link, header, body)
 
-        on_loop(lose_one)
+        monkeypatch.setattr(Run, "on_item", lose_one)
         got = []
         with pytest.raises(sky.RunError, match=r"value 40 of values\(\).* was lost") as caught:
             for value in taken:

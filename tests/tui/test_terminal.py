@@ -64,8 +64,8 @@ def test_early_keys_are_heard_and_a_signal_leaves_the_terminal_as_it_was(
             # Painted anew: it hears keys again.
             wait(lambda: "pools › warm" in terminal.text and not is_sane(terminal), terminal)
         terminal.press("q")
-        terminal.until("▶ warm")
-        before = terminal.until("? keys")
+        # Whole: the footer of the screen before ends alike.
+        before = terminal.until(lambda text: all(each in text for each in ("▶ warm", "n new", "? keys")))
         terminal.press("\x1a")
         wait(lambda: stopped(terminal.child.pid) and is_sane(terminal), terminal)
         terminal.screen.reset()

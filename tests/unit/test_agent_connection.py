@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from skyward_core.agent.clients import Clients
 from skyward_core.agent.connection import BEHIND, Connection
+from skyward_core.wire import Decoder
 
 EVENT = {"t": "run", "function": "f" * 600}
 
@@ -47,3 +53,36 @@ async def test_a_slow_peer_that_reads_is_not() -> None:
                 read += len(await loop.sock_recv(there, 1 << 16))
         assert not lost
         connection.close()
+
+
+async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
+    """A client that reads slowly: what its agent has not given to the kernel ends with the agent's process."""
+    here, there = socket.socketpair()
+    there.setblocking(False)
+    loop = asyncio.get_running_loop()
+    with closing(there):
+        clients: Any = SimpleNamespace(_open={})
+        connection = Connection(lambda *_: None, lambda lost: clients._open.clear())
+        clients._open[connection] = SimpleNamespace(tail=None)
+        await plain(here, connection)
+        connection.send(EVENT, b"x" * BEHIND)
+        parting = asyncio.create_task(Clients.part(clients))
+        decoder, told = Decoder(), list[str]()
+        while "bye" not in told:
+            assert not parting.done(), "it ends while the client still reads"
+            data = await loop.sock_recv(there, 1 << 16)
+            assert data, "the goodbye was lost"
+            told += [header["t"] for header, _ in decoder.feed(data)]
+        assert await loop.sock_recv(there, 1) == b""
+        await parting
+
+
+async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skyward_core.agent.clients.FAREWELL", 0.05)
+    here, there = socket.socketpair()
+    with closing(there):
+        connection = Connection(lambda *_: None, lambda lost: None)
+        await plain(here, connection)
+        connection.send(EVENT, b"x" * BEHIND)
+        await Clients.part(SimpleNamespace(_open={connection: SimpleNamespace(tail=None)}))  # type: ignore[arg-type]
+        connection.drop()

@@ -29,6 +29,10 @@ def work(x, y=3):
     inner = lambda z: z * scale
     return math.floor(x) + inner(y)
 
+def plain(x, y=3):
+    inner = lambda z: z * scale
+    return x + inner(y)
+
 def made(factor):
     def inside(x):
         return x * factor
@@ -61,18 +65,28 @@ class Pickles:
 
 def test_a_function_that_stays_as_it_is_is_pickled_once(script: dict[str, Any]) -> None:
     pickles = Pickles()
-    first = pickles.of(script["work"])
-    assert pickles.of(script["work"]) is first
+    first = pickles.of(script["plain"])
+    assert pickles.of(script["plain"]) is first
     assert pickles.made == 1
-    assert pickle.loads(first)(2.5) == 2 + 3 * 2
+    assert pickle.loads(first)(2) == 2 + 3 * 2
+
+
+def test_one_that_names_modules_is_pickled_once_for_the_modules_that_are_loaded(
+    script: dict[str, Any],
+) -> None:
+    pickles = Pickles()
+    pickles.of(script["work"])  # pickling, or another thread, may load one
+    made = [pickles.of(script["work"]) for _ in range(100)]
+    assert made[-1] is made[-2]
+    assert pickle.loads(made[-1])(2.5) == 2 + 3 * 2
 
 
 def test_what_a_function_does_not_use_may_change(script: dict[str, Any]) -> None:
     pickles = Pickles()
-    pickles.of(script["work"])
+    pickles.of(script["plain"])
     script["unused"].append(1)
     script["more"] = 1
-    pickles.of(script["work"])
+    pickles.of(script["plain"])
     assert pickles.made == 1
 
 
