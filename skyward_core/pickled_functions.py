@@ -95,10 +95,10 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
         return None
     loaded = None
     if ModuleType in kinds:
-        modules = [value for value in values if type(value) is ModuleType]
-        known = all(sys.modules.get(module.__name__) is module for module in modules)
-        if not known or cloudpickle.list_registry_pickle_by_value():
-            return None  # what stands in them may go into the pickle, too
+        by_value = tuple(f"{name}." for name in cloudpickle.list_registry_pickle_by_value())
+        for module in (value for value in values if type(value) is ModuleType):
+            if sys.modules.get(module.__name__) is not module or f"{module.__name__}.".startswith(by_value):
+                return None  # what stands in it goes into the pickle, too
         # Which submodules a function can reach is a part of its pickle.
         loaded = len(sys.modules), next(reversed(sys.modules))
     return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded

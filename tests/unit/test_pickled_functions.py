@@ -194,6 +194,18 @@ def test_a_module_that_is_to_travel_by_value(script: dict[str, Any], package: ty
         cloudpickle.unregister_pickle_by_value(package)
 
 
+def test_other_modules_that_travel_by_value_do_not_matter(
+    script: dict[str, Any], package: types.ModuleType
+) -> None:
+    cloudpickle.register_pickle_by_value(package)
+    try:
+        pickles = Pickles()
+        made = [pickles.of(script["work"]) for _ in range(100)]
+        assert made[-1] is made[-2]
+    finally:
+        cloudpickle.unregister_pickle_by_value(package)
+
+
 def test_others_than_functions_of_a_script() -> None:
     pickles = Pickles()
     for thing in (math.floor, json.dumps, Pickles.of, len):
