@@ -20,7 +20,7 @@ RESET = "\x1b[0m"
 DEPTH = 32
 
 _UNSHOWN = "�"
-_CONTROLS = bytes({*range(0x20), 0x7F} - {*b"\n\t"})
+_MARKED = bytes(0 if (byte < 0x20 and byte not in b"\n\t") or byte == 0x7F else byte for byte in range(256))
 # Control characters, zero-width and formatting ones that hide or reorder text (joiners, which emoji and whole scripts
 # need, do neither), other line ends, and halves of surrogate pairs, which cannot be encoded.
 _BAD = (
@@ -60,7 +60,7 @@ def is_clean(data: bytes) -> bool:
 
     Quick, for floods; where it says no the text may still be harmless.
     """
-    return data.isascii() and len(data.translate(None, _CONTROLS)) == len(data)
+    return data.isascii() and b"\0" not in data.translate(_MARKED)
 
 
 def colored(line: str) -> str:
