@@ -18,21 +18,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Not lazy: the module and the decorator in it share one name, and whoever is bound last would win.
-from .function import Function, PendingFunction, PendingGroup, function, gather
+from .model.function import Function, PendingFunction, PendingGroup, function, gather
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Compute": "compute",
-    "attach": "attached",
-    "results": "fetched",
-    "Image": "spec",
-    "PipIndex": "spec",
-    "Worker": "spec",
-    "Options": "spec",
-    "PoolSpec": "spec",
-    "Local": "providers.local",
-    "SSH": "providers.ssh",
+    "Compute": "api.compute",
+    "attach": "api.attach",
+    "results": "api.fetched_results",
+    "Image": "model.spec",
+    "PipIndex": "model.spec",
+    "Worker": "model.spec",
+    "Options": "model.spec",
+    "PoolSpec": "model.spec",
+    "Local": "providers.local.provider",
+    "SSH": "providers.ssh.provider",
     "instance_info": "runtime.info",
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
@@ -41,29 +41,30 @@ _WHERE = {
     "stderr": "runtime.output",
     "silent": "runtime.output",
     "DistributedSampler": "runtime.sampler",
-    "ComputePool": "compat",
-    "integrations": "compat",
-    "Accelerator": "compat",
-    "NVIDIA": "compat",
-    "AMD": "compat",
-    "AWS": "compat",
-    "SkywardError": "errors",
-    "UsageError": "errors",
-    "SpecError": "errors",
-    "ScriptError": "errors",
-    "NotPicklableError": "errors",
-    "PoolError": "errors",
-    "PoolExistsError": "errors",
-    "PoolGone": "errors",
-    "LedgerError": "errors",
-    "TeardownError": "errors",
-    "HostKeyError": "errors",
-    "Cancelled": "errors",
-    "RemoteError": "errors",
-    "RankExit": "errors",
-    "RunError": "errors",
+    "ComputePool": "api.older_names",
+    "compute": "api.older_names",
+    "integrations": "api.older_names",
+    "Accelerator": "api.older_names",
+    "NVIDIA": "api.older_names",
+    "AMD": "api.older_names",
+    "AWS": "api.older_names",
+    "SkywardError": "model.errors",
+    "UsageError": "model.errors",
+    "SpecError": "model.errors",
+    "ScriptError": "model.errors",
+    "NotPicklableError": "model.errors",
+    "PoolError": "model.errors",
+    "PoolExistsError": "model.errors",
+    "PoolGone": "model.errors",
+    "LedgerError": "model.errors",
+    "TeardownError": "model.errors",
+    "HostKeyError": "model.errors",
+    "Cancelled": "model.errors",
+    "RemoteError": "model.errors",
+    "RankExit": "model.errors",
+    "RunError": "model.errors",
 }
-_MODULES = {"plugins", "accelerators", "compute"}
+_MODULES = {"plugins": "plugins", "accelerators": "model.accelerators"}
 
 __all__ = [
     "Function",
@@ -76,35 +77,40 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from . import accelerators as accelerators
     from . import plugins as plugins
-    from .attached import attach as attach
-    from .compat import AMD as AMD
-    from .compat import AWS as AWS
-    from .compat import NVIDIA as NVIDIA
-    from .compat import Accelerator as Accelerator
-    from .compat import ComputePool as ComputePool
-    from .compat import compute as compute
-    from .compat import integrations as integrations
-    from .compute import Compute as Compute
-    from .errors import Cancelled as Cancelled
-    from .errors import HostKeyError as HostKeyError
-    from .errors import LedgerError as LedgerError
-    from .errors import NotPicklableError as NotPicklableError
-    from .errors import PoolError as PoolError
-    from .errors import PoolExistsError as PoolExistsError
-    from .errors import PoolGone as PoolGone
-    from .errors import RankExit as RankExit
-    from .errors import RemoteError as RemoteError
-    from .errors import RunError as RunError
-    from .errors import ScriptError as ScriptError
-    from .errors import SkywardError as SkywardError
-    from .errors import SpecError as SpecError
-    from .errors import TeardownError as TeardownError
-    from .errors import UsageError as UsageError
-    from .fetched import results as results
-    from .providers.local import Local as Local
-    from .providers.ssh import SSH as SSH
+    from .api.attach import attach as attach
+    from .api.compute import Compute as Compute
+    from .api.fetched_results import results as results
+    from .api.older_names import AMD as AMD
+    from .api.older_names import AWS as AWS
+    from .api.older_names import NVIDIA as NVIDIA
+    from .api.older_names import Accelerator as Accelerator
+    from .api.older_names import ComputePool as ComputePool
+    from .api.older_names import compute as compute
+    from .api.older_names import integrations as integrations
+    from .model import accelerators as accelerators
+    from .model.errors import Cancelled as Cancelled
+    from .model.errors import HostKeyError as HostKeyError
+    from .model.errors import LedgerError as LedgerError
+    from .model.errors import NotPicklableError as NotPicklableError
+    from .model.errors import PoolError as PoolError
+    from .model.errors import PoolExistsError as PoolExistsError
+    from .model.errors import PoolGone as PoolGone
+    from .model.errors import RankExit as RankExit
+    from .model.errors import RemoteError as RemoteError
+    from .model.errors import RunError as RunError
+    from .model.errors import ScriptError as ScriptError
+    from .model.errors import SkywardError as SkywardError
+    from .model.errors import SpecError as SpecError
+    from .model.errors import TeardownError as TeardownError
+    from .model.errors import UsageError as UsageError
+    from .model.spec import Image as Image
+    from .model.spec import Options as Options
+    from .model.spec import PipIndex as PipIndex
+    from .model.spec import PoolSpec as PoolSpec
+    from .model.spec import Worker as Worker
+    from .providers.local.provider import Local as Local
+    from .providers.ssh.provider import SSH as SSH
     from .runtime.info import InstanceInfo as InstanceInfo
     from .runtime.info import instance_info as instance_info
     from .runtime.metrics import log as log
@@ -113,16 +119,11 @@ if TYPE_CHECKING:
     from .runtime.output import stdout as stdout
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard
-    from .spec import Image as Image
-    from .spec import Options as Options
-    from .spec import PipIndex as PipIndex
-    from .spec import PoolSpec as PoolSpec
-    from .spec import Worker as Worker
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
+        return import_module(f"{__name__}.{_MODULES[name]}")
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

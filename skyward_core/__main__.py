@@ -10,17 +10,19 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from . import alias, config, exits
-from .errors import UsageError
+from .model import exit_status as exits
+from .model.errors import UsageError
 from .providers import by_name
-from .scripts import parse
+from .runtime import older_import as alias
+from .store import home as config
+from .tasks.scripts import parse
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a script as ``__main__``, as ``python SCRIPT ARGS...`` would; give the exit status.
 
     An error that ends the script prints as Python prints it; its exit status says more
-    (:mod:`skyward_core.exits`).
+    (:mod:`skyward_core.model.exit_status`).
     """
     arguments = _parser().parse_args(argv)
     try:

@@ -28,8 +28,8 @@ from .theme import SKYWARD, muted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from skyward_core.session import Session
-    from skyward_core.views import PoolView
+    from skyward_core.api.session import Session
+    from skyward_core.views.views import PoolView
 
     from .screens.launch_plan import Form
 
@@ -45,7 +45,7 @@ MIN_WIDTH, MIN_HEIGHT = 60, 15
 
 
 def _new_session() -> Session:
-    from skyward_core.session import Session
+    from skyward_core.api.session import Session
 
     return Session()
 
@@ -141,9 +141,9 @@ class SkywardApp(App[None]):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
-        from skyward_core import config
-        from skyward_core.errors import SkywardError
-        from skyward_core.safe_text import paragraph
+        from skyward_core.model.errors import SkywardError
+        from skyward_core.store import home as config
+        from skyward_core.wire.safe_text import paragraph
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
@@ -177,7 +177,7 @@ class SkywardApp(App[None]):
     async def refresh_pools(self) -> None:
         """Look for pools that others made, and for those that are over. One that does not answer holds nobody up:
         the next look passes it by."""
-        from skyward_core.errors import SkywardError
+        from skyward_core.model.errors import SkywardError
 
         if self.session is None:
             return
@@ -212,7 +212,7 @@ class SkywardApp(App[None]):
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
-        from skyward_core.safe_text import field
+        from skyward_core.wire.safe_text import field
 
         from .screens.base import BaseScreen
 
@@ -221,7 +221,7 @@ class SkywardApp(App[None]):
 
     def tell(self, title: str, text: str) -> None:
         """Show what is too long, or too grave, for a line that goes away; it stays until it is closed."""
-        from skyward_core.safe_text import paragraph
+        from skyward_core.wire.safe_text import paragraph
 
         from .screens.ask import ChoiceScreen
 

@@ -43,8 +43,8 @@ def main() -> NoReturn:
 @contextmanager
 def _console(as_json: bool) -> Iterator[Console]:
     """Where the command's output goes; an error ends there as one line, and in the exit status."""
-    from skyward_core import exits
-    from skyward_core.errors import SkywardError
+    from skyward_core.model import exit_status as exits
+    from skyward_core.model.errors import SkywardError
 
     from .commands.console import Console
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from skyward_core.transport.hostkeys import ServerKey
+    from skyward_core.transport.ssh.host_keys import ServerKey
 
     from .app import SkywardApp
     from .screens.host_key import HostKeyScreen
@@ -52,7 +52,7 @@ class HostKeyQuestions:
     def begin(self) -> None:
         """Answer for the pools of this process from now on. A pool that is launched is a new occasion: what was
         refused before it is asked again."""
-        from skyward_core.transport import hostkeys
+        from skyward_core.transport.ssh import host_keys as hostkeys
 
         with self._lock:
             self._refused.clear()

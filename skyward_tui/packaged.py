@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from skyward_core.errors import UsageError
+from skyward_core.model.errors import UsageError
 
 FOLDER = Path(__file__).parent / "examples"
 PREFIX = "example:"

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from skyward_core.config import home
+from skyward_core.store.home import home
 
 from .screens.launch_plan import Form, path_of
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from skyward_core.logs import prefix_of
-from skyward_core.outcome import Outcome
-from skyward_core.run_logs import RunLogs
-from skyward_core.views import RunView, TaskView
+from skyward_core.model.outcome import Outcome
+from skyward_core.store.run_logs import RunLogs
+from skyward_core.views.logs import prefix_of
+from skyward_core.views.views import RunView, TaskView
 
 from .commands.report import run_json
 

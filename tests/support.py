@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skyward_core.archive import log_ranges, merged
-from skyward_core.ledger import Ledger
+from skyward_core.store.archive import log_ranges, merged
+from skyward_core.store.ledger import Ledger
 
 
 def descendants(root: int) -> set[int]:

@@ -1,8 +1,8 @@
 """The plugins: ``sky.plugins.torch(...)`` and its like, those that other packages install, and the protocol.
 
-Nothing here is imported before it is asked for, as workers on nodes import this package too. The modules
-carry an underscore because a package's submodule and its attribute share one name: importing a module
-``torch`` would replace the plugin ``torch``.
+Nothing here is imported before it is asked for, as workers on nodes import this package too. The modules lie in a
+package of their own because a package's submodule and its attribute share one name: importing a module ``torch``
+would replace the plugin ``torch``.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..model.errors import UsageError
 from .base import Plugin, PluginError, check_plugins
 
 if TYPE_CHECKING:
-    from ._accelerate import Accelerate as accelerate
-    from ._huggingface import HuggingFace as huggingface
-    from ._jax import Jax as jax
-    from ._joblib import Joblib as joblib
-    from ._joblib import Sklearn as sklearn
-    from ._keras import Keras as keras
-    from ._mig import Mig as mig
-    from ._tensorflow import TensorFlow as tensorflow
-    from ._torch import Torch as torch
+    from .built_in.accelerate import Accelerate as accelerate
+    from .built_in.huggingface import HuggingFace as huggingface
+    from .built_in.jax import Jax as jax
+    from .built_in.joblib import Joblib as joblib
+    from .built_in.joblib import Sklearn as sklearn
+    from .built_in.keras import Keras as keras
+    from .built_in.mig import Mig as mig
+    from .built_in.tensorflow import TensorFlow as tensorflow
+    from .built_in.torch import Torch as torch
 
 GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
 
 _BUILT_IN = {
-    "torch": ("._torch", "Torch", "PyTorch, with a process group across all ranks"),
-    "jax": ("._jax", "Jax", "JAX, with every device of the pool in one mesh"),
-    "keras": ("._keras", "Keras", "Keras 3 on JAX, PyTorch or TensorFlow"),
+    "torch": (".built_in.torch", "Torch", "PyTorch, with a process group across all ranks"),
+    "jax": (".built_in.jax", "Jax", "JAX, with every device of the pool in one mesh"),
+    "keras": (".built_in.keras", "Keras", "Keras 3 on JAX, PyTorch or TensorFlow"),
     "tensorflow": (
-        "._tensorflow",
+        ".built_in.tensorflow",
         "TensorFlow",
         "TensorFlow, with TF_CONFIG for MultiWorkerMirroredStrategy",
     ),
     "huggingface": (
-        "._huggingface",
+        ".built_in.huggingface",
         "HuggingFace",
         "transformers, datasets and tokenizers, token and models",
     ),
-    "accelerate": ("._accelerate", "Accelerate", "Hugging Face Accelerate, with FSDP or DeepSpeed"),
-    "mig": ("._mig", "Mig", "GPUs cut into MIG slices, one per rank"),
-    "joblib": ("._joblib", "Joblib", "joblib.Parallel runs on the pool"),
-    "sklearn": ("._joblib", "Sklearn", "scikit-learn runs on the pool"),
+    "accelerate": (".built_in.accelerate", "Accelerate", "Hugging Face Accelerate, with FSDP or DeepSpeed"),
+    "mig": (".built_in.mig", "Mig", "GPUs cut into MIG slices, one per rank"),
+    "joblib": (".built_in.joblib", "Joblib", "joblib.Parallel runs on the pool"),
+    "sklearn": (".built_in.joblib", "Sklearn", "scikit-learn runs on the pool"),
 }
 
 

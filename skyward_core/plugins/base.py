@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import SkywardError, UsageError
+from ..model.errors import SkywardError, UsageError
 from ..runtime.info import instance_info
 
 if TYPE_CHECKING:
+    from ..model.spec import Image, PoolSpec
     from ..runtime.info import InstanceInfo
-    from ..spec import Image, PoolSpec
 
 
 class PluginError(SkywardError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from ..errors import PoolGone
-from ..ledger import PoolRow
-from ..wire import Header
+from ..model.errors import PoolGone
+from ..store.ledger import PoolRow
+from ..wire.frames import Header
 
 
 class PoolEnd(NamedTuple):

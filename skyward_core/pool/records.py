@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ..archive import Archive
-from ..errors import LedgerError
-from ..events import Event
-from ..ledger import Ledger
-from ..outcome import Outcome, RootCause
-from .cause import is_failure
+from ..model.errors import LedgerError
+from ..model.outcome import Outcome, RootCause
+from ..store.archive import Archive
+from ..store.ledger import Ledger
+from ..views.events import Event
+from .runs.root_cause import is_failure
 
 FLUSH = 0.2  # seconds that outcomes and events may wait for their way to disk
 FLUSH_OPENED = 0.02  # the same for a run that was dispatched: until then only the agents know of it

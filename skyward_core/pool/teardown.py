@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import events as ev
-from ..agent.kept import AT_LEAST
-from ..errors import LedgerError
-from ..ledger import Kept, Receipt
-from .identity import ourselves
+from ..model.errors import LedgerError
+from ..node.agent.unfetched import AT_LEAST
+from ..store.ledger import Kept, Receipt
+from ..views import events as ev
+from .client_name import ourselves
 
 if TYPE_CHECKING:
     from ..providers.base import Machine
-    from .lifecycle import Pool
-    from .link import Link
+    from .links.link import Link
+    from .pool import Pool
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s

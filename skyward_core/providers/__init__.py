@@ -6,9 +6,9 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
-from ..errors import UsageError
+from ..model.errors import UsageError
 
-_WHERE = {"local": ("local", "Local"), "ssh": ("ssh", "SSH")}
+_WHERE = {"local": ("local.provider", "Local"), "ssh": ("ssh.provider", "SSH")}
 
 
 def names() -> list[str]:

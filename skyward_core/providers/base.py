@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from ..spec import PoolSpec
+from ..model.spec import PoolSpec
 from ..transport.base import Transport
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from ..errors import PoolError
+from ..model.errors import PoolError
 
 
 def devices() -> list[str]:

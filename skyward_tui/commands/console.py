@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, TextIO
 
 import click
 
-from skyward_core.logs import Lines, prefix_of
-from skyward_core.safe_text import RESET, closed, paragraph
+from skyward_core.views.logs import Lines, prefix_of
+from skyward_core.wire.safe_text import RESET, closed, paragraph
 
 from ..widgets.text import clip
 

@@ -10,10 +10,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from skyward_core import config, exits, providers
-from skyward_core.errors import SkywardError
-from skyward_core.ledger import VERSION, Ledger
+from skyward_core import providers
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import SkywardError
 from skyward_core.providers.base import Check
+from skyward_core.store import home as config
+from skyward_core.store.ledger import VERSION, Ledger
 
 from .console import Console
 from .report import table

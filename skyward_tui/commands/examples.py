@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skyward_core import exits
-from skyward_core.errors import UsageError
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import UsageError
 
 from ..packaged import PREFIX, about, example, examples
 from .console import Console

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
-from skyward_core.events import Event, NodeLink, NodePhase, PoolState
+from skyward_core.views.events import Event, NodeLink, NodePhase, PoolState
 
 from .console import Console
 

@@ -7,10 +7,13 @@ import os
 import shutil
 import sys
 
-from skyward_core import exits, providers
-from skyward_core.errors import UsageError
-from skyward_core.transport import connect, hostkeys, sshconfig
-from skyward_core.transport.target import Target
+from skyward_core import providers
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import UsageError
+from skyward_core.transport.ssh import connect
+from skyward_core.transport.ssh import host_keys as hostkeys
+from skyward_core.transport.ssh import openssh_config as sshconfig
+from skyward_core.transport.ssh.target import Target
 
 from ..widgets.text import count
 from .console import Console

@@ -8,14 +8,14 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 
-from skyward_core import exits
-from skyward_core.archive import rank_of
-from skyward_core.errors import PoolError, UsageError
-from skyward_core.ledger import Ledger, PoolRow, RunRow
-from skyward_core.run_logs import Part, RunLogs
-from skyward_core.session import Session
-from skyward_core.views import RunView, TaskView
-from skyward_core.weave import Place, weave
+from skyward_core.api.session import Session
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.store.archive import rank_of
+from skyward_core.store.ledger import Ledger, PoolRow, RunRow
+from skyward_core.store.run_logs import Part, RunLogs
+from skyward_core.views.views import RunView, TaskView
+from skyward_core.views.weave import Place, weave
 
 from ..widgets.text import duration, money
 from .console import Console

@@ -6,11 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from skyward_core import checks, exits
-from skyward_core import prune as pruning
-from skyward_core.errors import UsageError
-from skyward_core.ledger import PoolRow
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.model import exit_status as exits
+from skyward_core.model import spec_checks as checks
+from skyward_core.model.errors import UsageError
+from skyward_core.store import prune as pruning
+from skyward_core.store.ledger import PoolRow
 
 from .console import Console
 from .follow import Follower

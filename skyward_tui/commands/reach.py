@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from skyward_core.errors import PoolError, UsageError
-from skyward_core.ledger import PoolRow, RunRow
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.store.ledger import PoolRow, RunRow
 
 from .console import Console
 

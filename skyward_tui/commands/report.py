@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from skyward_core.ledger import Kept, Receipt
-from skyward_core.logs import prefix_of
-from skyward_core.outcome import Summary
-from skyward_core.views import PoolView, RunView, TaskView
+from skyward_core.model.outcome import Summary
+from skyward_core.store.ledger import Kept, Receipt
+from skyward_core.views.logs import prefix_of
+from skyward_core.views.views import PoolView, RunView, TaskView
 
 from ..widgets.text import clip, count, number, one_line, took
 from .console import Console

@@ -9,19 +9,20 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Literal, cast
 
-from skyward_core import accelerators, exits, providers
-from skyward_core.compute import made_up_name
-from skyward_core.errors import PoolExistsError, ScriptError, SkywardError, UsageError
-from skyward_core.folders import workdir
-from skyward_core.ledger import Receipt
-from skyward_core.metrics import numbers_line
-from skyward_core.payload import Task
+from skyward_core import accelerators, providers
+from skyward_core.api.compute import made_up_name
+from skyward_core.api.session import Session
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
+from skyward_core.model.spec import Image, PoolSpec, Worker
 from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
-from skyward_core.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
-from skyward_core.session import Session
-from skyward_core.spec import Image, PoolSpec, Worker
-from skyward_core.views import PoolView, RunView
+from skyward_core.store.ledger import Receipt
+from skyward_core.store.working_folder import workdir
+from skyward_core.tasks.payload import Task
+from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
+from skyward_core.views.metrics import numbers_line
+from skyward_core.views.views import PoolView, RunView
 
 from ..packaged import PREFIX, examples, located
 from ..widgets.text import count

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Input
 
-from skyward_core.metrics import numbers_line
+from skyward_core.views.metrics import numbers_line
 
 from ..actions import ALWAYS, HINTS, Action, named, of
 from ..app import SkywardApp
@@ -20,7 +20,7 @@ from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
 from ..widgets.text import count, duration, money
 
 if TYPE_CHECKING:
-    from skyward_core.views import PoolView, RunView
+    from skyward_core.views.views import PoolView, RunView
 
 Result = TypeVar("Result")
 

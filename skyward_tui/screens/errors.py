@@ -8,8 +8,8 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from skyward_core.outcome import Outcome, signal_name
-from skyward_core.views import RunView
+from skyward_core.model.outcome import Outcome, signal_name
+from skyward_core.views.views import RunView
 
 from ..actions import bindings
 from ..theme import look

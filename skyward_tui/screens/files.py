@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from skyward_core.missing import FRAMEWORKS, is_missing
+from skyward_core.tasks.missing_packages import FRAMEWORKS, is_missing
 
 from ..packaged import about, examples, named
 from ..widgets.text import one_line

@@ -20,7 +20,7 @@ from ..widgets.text import count
 from .ask import DIALOG_CSS
 
 if TYPE_CHECKING:
-    from skyward_core.transport.hostkeys import ServerKey
+    from skyward_core.transport.ssh.host_keys import ServerKey
 
 
 def _short(path: Path) -> str:

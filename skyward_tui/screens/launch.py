@@ -15,8 +15,8 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static
 
-from skyward_core.errors import SkywardError
-from skyward_core.views import PoolView
+from skyward_core.model.errors import SkywardError
+from skyward_core.views.views import PoolView
 
 from ..actions import bindings
 from ..packaged import named
@@ -42,8 +42,8 @@ from .launch_plan import (
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
-    from skyward_core.payload import Task
-    from skyward_core.scripts import FunctionInfo
+    from skyward_core.tasks.payload import Task
+    from skyward_core.tasks.scripts import FunctionInfo
 
 _NEW = "new pool"
 LOCAL_NODES = "4"
@@ -324,7 +324,7 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _launch(self, launch: Launch) -> None:
         """Build the task first, so that a script that does not load costs no machine; then the pool."""
-        from skyward_core.scripts import build_task
+        from skyward_core.tasks.scripts import build_task
 
         self._busy = True
         self.query_one("#launch", Button).disabled = True

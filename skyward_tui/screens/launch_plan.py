@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.arguments import Text
-from skyward_core.errors import SkywardError
-from skyward_core.missing import FRAMEWORKS, advice, is_missing
-from skyward_core.views import PoolView
+from skyward_core.model.errors import SkywardError
+from skyward_core.tasks.arguments import Text
+from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
+from skyward_core.views.views import PoolView
 
 from ..packaged import located, named
 from ..widgets.text import count, money
 
 if TYPE_CHECKING:
-    from skyward_core.accelerators import Accelerator
-    from skyward_core.scripts import FunctionInfo
-    from skyward_core.spec import PoolSpec
+    from skyward_core.model.accelerators import Accelerator
+    from skyward_core.model.spec import PoolSpec
+    from skyward_core.tasks.scripts import FunctionInfo
 
 HOSTS_SHOWN = 6
 GANG_PLUGINS = ("torch", "jax")
 
 
 def _local(form: Form) -> Any:
-    from skyward_core.providers.local import Local
+    from skyward_core.providers.local.provider import Local
 
     return Local()
 
 
 def _ssh(form: Form) -> Any:
-    from skyward_core.providers.ssh import SSH
+    from skyward_core.providers.ssh.provider import SSH
 
     names = form.hosts.replace(",", " ").split()
     if not names:
@@ -49,7 +49,7 @@ def _ssh(form: Form) -> Any:
 
 def host_groups() -> list[str]:
     """Names of the groups of hosts in ``skyward.toml``; none where it does not parse, which a launch tells."""
-    from skyward_core import config
+    from skyward_core.store import home as config
 
     try:
         return sorted(config.host_groups())
@@ -131,7 +131,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     Raises:
         FieldError: there is no script, or nothing in it to run.
     """
-    from skyward_core.scripts import list_functions
+    from skyward_core.tasks.scripts import list_functions
 
     if not script.strip():
         raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
@@ -174,7 +174,7 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
     Raises:
         FieldError: says what is wrong with which argument.
     """
-    from skyward_core.scripts import parse_arguments
+    from skyward_core.tasks.scripts import parse_arguments
 
     try:
         return parse_arguments(info, shlex.split(text))
@@ -183,9 +183,9 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
 
 
 def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[str]) -> PoolSpec:
-    from skyward_core.errors import SpecError
-    from skyward_core.folders import workdir
-    from skyward_core.spec import Image, PoolSpec, Worker
+    from skyward_core.model.errors import SpecError
+    from skyward_core.model.spec import Image, PoolSpec, Worker
+    from skyward_core.store.working_folder import workdir
 
     name = form.name.strip() or free_name(script, live)
     if name in live:
@@ -355,7 +355,7 @@ def plugins_of(pool: PoolView) -> list[str]:
 
 def imports_of(script: Path) -> set[str]:
     """The top-level packages that a script imports anywhere."""
-    from skyward_core.scripts import parse
+    from skyward_core.tasks.scripts import parse
 
     roots = set()
     for node in ast.walk(parse(script)):

@@ -6,14 +6,14 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
-from skyward_core.errors import Cancelled, PoolError, SkywardError
-from skyward_core.views import PoolView
+from skyward_core.model.errors import Cancelled, PoolError, SkywardError
+from skyward_core.views.views import PoolView
 
 from ..app import settled
 from ..widgets.text import one_line
 
 if TYPE_CHECKING:
-    from skyward_core.payload import Task
+    from skyward_core.tasks.payload import Task
 
     from ..app import SkywardApp
     from .launch_plan import Launch

@@ -17,7 +17,7 @@ from ..widgets.text import ago, clip, count, duration, money, one_line
 from .base import BaseScreen
 
 if TYPE_CHECKING:
-    from skyward_core.views import PoolView, RunView
+    from skyward_core.views.views import PoolView, RunView
 
 _ROOMY = 96  # columns from which every fact of a pool is shown
 _WELCOME = """

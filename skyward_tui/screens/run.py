@@ -14,9 +14,9 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
 
-from skyward_core.errors import SkywardError, UsageError
-from skyward_core.stored_lines import StoredLines
-from skyward_core.views import PoolView, RunView
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.store.stored_lines import StoredLines
+from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings
 from ..app import settled

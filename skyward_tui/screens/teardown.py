@@ -13,8 +13,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from skyward_core.errors import SkywardError
-from skyward_core.views import PoolView
+from skyward_core.model.errors import SkywardError
+from skyward_core.views.views import PoolView
 
 from ..app import SkywardApp, settled
 from ..theme import node_look
@@ -22,7 +22,7 @@ from ..widgets.text import count, duration, money
 from .ask import DIALOG_CSS
 
 if TYPE_CHECKING:
-    from skyward_core.ledger import Receipt
+    from skyward_core.store.ledger import Receipt
 
 _NODES_SHOWN = 12
 

@@ -28,9 +28,9 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.errors import SkywardError
-from skyward_core.logs import Line, LogRing
-from skyward_core.stored_lines import StoredLines, tail_of
+from skyward_core.model.errors import SkywardError
+from skyward_core.store.stored_lines import StoredLines, tail_of
+from skyward_core.views.logs import Line, LogRing
 
 from ..actions import bindings
 from .log_window import LogWindow, Matcher, search_files
@@ -47,7 +47,7 @@ Files = Callable[[], StoredLines]  # reads what the files hold now; may take lon
 
 
 class LogPane(Widget, can_focus=True):
-    """A window onto a :class:`~skyward_core.logs.LogRing`, and onto the files that hold what the ring has let go of.
+    """A window onto a :class:`~skyward_core.views.logs.LogRing`, and onto the files of what the ring has let go of.
 
     The reader's place is an absolute line number and a row within it (``top``), or None while following the
     newest line. The files are opened when somebody goes, or looks for something, beyond the ring.

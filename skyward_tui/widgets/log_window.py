@@ -12,8 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from skyward_core.logs import Line, LogRing
-from skyward_core.stored_lines import StoredLines
+from skyward_core.store.stored_lines import StoredLines
+from skyward_core.views.logs import Line, LogRing
 
 from .sgr import plain
 

@@ -13,7 +13,7 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
-from skyward_core.metrics import MetricBook
+from skyward_core.views.metrics import MetricBook
 
 from ..actions import bindings
 from .braille import Canvas, Points, bounds, mean, spark

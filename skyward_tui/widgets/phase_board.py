@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from skyward_core.views import PHASES, NodeView, PoolView
+from skyward_core.views.views import PHASES, NodeView, PoolView
 
 from ..theme import node_look
 from .rank_state import link_note

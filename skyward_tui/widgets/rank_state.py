@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skyward_core.metrics import numbers_line
-from skyward_core.views import NodeView, PoolView, RunView, TaskView
+from skyward_core.views.metrics import numbers_line
+from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
 
 from .results import task_note
 from .sgr import plain

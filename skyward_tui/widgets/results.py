@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from skyward_core.outcome import Summary, signal_name
-from skyward_core.views import RunView, TaskView
+from skyward_core.model.outcome import Summary, signal_name
+from skyward_core.views.views import RunView, TaskView
 
 from ..theme import look
 from .roll import Roll

@@ -1,6 +1,6 @@
 """A log's lines as they are painted: their colours (SGR, ECMA-48, 8.3.117) as styles over plain text.
 
-What else a line may hold that acts on a terminal is the core's to take out (:mod:`skyward_core.safe_text`).
+What else a line may hold that acts on a terminal is the core's to take out (:mod:`skyward_core.wire.safe_text`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rich.color import Color
 from rich.style import Style
 
-from skyward_core.safe_text import colored
+from skyward_core.wire.safe_text import colored
 
 CELL_LIMIT = 2_000  # cells of one line that are ever painted
 _RAW_LIMIT = 8 * CELL_LIMIT  # characters looked at to get them; the rest may be escapes

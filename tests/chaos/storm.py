@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 from tests.support import descendants, read_log
 
 from .beside import Another

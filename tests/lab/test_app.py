@@ -12,9 +12,9 @@ import asyncssh
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.ledger import Ledger
-from skyward_core.session import Session
-from skyward_core.transport import hostkeys
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger
+from skyward_core.transport.ssh import host_keys as hostkeys
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen

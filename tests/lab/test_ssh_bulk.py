@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.events import Event, NodeLink
-from skyward_core.landing import Landing
-from skyward_core.pool.link import Link
-from skyward_core.transport import kept
-from skyward_core.transport.ssh import SSHTransport
+from skyward_core.pool.links.link import Link
+from skyward_core.transport.direct import idle_streams as kept
+from skyward_core.transport.incoming_result import Landing
+from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.views.events import Event, NodeLink
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Host, Lab

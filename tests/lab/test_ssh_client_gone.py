@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.loop import submit
+from skyward_core.transport.background_loop import submit
 
 from . import Lab
 from .pools import DEADLINE, Client, nothing_runs, until

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.events import Event, RankEnded
+from skyward_core.views.events import Event, RankEnded
 
 from . import Lab
 from .pools import DEADLINE, agents, allowed, nothing_runs, pool, rank, until

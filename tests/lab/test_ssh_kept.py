@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger
 
 from . import Lab
 from .pools import Client, nothing_runs, until

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.events import Event, NodeLink
+from skyward_core.views.events import Event, NodeLink
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Host, Lab

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import PoolError
+from skyward_core.model.errors import PoolError
 from skyward_core.providers.base import Check
 
 from . import HostOptions, Lab

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import HostKeyError
+from skyward_core.model.errors import HostKeyError
 
 from . import Lab
 from .conftest import MakeLab

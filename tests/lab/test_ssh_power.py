@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core import exits
-from skyward_core.events import Event, NodePhase
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.model import exit_status as exits
+from skyward_core.views.events import Event, NodePhase
 
 from . import Lab
 from .pools import DEADLINE, allowed, nothing_runs, on_lines, pool, rank, ssh, until

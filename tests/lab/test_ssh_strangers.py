@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_core.transport.bundle import bundle
-from skyward_core.transport.onnode import MARK
+from skyward_core.node.boot.bootstrap import MARK
+from skyward_core.transport.upload.bundle import bundle
 
 from . import Host, HostOptions
 from .conftest import MakeLab

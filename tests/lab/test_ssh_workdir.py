@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import PoolError
+from skyward_core.model.errors import PoolError
 
 from . import Lab
 from .pools import DEADLINE, pool, ssh

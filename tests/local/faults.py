@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.loop import background
+from skyward_core.transport.background_loop import background
 from tests.support import descendants
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core import events as ev
-from skyward_core.content import name_of
-from skyward_core.ledger import Ledger
-from skyward_core.messages import from_agent
-from skyward_core.pool.run import Run
-from skyward_core.wire import Decoder, frame
+from skyward_core.pool.runs.run import Run
+from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
+from skyward_core.wire.content_name import name_of
+from skyward_core.wire.frames import Decoder, frame
+from skyward_core.wire.messages import from_agent
 from tests.local.cli import Cli
 from tests.local.faults import agent_pids, on_loop, wait_until
 from tests.unit.test_messages import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME

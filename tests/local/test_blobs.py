@@ -11,7 +11,7 @@ import pytest
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.pool import blobs
+from skyward_core.pool.links import blobs
 
 SIZE = 200_000
 

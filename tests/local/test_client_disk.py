@@ -12,7 +12,7 @@ from pathlib import Path
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 
 LIMIT = 1 << 20  # bytes; the ledger stays below it
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.events import PoolGone
-from skyward_core.ledger import Ledger
-from skyward_core.payload import make_task
-from skyward_core.pool import link
-from skyward_core.providers.local import Local
-from skyward_core.session import Session
-from skyward_core.spec import Options, PoolSpec
+from skyward_core.api.session import Session
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool.links import link
+from skyward_core.providers.local.provider import Local
+from skyward_core.store.ledger import Ledger
+from skyward_core.tasks.payload import make_task
+from skyward_core.views.events import PoolGone
 
 
 def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
 WIDE = """
 import asyncio, pathlib, sys
 import skyward_core as sky
-from skyward_core.pool.startup import Startup
+from skyward_core.pool.nodes.startup import Startup
 
 bring_up = Startup._bring_up
 

@@ -13,8 +13,8 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.pool.link import Link
-from skyward_core.pool.run import Run
+from skyward_core.pool.links.link import Link
+from skyward_core.pool.runs.run import Run
 
 COUNT = 120
 LARGE = 100_000  # bytes; travels as a file of the spool

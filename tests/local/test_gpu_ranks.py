@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import PoolError
-from skyward_core.pool import replace
-from skyward_core.session import Session
-from skyward_core.transport.ssh import SSHTransport
+from skyward_core.api.session import Session
+from skyward_core.model.errors import PoolError
+from skyward_core.pool.nodes import replace
+from skyward_core.transport.ssh.transport import SSHTransport
 from tests.local import test_ssh_loopback as ssh
 from tests.local.faults import on_loop
 from tests.local.sshd import Host

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 
 
 class Interrupted(sky.Local):

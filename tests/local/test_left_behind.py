@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.transport.onnode import MARK, environment, members
-from skyward_core.wire import Decoder, frame
+from skyward_core.node.boot.bootstrap import MARK, environment, members
+from skyward_core.wire.frames import Decoder, frame
 from tests.local.faults import agent_pids, exists, wait_until
 from tests.support import descendants
 
@@ -148,7 +148,7 @@ def test_the_end_of_a_forked_child_is_not_the_rank_s(shared: dict[str, sky.Compu
     def terminates() -> int:
         import multiprocessing
 
-        from skyward_core.agent import worker
+        from skyward_core.node.worker import worker
 
         worker.DEAF = 0.05  # seconds in which a rank that got the signal itself would be ended
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))

@@ -17,8 +17,8 @@ import pytest
 from faults import agent_pids, exists, remove, wait_until, worker_pids
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger
 from tests.support import descendants
 
 QUIET = sky.Options(console=False)
@@ -376,7 +376,7 @@ def test_a_broadcast_waits_for_the_new_agent_of_a_head_that_lost_its_own(home: P
 def test_a_frozen_agent_is_shown_and_goes_on_where_it_was(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.pool.link.SILENCE", 0.4)
+    monkeypatch.setattr("skyward_core.pool.links.link.SILENCE", 0.4)
     with sky.Compute(nodes=2, options=QUIET) as compute:
         node = compute.pool.view.nodes[1]
         os.kill(agent_pids(compute)[1], signal.SIGSTOP)
@@ -476,8 +476,8 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> Non
         client = script(
             home,
             """
-            from skyward_core.session import Session
-            from skyward_core.payload import make_task
+            from skyward_core.api.session import Session
+            from skyward_core.tasks.payload import make_task
             @sky.function
             def tag(i):
                 return ["theirs", i, sky.instance_info().rank]
@@ -510,7 +510,7 @@ def test_interrupted_start_leaves_nothing(home: Path) -> None:
         home,
         """
         import threading, signal
-        from skyward_core.providers.local import Local
+        from skyward_core.providers.local.provider import Local
         real = Local.create
         async def create(self, spec, token):
             made = await real(self, spec, token)
@@ -535,7 +535,7 @@ def test_a_client_killed_between_intent_and_creation_leaves_a_row_that_can_be_en
         home,
         """
         import signal
-        from skyward_core.providers.local import Local
+        from skyward_core.providers.local.provider import Local
         async def create(self, spec, token):
             os.kill(os.getpid(), signal.SIGKILL)
         Local.create = create

@@ -11,7 +11,7 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 from tests.support import read_log
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.events import NodeLink
-from skyward_core.loop import submit
+from skyward_core.transport.background_loop import submit
+from skyward_core.views.events import NodeLink
 from tests.support import read_log
 
 LIMIT = 200_000

@@ -14,10 +14,10 @@ from faults import on_loop, wait_until
 from test_log_integrity import last_run, settled
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
-from skyward_core.logs import Line
-from skyward_core.run_logs import RunLogs
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.run_logs import RunLogs
+from skyward_core.views.logs import Line
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.pool.link import Link
+from skyward_core.pool.links.link import Link
 
 
 @sky.function

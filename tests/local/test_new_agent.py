@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.archive import Archive
-from skyward_core.attached import Attached
-from skyward_core.ledger import Ledger
+from skyward_core.api.attach import Attached
+from skyward_core.store.archive import Archive
+from skyward_core.store.ledger import Ledger
 from tests.local.faults import agent_pids, exists, wait_until
 from tests.local.test_lifecycle import read_line, script
 from tests.support import descendants

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.payload import make_task
+from skyward_core.api.session import Session
+from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.plugins import Plugin
-from skyward_core.providers.local import Local
-from skyward_core.session import Session
-from skyward_core.spec import Options, PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_core.tasks.payload import make_task
 
 PATIENCE = 60.0
 

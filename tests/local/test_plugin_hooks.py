@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import UsageError
-from skyward_core.ledger import Ledger
+from skyward_core.model.errors import UsageError
 from skyward_core.plugins import Plugin, PluginError
+from skyward_core.store.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("home")
 

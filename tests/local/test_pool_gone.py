@@ -16,7 +16,7 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.providers.local import Local
+from skyward_core.providers.local.provider import Local
 
 QUIET = sky.Options(console=False, grace=1.0)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from faults import wait_until
 
-from skyward_core.metrics import MetricBook
-from skyward_core.session import Session
-from skyward_core.views import RunView
+from skyward_core.api.session import Session
+from skyward_core.views.metrics import MetricBook
+from skyward_core.views.views import RunView
 from tests.local.cli import Cli
 
 SCRIPT = """

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.errors import PoolError
-from skyward_core.ledger import Ledger
-from skyward_core.payload import make_task
-from skyward_core.pool import replace
+from skyward_core.api.session import Session
+from skyward_core.model.errors import PoolError
+from skyward_core.pool.nodes import replace
 from skyward_core.providers.base import Machine
-from skyward_core.session import Session
+from skyward_core.store.ledger import Ledger
+from skyward_core.tasks.payload import make_task
 from tests.local.faults import agent_pids, wait_until
 from tests.local.test_lifecycle import script
 from tests.support import descendants
@@ -409,8 +409,8 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 KILLED_HALF_WAY = """
     import shutil, signal
     sys.path.append(REPOSITORY)
-    from skyward_core.transport.local import LocalTransport
-    from skyward_core.providers.local import Local
+    from skyward_core.transport.local.transport import LocalTransport
+    from skyward_core.providers.local.provider import Local
     from tests.support import descendants
     async def die(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)

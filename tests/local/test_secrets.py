@@ -16,9 +16,9 @@ from urllib.parse import quote
 import pytest
 
 import skyward_core as sky
-from skyward_core import events as ev
-from skyward_core.content import name_of
 from skyward_core.plugins import Plugin
+from skyward_core.views import events as ev
+from skyward_core.wire.content_name import name_of
 from tests.local.cli import Cli
 from tests.local.faults import wait_until, worker_pids
 

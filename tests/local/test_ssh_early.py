@@ -16,13 +16,13 @@ from typing import Any
 import asyncssh
 import pytest
 
-from skyward_core.errors import HostKeyError, PoolError, UsageError
-from skyward_core.providers.ssh import SSH
-from skyward_core.spec import PoolSpec
-from skyward_core.transport import connect
-from skyward_core.transport.channel import Channel
-from skyward_core.transport.dial import Dials
-from skyward_core.transport.target import Target
+from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.ssh import connect
+from skyward_core.transport.ssh.command_channel import Channel
+from skyward_core.transport.ssh.dial import Dials
+from skyward_core.transport.ssh.target import Target
 from tests.local.sshd import Host
 
 

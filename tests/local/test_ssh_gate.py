@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from skyward_core.transport.base import Gate
-from skyward_core.transport.ssh import SSHTransport
-from skyward_core.transport.target import Target
+from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.transport import SSHTransport
 from tests.local.sshd import Host
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.providers.ssh import SSH
-from skyward_core.spec import PoolSpec
-from skyward_core.transport import onnode
-from skyward_core.transport.ssh import SSHTransport
-from skyward_core.transport.target import Target
+from skyward_core.model.spec import PoolSpec
+from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.transport import SSHTransport
 from tests.local.sshd import Host
 
 

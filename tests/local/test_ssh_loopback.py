@@ -18,15 +18,17 @@ from typing import Any
 import asyncssh
 import pytest
 
-from skyward_core.errors import Cancelled, HostKeyError, PoolError, UsageError
-from skyward_core.providers.ssh import SSH
-from skyward_core.session import Session
-from skyward_core.spec import PoolSpec
-from skyward_core.transport import connect, hostkeys, onnode
-from skyward_core.transport.channel import Failed
-from skyward_core.transport.ssh import SSHTransport
-from skyward_core.transport.target import Target
-from skyward_core.wire import Decoder, frame
+from skyward_core.api.session import Session
+from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
+from skyward_core.model.spec import PoolSpec
+from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.ssh import connect
+from skyward_core.transport.ssh import host_keys as hostkeys
+from skyward_core.transport.ssh.command_channel import Failed
+from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.wire.frames import Decoder, frame
 from tests.local.sshd import Host
 
 NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
@@ -446,7 +448,7 @@ async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host:
 async def test_nowhere_to_write_is_told_with_reasons(
     host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from skyward_core.transport import channel as module
+    from skyward_core.transport.ssh import command_channel as module
 
     source = Path(onnode.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
     code = marshal.dumps(compile(source, "onnode", "exec"))

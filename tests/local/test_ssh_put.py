@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport.ssh import SSHTransport
-from skyward_core.transport.target import Target
+from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.transport import SSHTransport
 from tests.local.sshd import Host
 
 SIZE = 20_000_000

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger
 from skyward_core.plugins import Plugin
-from skyward_core.pool import replace
+from skyward_core.pool.nodes import replace
+from skyward_core.store.ledger import Ledger
 from tests.local.faults import agent_pids, exists, wait_until, worker_pids
 from tests.local.test_replace import Provider, lose
 

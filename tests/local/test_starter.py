@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from faults import exists, wait_until
 
-from skyward_core.errors import PoolError
-from skyward_core.transport.onnode import members
-from skyward_core.transport.starter import Starter
+from skyward_core.model.errors import PoolError
+from skyward_core.node.boot.bootstrap import members
+from skyward_core.transport.local.agent_starter import Starter
 
 
 def config(folder: Path, node: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPa
 
 def test_it_ends_with_a_client_that_is_killed() -> None:
     code = (
-        "import time; from skyward_core.transport.starter import Starter\n"
+        "import time; from skyward_core.transport.local.agent_starter import Starter\n"
         "starter = Starter()\nwith starter:\n"
         "    print(starter._interpreter._process.pid, flush=True)\n    time.sleep(600)"
     )

@@ -13,8 +13,8 @@ import pytest
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.ledger import Ledger, PoolRow
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger, PoolRow
 from tests.local.cli import Cli
 
 LEAVES = """

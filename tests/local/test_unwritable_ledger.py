@@ -13,10 +13,10 @@ import pytest
 from faults import agent_pids, exists, worker_pids
 
 import skyward_core as sky
-from skyward_core import ledger as ledgers
-from skyward_core.ledger import Ledger
+from skyward_core.api.session import Session
 from skyward_core.pool import teardown
-from skyward_core.session import Session
+from skyward_core.store import ledger as ledgers
+from skyward_core.store.ledger import Ledger
 
 Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what mends it
 

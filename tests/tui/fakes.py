@@ -6,13 +6,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from skyward_core import events as ev
-from skyward_core.errors import PoolExistsError, UsageError
-from skyward_core.ledger import Receipt
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.payload import Task
-from skyward_core.spec import PoolSpec
-from skyward_core.views import PoolView, RunView, apply
+from skyward_core.model.errors import PoolExistsError, UsageError
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.spec import PoolSpec
+from skyward_core.store.ledger import Receipt
+from skyward_core.tasks.payload import Task
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView, RunView, apply
 
 NOW = 1_800_000_000.0
 

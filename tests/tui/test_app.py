@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from textual.command import CommandPalette
 
-from skyward_core.errors import PoolError
-from skyward_core.views import PoolView
+from skyward_core.model.errors import PoolError
+from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS, SCOPES, keys_page
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.help import HelpScreen
@@ -243,7 +243,7 @@ def test_starting_imports_nothing_heavy() -> None:
     code = (
         "import sys; import skyward_tui.app, skyward_tui.screens.pools;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
-        "'skyward_core.session','skyward_core.views','textual.widgets._data_table') if m in sys.modules])"
+        "'skyward_core.api.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"

@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
-from skyward_core.ledger import Receipt
+from skyward_core.store.ledger import Receipt
 from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.quit import QuitScreen

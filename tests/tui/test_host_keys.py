@@ -10,8 +10,8 @@ import asyncssh
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core import loop
-from skyward_core.transport import hostkeys
+from skyward_core.transport import background_loop as loop
+from skyward_core.transport.ssh import host_keys as hostkeys
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.host_key import HostKeyScreen
 from skyward_tui.screens.quit import QuitScreen

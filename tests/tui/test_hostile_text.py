@@ -7,10 +7,10 @@ from concurrent.futures import Future
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core import events as ev
-from skyward_core.errors import PoolError
-from skyward_core.outcome import ErrorInfo, RootCause, Summary
-from skyward_core.views import PoolView
+from skyward_core.model.errors import PoolError
+from skyward_core.model.outcome import ErrorInfo, RootCause, Summary
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
 from tests.terminals import is_harmful
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.ledger import Ledger
-from skyward_core.session import Session
+from skyward_core.api.session import Session
+from skyward_core.store.ledger import Ledger
 
 from .terminal import Terminal
 

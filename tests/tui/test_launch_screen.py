@@ -11,8 +11,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
-from skyward_core.errors import PoolError
-from skyward_core.transport import hostkeys
+from skyward_core.model.errors import PoolError
+from skyward_core.transport.ssh import host_keys as hostkeys
 from skyward_tui.app import SkywardApp
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.accelerators import AcceleratorsScreen

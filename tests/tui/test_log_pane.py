@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from skyward_core.logs import LogRing
+from skyward_core.views.logs import LogRing
 from skyward_tui.widgets.log_pane import LogPane
 from skyward_tui.widgets.log_window import Matcher
 

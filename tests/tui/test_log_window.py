@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skyward_core.logs import Line, LogRing
-from skyward_core.run_logs import Part
-from skyward_core.stored_lines import StoredLines, tail_of
+from skyward_core.store.run_logs import Part
+from skyward_core.store.stored_lines import StoredLines, tail_of
+from skyward_core.views.logs import Line, LogRing
 from skyward_tui.widgets.log_window import LogWindow, Matcher, search_files
 
 

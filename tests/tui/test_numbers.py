@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core import events as ev
-from skyward_core.views import PoolView, apply
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView, apply
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.base import pool_status
 from skyward_tui.screens.run import RunScreen

@@ -8,9 +8,9 @@ import pytest
 from textual import events
 from textual.widgets import Button, Input
 
-from skyward_core import events as ev
-from skyward_core.errors import LedgerError
-from skyward_core.ledger import Receipt
+from skyward_core.model.errors import LedgerError
+from skyward_core.store.ledger import Receipt
+from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.help import HelpScreen
 from skyward_tui.screens.pools import PoolsScreen

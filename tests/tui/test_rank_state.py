@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from skyward_core import events as ev
+from skyward_core.views import events as ev
 from skyward_tui.widgets.rank_state import nothing_yet, rank_states
 
 from .fakes import FakeSession, value

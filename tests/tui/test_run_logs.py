@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 from textual.pilot import Pilot
 
-from skyward_core.logs import LogBook
-from skyward_core.run_logs import Part, RunLogs
-from skyward_core.views import RunView
+from skyward_core.store.run_logs import Part, RunLogs
+from skyward_core.views.logs import LogBook
+from skyward_core.views.views import RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 

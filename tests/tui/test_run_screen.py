@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core import events as ev
+from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pools import PoolsScreen

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.outcome import ErrorInfo
+from skyward_core.model.outcome import ErrorInfo
 from skyward_tui.app import SkywardApp
 from skyward_tui.clipboard import NotCopied, pass_on
 from skyward_tui.saving import results_csv, results_json, results_text, save

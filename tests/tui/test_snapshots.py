@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core import events as ev
-from skyward_core.views import PoolView, RunView
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 
 from .conftest import screen_text

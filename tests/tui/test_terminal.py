@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.providers.local import Local
-from skyward_core.session import Session
-from skyward_core.spec import Options, PoolSpec
+from skyward_core.api.session import Session
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.providers.local.provider import Local
 
 from .terminal import PATIENCE, Terminal
 

@@ -15,9 +15,9 @@ import pytest
 
 import skyward_core as sky
 from skyward_core import accelerators
-from skyward_core.accelerators import Accelerator
-from skyward_core.accelerators.catalogue import key
-from skyward_core.accelerators.stubs import stubs
+from skyward_core.model.accelerators import Accelerator
+from skyward_core.model.accelerators.catalogue import key
+from skyward_core.model.accelerators.stubs import stubs
 
 ENTRIES = accelerators.all()
 VARIANTS = [(entry, variant) for entry in ENTRIES for variant in entry.variants]
@@ -317,7 +317,7 @@ class TestSearch:
 class TestPackage:
     def test_stub_file_is_in_step_with_the_catalogue(self) -> None:
         stub = Path(accelerators.__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-        assert stub == stubs(), "run: python -m skyward_core.accelerators.stubs"
+        assert stub == stubs(), "run: python -m skyward_core.model.accelerators.stubs"
 
     def test_stub_file_names_what_there_is(self) -> None:
         defined = set(re.findall(r"^def (\w+)|as (\w+)$", stubs(), re.MULTILINE))
@@ -338,9 +338,9 @@ class TestPackage:
     def test_importing_reads_no_data_and_only_the_standard_library(self) -> None:
         script = """
 import sys, skyward_core
-assert "skyward_core.accelerators" not in sys.modules
+assert "skyward_core.model.accelerators" not in sys.modules
 from skyward_core import accelerators
-from skyward_core.accelerators import catalogue
+from skyward_core.model.accelerators import catalogue
 assert catalogue.entries.cache_info().currsize == 0
 accelerators.A100(count=8)
 assert catalogue.entries.cache_info().currsize == 1
@@ -356,7 +356,7 @@ assert not heavy, heavy
         package = Path(importlib.import_module("skyward_core").__file__ or "").parent
         bundle = tmp_path / "bundle.zip"
         with zipfile.ZipFile(bundle, "w") as archive:
-            for source in [*package.rglob("*.py"), package / "accelerators" / "catalogue.json"]:
+            for source in [*package.rglob("*.py"), package / "model" / "accelerators" / "catalogue.json"]:
                 archive.write(source, f"skyward_core/{source.relative_to(package)}")
         script = (
             f"import sys; sys.path.insert(0, {str(bundle)!r}); from skyward_core import accelerators as a; "
@@ -366,4 +366,4 @@ assert not heavy, heavy
             [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [f"{bundle}/skyward_core/accelerators/__init__.py", "H100:8"]
+        assert done.stdout.split() == [f"{bundle}/skyward_core/model/accelerators/__init__.py", "H100:8"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from skyward_core.pool.run import Run
+from skyward_core.pool.runs.run import Run
 
 
 class FakeLink:

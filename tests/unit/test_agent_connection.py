@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.agent.clients import Clients
-from skyward_core.agent.connection import BEHIND, Connection
-from skyward_core.wire import Decoder
+from skyward_core.node.agent.connection import BEHIND, Connection
+from skyward_core.node.agent.requests import Clients
+from skyward_core.wire.frames import Decoder
 
 EVENT = {"t": "run", "function": "f" * 600}
 
@@ -78,7 +78,7 @@ async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
 
 
 async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.agent.clients.FAREWELL", 0.05)
+    monkeypatch.setattr("skyward_core.node.agent.requests.FAREWELL", 0.05)
     here, there = socket.socketpair()
     with closing(there):
         connection = Connection(lambda *_: None, lambda lost: None)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.agent import journal as module
-from skyward_core.agent.calls import Call, Register
-from skyward_core.agent.journal import Journal
-from skyward_core.wire import frame
+from skyward_core.node.agent import journal as module
+from skyward_core.node.agent.calls import Call, Register
+from skyward_core.node.agent.journal import Journal
+from skyward_core.wire.frames import frame
 
 LONG = ("long", 0)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core import events as ev
-from skyward_core.archive import Archive, Journal, log_ranges, merged, replay
-from skyward_core.errors import UsageError
-from skyward_core.ledger import Ledger
-from skyward_core.outcome import Outcome
+from skyward_core.model.errors import UsageError
+from skyward_core.model.outcome import Outcome
+from skyward_core.store.archive import Archive, Journal, log_ranges, merged, replay
+from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
 from tests.support import read_log
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from skyward_core.agent import peers
-from skyward_core.agent.peers import Peers
-from skyward_core.content import name_of
-from skyward_core.landing import Landing
-from skyward_core.tls import CLIENT, Line, LineError, Refused, context
-from skyward_core.transport.bulk import Node, Transfer
-from skyward_core.transport.kept import IDLE, LIFE, Kept
-from skyward_core.transport.pki import Authority, node_name
+from skyward_core.node.agent import blob_server as peers
+from skyward_core.node.agent.blob_server import Peers
+from skyward_core.transport.direct.certificates import Authority, node_name
+from skyward_core.transport.direct.idle_streams import IDLE, LIFE, Kept
+from skyward_core.transport.direct.transfer import Node, Transfer
+from skyward_core.transport.incoming_result import Landing
+from skyward_core.wire.content_name import name_of
+from skyward_core.wire.tls_stream import CLIENT, Line, LineError, Refused, context
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
 NAME = name_of(DATA)

@@ -13,28 +13,28 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport import onnode
-from skyward_core.transport.bundle import SOURCELESS, Bundle, bundle
+from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.transport.upload.bundle import SOURCELESS, Bundle, bundle
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
 WORKER_SIDE = (
     "skyward_core",
-    "skyward_core.function",
-    "skyward_core.outcome",
-    "skyward_core.payload",
-    "skyward_core.wire",
-    "skyward_core.agent.agent",
-    "skyward_core.agent.worker",
-    "skyward_core.agent.relay",
-    "skyward_core.agent.incoming",
+    "skyward_core.model.function",
+    "skyward_core.model.outcome",
+    "skyward_core.tasks.payload",
+    "skyward_core.wire.frames",
+    "skyward_core.node.agent.agent",
+    "skyward_core.node.worker.worker",
+    "skyward_core.node.boot.relay",
+    "skyward_core.node.agent.incoming",
     "skyward_core.runtime.info",
     "skyward_core.runtime.output",
     "skyward_core.runtime.shard",
     "skyward_core.plugins",
-    "skyward_core.transport.errands",
-    "skyward_core.transport.environment",
-    "skyward_core.transport.workcopy",
+    "skyward_core.node.boot.host_tasks",
+    "skyward_core.node.boot.environment",
+    "skyward_core.node.boot.working_copy",
     "cloudpickle",
     "pynvml",
 )
@@ -81,14 +81,14 @@ def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> Non
 def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import inspect, pynvml, skyward_core.wire as wire, skyward_core.plugins._mig as mig\n"
+        "import inspect, pynvml, skyward_core.wire.frames as wire, skyward_core.plugins.built_in.mig as mig\n"
         "print(wire.__file__, mig.__file__, pynvml.__file__)\n"
         "print(inspect.getsource(mig.Mig))"
     )
     command = [sys.executable, "-I", "-S", "-c", script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     files, source = done.stdout.split("\n", 1)
-    names = ("skyward_core/wire.pyc", "skyward_core/plugins/_mig.pyc", "pynvml.pyc")
+    names = ("skyward_core/wire/frames.pyc", "skyward_core/plugins/built_in/mig.pyc", "pynvml.pyc")
     assert files.split() == [f"{unpacked}/{name}" for name in names]
     assert source.startswith(("class Mig", "@"))
 
@@ -124,8 +124,8 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
     onnode.unpack(bundle().archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.agent.worker import Worker\n"
-        "from skyward_core.agent.results import describe_error\n"
+        "from skyward_core.node.worker.worker import Worker\n"
+        "from skyward_core.node.worker.results import describe_error\n"
         "class Mine(Worker):\n"
         "    def __init__(self): pass\n"
         "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
@@ -143,9 +143,9 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
 @pytest.mark.parametrize(
     "start",
     [
-        "from skyward_core.agent.__main__ import preload; preload()",
-        "import skyward_core.agent.worker, skyward_core.runtime.info, cloudpickle",
-        "import skyward_core.transport.errands",
+        "from skyward_core.node.agent.__main__ import preload; preload()",
+        "import skyward_core.node.worker.worker, skyward_core.runtime.info, cloudpickle",
+        "import skyward_core.node.boot.host_tasks",
     ],
 )
 def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Path) -> None:
@@ -165,7 +165,9 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
             assert entry.compress_type == zipfile.ZIP_STORED, path
 
 
-@pytest.mark.parametrize("name", ["agent.peers", "sealed", "transport.environment", "plugins._torch"])
+@pytest.mark.parametrize(
+    "name", ["node.agent.blob_server", "wire.tls_protocol", "node.boot.environment", "plugins.built_in.torch"]
+)
 def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, sys.argv[1]); import skyward_core.{name}\n"
@@ -181,13 +183,13 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.transport import onnode\n"
+        "from skyward_core.node.boot import bootstrap as onnode\n"
         "onnode.get_ready(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
-        "from skyward_core.agent.agent import Agent\n"
-        "from skyward_core.agent.config import AgentConfig\n"
+        "from skyward_core.node.agent.agent import Agent\n"
+        "from skyward_core.node.agent.config import AgentConfig\n"
         "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
         "config.spool.mkdir()\n"
         "def listening():\n"
@@ -206,9 +208,10 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.transport import onnode\n"
+        "from skyward_core.node.boot import bootstrap as onnode\n"
         "onnode.get_ready(sys.argv[1])\n"
-        "print(*(name in sys.modules for name in ('skyward_core.agent.agent', 'ast', 'ssl', 'tokenize', '_locale')))\n"
+        "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale')\n"
+        "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"
         "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"
         "print(*asyncio.run(main()))\n"

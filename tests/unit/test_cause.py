@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause
-from skyward_core.pool.cause import is_failure, is_symptom, root_cause
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause
+from skyward_core.pool.runs.root_cause import is_failure, is_symptom, root_cause
 
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
 HINT = "Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
@@ -83,7 +83,7 @@ REAL = [
     ("requests.exceptions.ConnectionError", "Connection reset by peer"),
     ("mine.DistrictError", "Connection closed by peer"),
     ("KeyError", "'gloo/transport/'"),
-    ("skyward_core.errors.NotPicklableError", "the result of f() cannot travel back"),
+    ("skyward_core.model.errors.NotPicklableError", "the result of f() cannot travel back"),
 ]
 
 

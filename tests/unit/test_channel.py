@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from skyward_core.agent.channel import Channel
-from skyward_core.wire import Decoder, Header, frame
+from skyward_core.node.worker.agent_channel import Channel
+from skyward_core.wire.frames import Decoder, Header, frame
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
 

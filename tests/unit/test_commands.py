@@ -13,15 +13,15 @@ import pyte
 import pytest
 from click.testing import CliRunner
 
-from skyward_core import exits
-from skyward_core.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
-from skyward_core.events import NodePhase
-from skyward_core.ledger import Receipt
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.payload import Blob, Task
-from skyward_core.providers.local import Local
-from skyward_core.spec import PoolSpec
-from skyward_core.views import PoolView, RunView, TaskView
+from skyward_core.model import exit_status as exits
+from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_core.store.ledger import Receipt
+from skyward_core.tasks.payload import Blob, Task
+from skyward_core.views.events import NodePhase
+from skyward_core.views.views import PoolView, RunView, TaskView
 from skyward_tui import packaged
 from skyward_tui.cli import cli
 from skyward_tui.commands import manage, reach

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core import config
-from skyward_core.errors import UsageError
+from skyward_core.model.errors import UsageError
+from skyward_core.store import home as config
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from skyward_core import whole_lines
-from skyward_core.console import Console
-from skyward_core.errors import NotPicklableError
-from skyward_core.function import PendingFunction
-from skyward_core.loop import submit
-from skyward_core.payload import make_task
+from skyward_core.api.console import Console
+from skyward_core.model.errors import NotPicklableError
+from skyward_core.model.function import PendingFunction
+from skyward_core.tasks import stdout_lines as whole_lines
+from skyward_core.tasks.payload import make_task
+from skyward_core.transport.background_loop import submit
 from tests.terminals import through_pty
 
 

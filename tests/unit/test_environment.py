@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import pytest
 
-from skyward_core.transport import environment
+from skyward_core.node.boot import environment
 
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core import errors
-from skyward_core.outcome import Outcome, RootCause
+from skyward_core.model import errors
+from skyward_core.model.outcome import Outcome, RootCause
 from tests.terminals import is_harmful
 
 

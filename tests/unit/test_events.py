@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from skyward_core import events as ev
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.views import events as ev
 
 
 def test_nested_values_come_back_as_they_were() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.function import Function, PendingFunction, PendingGroup
+from skyward_core.model.function import Function, PendingFunction, PendingGroup
 
 
 class Pool:

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from skyward_core.plugins import available
-from skyward_core.scripts import find_function, parse_arguments
+from skyward_core.tasks.scripts import find_function, parse_arguments
 from skyward_tui.cli import cli
 
 ROOT = Path(__file__).parents[2]

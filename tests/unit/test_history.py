@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core import history
-from skyward_core.agent.marks import BEFORE, encode
-from skyward_core.history import show_logs
-from skyward_core.views import PoolView
+from skyward_core.store import history
+from skyward_core.store.history import show_logs
+from skyward_core.views.views import PoolView
+from skyward_core.wire.marks import BEFORE, encode
 
 
 @pytest.mark.parametrize("at_once", [1, 64])

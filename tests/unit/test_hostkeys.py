@@ -8,8 +8,8 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from skyward_core.errors import HostKeyError
-from skyward_core.transport import hostkeys
+from skyward_core.model.errors import HostKeyError
+from skyward_core.transport.ssh import host_keys as hostkeys
 
 
 def key(kind: str = "ssh-ed25519") -> asyncssh.SSHKey:

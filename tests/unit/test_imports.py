@@ -42,17 +42,20 @@ def loaded_by(code: str, *options: str) -> set[str]:
     ("module", "also_not"),
     [
         ("skyward_core", ("cloudpickle", "asyncio", "sqlite3")),
-        ("skyward_core.agent.agent", ("cloudpickle", "sqlite3", "skyward_core.payload", "skyward_core.spec")),
-        ("skyward_core.agent.__main__", ("cloudpickle", "asyncio")),
-        ("skyward_core.agent.worker", ("asyncio", "sqlite3", "pathlib", "skyward_core.spec")),
+        (
+            "skyward_core.node.agent.agent",
+            ("cloudpickle", "sqlite3", "skyward_core.tasks.payload", "skyward_core.model.spec"),
+        ),
+        ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio")),
+        ("skyward_core.node.worker.worker", ("asyncio", "sqlite3", "pathlib", "skyward_core.model.spec")),
         ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output", ("asyncio",)),
         ("skyward_core.runtime.shard", ("asyncio",)),
         ("skyward_core.plugins", ("asyncio",)),
         ("skyward_core.plugins.base", ("asyncio",)),
-        ("skyward_core.wire", ("asyncio",)),
-        ("skyward_core.outcome", ("asyncio",)),
-        ("skyward_core.errors", ("asyncio",)),
+        ("skyward_core.wire.frames", ("asyncio",)),
+        ("skyward_core.model.outcome", ("asyncio",)),
+        ("skyward_core.model.errors", ("asyncio",)),
     ],
 )
 def test_modules_of_a_node_load_nothing_heavy(module: str, also_not: tuple[str, ...]) -> None:
@@ -62,11 +65,11 @@ def test_modules_of_a_node_load_nothing_heavy(module: str, also_not: tuple[str, 
 
 
 def test_an_agent_needs_nothing_but_the_standard_library() -> None:
-    loaded_by("import skyward_core.agent.__main__, skyward_core.agent.agent", "-I", "-S")
+    loaded_by("import skyward_core.node.agent.__main__, skyward_core.node.agent.agent", "-I", "-S")
 
 
 def test_a_worker_starts_with_nothing_but_the_standard_library() -> None:
-    loaded_by("import skyward_core.agent.worker, skyward_core.runtime.info", "-I", "-S")
+    loaded_by("import skyward_core.node.worker.worker, skyward_core.runtime.info", "-I", "-S")
 
 
 def test_the_core_never_knows_the_screens() -> None:
@@ -123,7 +126,8 @@ def test_an_agent_stays_small(tmp_path: Path) -> None:
             "socket": socket,
             "path": [str(ROOT)],
         }
-        code = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom skyward_core.agent.__main__ import main\nmain()"
+        begin = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        code = f"{begin}from skyward_core.node.agent.__main__ import main\nmain()"
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", code],
             input=json.dumps(config),
@@ -165,5 +169,5 @@ def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library()
 
 
 def test_a_client_does_not_wait_for_pydantic() -> None:
-    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.lifecycle, skyward_core.transport.ssh"
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.transport.ssh.transport"
     assert loaded_by(code).isdisjoint({"pydantic", "pydantic_core"})

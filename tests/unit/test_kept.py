@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from skyward_core import Options, SpecError
-from skyward_core.agent import kept
-from skyward_core.agent.redact import Redactor
-from skyward_core.ledger import Kept
+from skyward_core.node.agent import unfetched as kept
+from skyward_core.node.boot import bootstrap as onnode
 from skyward_core.providers.base import Machine
-from skyward_core.transport import onnode
-from skyward_core.wire import Header, frame
+from skyward_core.store.ledger import Kept
+from skyward_core.wire.frames import Header, frame
+from skyward_core.wire.redact import Redactor
 
 DAY = 86400.0
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.errors import LedgerError, PoolExistsError
-from skyward_core.ledger import MIGRATIONS, VERSION, Kept, Ledger, Receipt
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.errors import LedgerError, PoolExistsError
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.providers.base import Machine
+from skyward_core.store.ledger import MIGRATIONS, VERSION, Kept, Ledger, Receipt
 
 SPEC = {"nodes": 2}
 LOCAL = {"provider": "local"}
@@ -209,7 +209,7 @@ def test_a_receipt_says_what_may_still_run() -> None:
 KILLED_AFTER_INTENT = """
 import os, signal, sys
 from pathlib import Path
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 Ledger(Path(sys.argv[1])).intend("t1", "fit", {"provider": "aws"}, {"nodes": 3})
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -286,9 +286,9 @@ def test_a_migration_that_fails_leaves_the_old_ledger_as_it_was(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Ledger(path).intend("t1", "fit", LOCAL, SPEC)
-    monkeypatch.setattr("skyward_core.ledger.VERSION", VERSION + 1)
+    monkeypatch.setattr("skyward_core.store.ledger.VERSION", VERSION + 1)
     monkeypatch.setattr(
-        "skyward_core.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
+        "skyward_core.store.ledger.MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (x); CREATE NONSENSE;")
     )
     with pytest.raises(LedgerError, match="cannot be opened"):
         Ledger(path)
@@ -421,7 +421,7 @@ def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
 OPEN_AND_INTEND = """
 import sys
 from pathlib import Path
-from skyward_core.ledger import Ledger
+from skyward_core.store.ledger import Ledger
 print("ready", flush=True)
 sys.stdin.readline()
 ledger = Ledger(Path(sys.argv[1]))
@@ -455,8 +455,8 @@ def test_of_many_processes_that_find_the_damage_one_keeps_it_aside_and_no_intent
 INSERT_MANY = """
 import sys
 from pathlib import Path
-from skyward_core.ledger import Ledger
-from skyward_core.outcome import Outcome
+from skyward_core.store.ledger import Ledger
+from skyward_core.model.outcome import Outcome
 name, count = sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
@@ -627,7 +627,7 @@ def test_pools_of_one_name_are_told_apart_by_their_keys(ledger: Ledger) -> None:
 def test_closing_waits_for_a_statement_of_another_thread(path: Path) -> None:
     # In a process of its own: SQLite would take the whole process with it.
     code = (
-        "import sys, threading\nfrom pathlib import Path\nfrom skyward_core.ledger import Ledger\n"
+        "import sys, threading\nfrom pathlib import Path\nfrom skyward_core.store.ledger import Ledger\n"
         "ledger, begun = Ledger(Path(sys.argv[1])), threading.Event()\n"
         "ledger._db.create_function('begin', 0, begun.set)\n"
         "n = 'n(i) AS (SELECT begin() UNION ALL SELECT 1 FROM n LIMIT 2000000)'\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.line_store import LARGE, LineStore
+from skyward_core.views.line_store import LARGE, LineStore
 
 
 @given(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from skyward_core.errors import HostKeyError, PoolError, UsageError
-from skyward_core.landing import Landing
-from skyward_core.pool import link as module
-from skyward_core.pool.identity import ourselves
-from skyward_core.pool.link import Link
-from skyward_core.wire import VERSION, Decoder, Header, WireError, frame
+from skyward_core.model.errors import HostKeyError, PoolError, UsageError
+from skyward_core.pool.client_name import ourselves
+from skyward_core.pool.links import link as module
+from skyward_core.pool.links.link import Link
+from skyward_core.transport.incoming_result import Landing
+from skyward_core.wire.frames import VERSION, Decoder, Header, WireError, frame
 
 WELCOME = {
     "t": "welcome", "version": VERSION, "epoch": 2, "broken": "", "node": 0, "address": "", "ranks_per_node": 1,

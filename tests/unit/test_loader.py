@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from skyward_core import missing
-from skyward_core.arguments import Text
-from skyward_core.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
-from skyward_core.plugins._huggingface import HuggingFace
-from skyward_core.scripts import build_task
+from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
+from skyward_core.plugins.built_in.huggingface import HuggingFace
+from skyward_core.tasks import missing_packages as missing
+from skyward_core.tasks.arguments import Text
+from skyward_core.tasks.scripts import build_task
 
 HEAD = "import skyward_core as sky\n"
 TOKEN = "hf_" + "InNoFile" * 2
@@ -112,8 +112,8 @@ def test_a_script_named_like_a_module_of_python(build: Any) -> None:
 def test_the_older_name_of_the_package_works(tmp_path: Path) -> None:
     path = tmp_path / "old.py"
     path.write_text(
-        "import skyward as sky\nfrom skyward.errors import UsageError\nimport skyward_core.errors\n"
-        "SAME = UsageError is skyward_core.errors.UsageError and sky.__spec__.name == 'skyward_core'\n"
+        "import skyward as sky\nfrom skyward.errors import UsageError\nimport skyward_core.model.errors\n"
+        "SAME = UsageError is skyward_core.model.errors.UsageError and sky.__spec__.name == 'skyward_core'\n"
         "@sky.function\ndef f(): return SAME, sky.__name__\n"
     )
     assert run(build_task(path, "f", {})) == (True, "skyward_core")
@@ -153,7 +153,7 @@ def test_what_the_script_prints_stays_off_our_output(tmp_path: Path) -> None:
         f"{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "import sys; from pathlib import Path; from skyward_core.scripts import build_task\n"
+        "import sys; from pathlib import Path; from skyward_core.tasks.scripts import build_task\n"
         f"build_task(Path({str(path)!r}), 'f', {{}}, echo=sys.argv[1] == 'echo')\n"
     )
     for mode, lines in (("echo", {"one", "two", "three", "four"}), ("quiet", set())):
@@ -346,7 +346,7 @@ def test_large_parts_live_in_files_and_are_removed_with_us(tmp_path: Path) -> No
     path = tmp_path / "big.py"
     path.write_text(f"{HEAD}DATA = bytes(5_000_000)\n@sky.function\ndef f(): return len(DATA)\n")
     code = (
-        "from pathlib import Path; from skyward_core.scripts import build_task\n"
+        "from pathlib import Path; from skyward_core.tasks.scripts import build_task\n"
         f"task = build_task(Path({str(path)!r}), 'f', {{}})\n"
         "print(task.fn.path, task.fn.path.stat().st_size > 5_000_000)\n"
     )
@@ -386,7 +386,7 @@ def test_the_loader_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         f"threading.Event().wait()\n{HEAD}@sky.function\ndef f(): ...\n"
     )
     code = (
-        "from pathlib import Path; from skyward_core.scripts import build_task\n"
+        "from pathlib import Path; from skyward_core.tasks.scripts import build_task\n"
         f"build_task(Path({str(path)!r}), 'f', {{}})\n"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent, fifo.open() as alive:

@@ -8,8 +8,8 @@ import tracemalloc
 
 import pytest
 
-from skyward_core.logs import LINE_LIMIT, RUNS_KEPT, About, Line, Lines, LogBook, LogRing, prefix_of
-from skyward_core.safe_text import colored
+from skyward_core.views.logs import LINE_LIMIT, RUNS_KEPT, About, Line, Lines, LogBook, LogRing, prefix_of
+from skyward_core.wire.safe_text import colored
 
 
 def shown(line: bytes) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skyward_core.loop import background, prompt, submit
+from skyward_core.transport.background_loop import background, prompt, submit
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:
@@ -53,7 +53,7 @@ def test_a_cancelled_future_cancels_its_work() -> None:
 
 def test_it_never_keeps_an_interpreter_from_ending() -> None:
     code = (
-        "import asyncio\nfrom skyward_core.loop import submit\n"
+        "import asyncio\nfrom skyward_core.transport.background_loop import submit\n"
         "submit(asyncio.sleep(600))\nsubmit(asyncio.sleep(0)).result()\nprint('end')"
     )
     done = subprocess.run(

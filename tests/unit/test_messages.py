@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core import messages
-from skyward_core.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
-from skyward_core.wire import CHUNK, INLINE, VERSION, Decoder, WireError, frame
+from skyward_core.wire import messages
+from skyward_core.wire.frames import CHUNK, INLINE, VERSION, Decoder, WireError, frame
+from skyward_core.wire.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
 
 SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
 ERROR = {"type": "ValueError", "message": "no", "traceback": ""}

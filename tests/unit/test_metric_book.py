@@ -3,10 +3,10 @@
 import itertools
 import json
 
-from skyward_core import events as ev
-from skyward_core.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
-from skyward_core.outcome import Summary
-from skyward_core.views import PoolView, apply
+from skyward_core.model.outcome import Summary
+from skyward_core.views import events as ev
+from skyward_core.views.metrics import NAMES, POINTS, RUNS, MetricBook, numbers_line
+from skyward_core.views.views import PoolView, apply
 
 
 def line(run: str, at: float, **values: float) -> bytes:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from skyward_core.agent.connection import Connection
-from skyward_core.agent.moves import STRANGERS, Moves
-from skyward_core.pool.link import Link
-from skyward_core.tls import CLIENT, LineError, context
-from skyward_core.transport import line
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.own_stream import STRANGERS, Moves
+from skyward_core.pool.links.link import Link
 from skyward_core.transport.base import OnData, OnLost
-from skyward_core.transport.bulk import Node
-from skyward_core.transport.local import SocketPipe
-from skyward_core.transport.pki import Authority, node_name
-from skyward_core.wire import VERSION, Header
+from skyward_core.transport.direct import pipe as line
+from skyward_core.transport.direct.certificates import Authority, node_name
+from skyward_core.transport.direct.transfer import Node
+from skyward_core.transport.local.transport import SocketPipe
+from skyward_core.wire.frames import VERSION, Header
+from skyward_core.wire.tls_stream import CLIENT, LineError, context
 
 NAME = node_name(0)
 WELCOME: Header = {
@@ -219,7 +219,7 @@ def test_a_move_without_a_line_is_answered_by_hanging_up() -> None:
 
 
 def test_strangers_do_not_take_the_clients_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.agent.moves.HANDSHAKE", 0.1)
+    monkeypatch.setattr("skyward_core.node.agent.own_stream.HANDSHAKE", 0.1)
 
     async def steps(s: Scene) -> None:
         place = await s.offer()
@@ -236,8 +236,8 @@ def test_strangers_do_not_take_the_clients_place(monkeypatch: pytest.MonkeyPatch
 
 
 def test_silent_strangers_do_not_hold_the_client_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.agent.moves.HANDSHAKE", 600.0)
-    monkeypatch.setattr("skyward_core.agent.moves.PATIENCE", 600.0)
+    monkeypatch.setattr("skyward_core.node.agent.own_stream.HANDSHAKE", 600.0)
+    monkeypatch.setattr("skyward_core.node.agent.own_stream.PATIENCE", 600.0)
 
     async def steps(s: Scene) -> None:
         place = await s.offer()
@@ -286,7 +286,7 @@ def test_what_is_offered_ends_with_the_client_and_with_patience(monkeypatch: pyt
         await gone(place)
 
     async def waited(s: Scene) -> None:
-        monkeypatch.setattr("skyward_core.agent.moves.PATIENCE", 0.05)
+        monkeypatch.setattr("skyward_core.node.agent.own_stream.PATIENCE", 0.05)
         place = await s.offer()
         await gone(place)
         s.link.send({"t": "move"})
@@ -315,7 +315,7 @@ def test_a_client_whose_line_failed_for_whatever_reason_is_not_left_waiting(
         raise MemoryError
 
     async def steps(s: Scene) -> None:
-        monkeypatch.setattr("skyward_core.agent.moves._client", fail)
+        monkeypatch.setattr("skyward_core.node.agent.own_stream._client", fail)
         await s.offer()
         s.link.send({"t": "move"})
         await s.heard.until(lambda: s.heard.links == [True, False, True])

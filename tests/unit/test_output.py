@@ -8,7 +8,7 @@ import threading
 import cloudpickle
 import pytest
 
-from skyward_core.function import function
+from skyward_core.model.function import function
 from skyward_core.runtime.info import InstanceInfo, using
 from skyward_core.runtime.output import silent, stderr, stdout
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.content import name_of
-from skyward_core.errors import NotPicklableError
-from skyward_core.function import function
-from skyward_core.payload import Task, make_task, make_tasks, read_task, write_task
-from skyward_core.wire import INLINE
+from skyward_core.model.errors import NotPicklableError
+from skyward_core.model.function import function
+from skyward_core.tasks.payload import Task, make_task, make_tasks, read_task, write_task
+from skyward_core.wire.content_name import name_of
+from skyward_core.wire.frames import INLINE
 
 LOCK = threading.Lock()
 fine = 1  # as a global of the test functions below

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core import tls
-from skyward_core.agent.peers import PAUSE, STRANGERS, Peers
-from skyward_core.content import name_of
-from skyward_core.transport.pki import Authority, Papers, node_name
+from skyward_core.node.agent.blob_server import PAUSE, STRANGERS, Peers
+from skyward_core.transport.direct.certificates import Authority, Papers, node_name
+from skyward_core.wire import tls_stream as tls
+from skyward_core.wire.content_name import name_of
 
 DATA = b"payload" * 300_000
 NAME = name_of(DATA)

@@ -15,7 +15,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from skyward_core.pickled_functions import PickledFunctions
+from skyward_core.tasks.pickled_functions import PickledFunctions
 
 SCRIPT = """
 import json

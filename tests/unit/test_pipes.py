@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from skyward_core.transport.channel import Lines
-from skyward_core.transport.pipes import Relayed
+from skyward_core.transport.ssh.command_channel import Lines
+from skyward_core.transport.ssh.pipes import Relayed
 
 
 class FakeChannel:
@@ -67,8 +67,8 @@ async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:
 
 
 async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.transport.channel.LONGEST", 1000)
-    monkeypatch.setattr("skyward_core.transport.channel.MOST_LINES", 10)
+    monkeypatch.setattr("skyward_core.transport.ssh.command_channel.LONGEST", 1000)
+    monkeypatch.setattr("skyward_core.transport.ssh.command_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
         lines, channel = Lines(), FakeChannel()
         lines.connection_made(channel)  # type: ignore[arg-type]

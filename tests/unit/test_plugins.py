@@ -11,8 +11,8 @@ from typing import ClassVar
 import pytest
 
 from skyward_core import plugins
-from skyward_core.errors import UsageError
-from skyward_core.plugins._requirements import requirement, with_env, with_pip
+from skyward_core.model.errors import UsageError
+from skyward_core.model.spec import Image, PipIndex, PoolSpec
 from skyward_core.plugins.base import (
     Plugin,
     PluginError,
@@ -24,8 +24,8 @@ from skyward_core.plugins.base import (
     enter_process,
     transform_image,
 )
+from skyward_core.plugins.support.requirements import requirement, with_env, with_pip
 from skyward_core.runtime.info import InstanceInfo
-from skyward_core.spec import Image, PipIndex, PoolSpec
 
 SPEC = PoolSpec(name="p", provider=None)
 
@@ -216,7 +216,7 @@ def test_a_typo_gets_a_suggestion():
 
 def test_importing_a_plugins_module_does_not_hide_the_plugin():
     code = (
-        "import skyward_core.plugins._torch as m; from skyward_core import plugins; "
+        "import skyward_core.plugins.built_in.torch as m; from skyward_core import plugins; "
         "assert plugins.torch is m.Torch and plugins.torch().name == 'torch'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,10 +11,10 @@ import pytest
 from gang import PRELUDE, places
 
 from skyward_core import plugins
-from skyward_core.accelerators import parse
-from skyward_core.plugins._mig import slices_per_gpu
+from skyward_core.model.accelerators import parse
+from skyward_core.model.spec import PoolSpec
 from skyward_core.plugins.base import bootstrap_steps
-from skyward_core.spec import PoolSpec
+from skyward_core.plugins.built_in.mig import slices_per_gpu
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")

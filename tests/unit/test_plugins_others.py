@@ -13,11 +13,11 @@ import pytest
 from gang import places, run_gang
 
 from skyward_core import plugins
-from skyward_core.errors import PoolError, UsageError
-from skyward_core.plugins._network import claim_port
-from skyward_core.plugins._tensorflow import tf_config
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.plugins.built_in.tensorflow import tf_config
+from skyward_core.plugins.support.network import claim_port
 from skyward_core.runtime.info import InstanceInfo, Peer
-from skyward_core.spec import Image, PoolSpec
 
 GPU = "H100:8"
 

@@ -4,9 +4,9 @@ import pytest
 from gang import places, run_gang
 
 from skyward_core import plugins
-from skyward_core.plugins._network import interface_of, threads_per_rank
+from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.plugins.support.network import interface_of, threads_per_rank
 from skyward_core.runtime.info import InstanceInfo, Peer
-from skyward_core.spec import Image, PoolSpec
 
 GPU = "A100:8"
 NO_CUDA = "MI300X"
@@ -58,7 +58,7 @@ def test_every_rank_is_told_its_place():
     ]
     seen = run_gang(
         f"""
-        from skyward_core.plugins._torch import set_environment
+        from skyward_core.plugins.built_in.torch import set_environment
         set_environment(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
@@ -89,7 +89,7 @@ def test_nothing_on_one_rank():
 def test_what_the_person_set_stays():
     (report,) = run_gang(
         """
-        from skyward_core.plugins._torch import set_environment
+        from skyward_core.plugins.built_in.torch import set_environment
         set_environment(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.alone import Standalone
-from skyward_core.pool.gang import GangKeeper
+from skyward_core.pool.gang.gang import GangKeeper
+from skyward_core.pool.gang.standalone import Standalone
 
 Header = dict[str, Any]
 

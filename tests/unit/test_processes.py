@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.agent import processes
-from skyward_core.transport import onnode
+from skyward_core.node.agent import processes
+from skyward_core.node.boot import bootstrap as onnode
 from tests.support import descendants
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
@@ -86,7 +86,7 @@ def test_a_signal_reaches_the_whole_group_and_nobody_else(
 
 REAPER = """
 import os, sys, time
-from skyward_core.agent.processes import become_reaper, kill_all, reap
+from skyward_core.node.agent.processes import become_reaper, kill_all, reap
 from tests.support import descendants
 assert become_reaper()
 if os.fork() == 0:          # a rank ...

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.agent.redact import (
+from skyward_core.model.errors import SpecError
+from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker
+from skyward_core.wire.redact import (
     SHORTEST,
     Redactor,
     Sieve,
@@ -18,8 +20,6 @@ from skyward_core.agent.redact import (
     url_secrets,
     without_credentials,
 )
-from skyward_core.errors import SpecError
-from skyward_core.spec import Image, Options, PipIndex, PoolSpec, Worker
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 MASK = "*" * len(TOKEN)

@@ -19,16 +19,10 @@ import numpy as np
 import pytest
 
 import skyward_core
-from skyward_core.agent.results import (
-    JSON_LIMIT,
-    TEXT,
-    describe_error,
-    pickle_result,
-    summarise,
-)
-from skyward_core.errors import NotPicklableError, RemoteError
-from skyward_core.outcome import Summary
-from skyward_core.wire import FAILURE, INLINE
+from skyward_core.model.errors import NotPicklableError, RemoteError
+from skyward_core.model.outcome import Summary
+from skyward_core.node.worker.results import JSON_LIMIT, TEXT, describe_error, pickle_result, summarise
+from skyward_core.wire.frames import FAILURE, INLINE
 
 
 class Trap:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from skyward_core.logs import Lines
-from skyward_core.safe_text import closed, colored, field, is_clean, paragraph, value
+from skyward_core.views.logs import Lines
+from skyward_core.wire.safe_text import closed, colored, field, is_clean, paragraph, value
 from skyward_tui.commands.console import LogPrinter
 from tests.terminals import SGR, harm, is_harmful, through_pty
 

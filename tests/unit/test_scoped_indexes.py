@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.transport import environment
+from skyward_core.node.boot import environment
 
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 LOGIN = "Basic " + base64.b64encode(b"me:hush").decode()

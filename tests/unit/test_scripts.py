@@ -11,15 +11,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core.arguments import Text
-from skyward_core.errors import ScriptError, UsageError
-from skyward_core.folders import workdir, working_folder
-from skyward_core.scripts import (
-    find_function,
-    list_functions,
-    parse_arguments,
-    split_target,
-)
+from skyward_core.model.errors import ScriptError, UsageError
+from skyward_core.store.working_folder import workdir, working_folder
+from skyward_core.tasks.arguments import Text
+from skyward_core.tasks.scripts import find_function, list_functions, parse_arguments, split_target
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from skyward_core.sealed import BUFFER, Sealed
-from skyward_core.tls import CLIENT, LineError, context
-from skyward_core.transport.bulk import Node
-from skyward_core.transport.line import LinePipe, connect
-from skyward_core.transport.pki import Authority, node_name
+from skyward_core.transport.direct.certificates import Authority, node_name
+from skyward_core.transport.direct.pipe import LinePipe, connect
+from skyward_core.transport.direct.transfer import Node
+from skyward_core.wire.tls_protocol import BUFFER, Sealed
+from skyward_core.wire.tls_stream import CLIENT, LineError, context
 
 NODE = node_name(0)
 Steps = Callable[[Sealed, Sealed], Awaitable[None]]
@@ -208,7 +208,7 @@ def test_what_speaks_no_tls_is_refused() -> None:
 
 
 def test_a_line_to_nobody_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.transport.line.CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("skyward_core.transport.direct.pipe.CONNECT_TIMEOUT", 0.2)
 
     async def main() -> None:
         papers = client(Authority("p"))

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from skyward_core.agent import slow as module
-from skyward_core.agent.calls import Call
-from skyward_core.agent.slow import SlowCalls
+from skyward_core.node.agent import slow_calls as module
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.slow_calls import SlowCalls
 
 
 def call(index: int) -> Call:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.compute import made_up_name
-from skyward_core.errors import SpecError
-from skyward_core.spec import Image, Options, PipIndex, PoolSpec, Worker
+from skyward_core.api.compute import made_up_name
+from skyward_core.model.errors import SpecError
+from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker
 
 
 class Provider:

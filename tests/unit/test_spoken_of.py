@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.pool.lifecycle import Pool
-from skyward_core.pool.run import Run
-from skyward_core.wire import WireError
+from skyward_core.pool.pool import Pool
+from skyward_core.pool.runs.run import Run
+from skyward_core.wire.frames import WireError
 
 
 def pool_with(run: Run | None = None) -> Any:

@@ -9,11 +9,11 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from skyward_core.errors import UsageError
-from skyward_core.providers.ssh import SSH
-from skyward_core.transport import sshconfig
-from skyward_core.transport.connect import resolve
-from skyward_core.transport.target import Target
+from skyward_core.model.errors import UsageError
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.ssh import openssh_config as sshconfig
+from skyward_core.transport.ssh.connect import resolve
+from skyward_core.transport.ssh.target import Target
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core import stored_lines, weave
-from skyward_core.logs import LogRing
-from skyward_core.run_logs import Part
-from skyward_core.stored_lines import StoredLines, tail_of
+from skyward_core.store import stored_lines
+from skyward_core.store.run_logs import Part
+from skyward_core.store.stored_lines import StoredLines, tail_of
+from skyward_core.views import weave
+from skyward_core.views.logs import LogRing
 
 
 def stored(folder: Path, out: bytes, err: bytes = b"", *, start: int = 0, whole: bool = True) -> StoredLines:

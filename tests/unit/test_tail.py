@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from skyward_core.agent.redact import Redactor
-from skyward_core.agent.tail import PIECE, Tail
-from skyward_core.wire import CHUNK
+from skyward_core.node.agent.tail import PIECE, Tail
+from skyward_core.wire.frames import CHUNK
+from skyward_core.wire.redact import Redactor
 
 
 class Slow:
@@ -95,8 +95,8 @@ async def test_after_a_pause_it_looks_for_new_logs_however_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood is looked through once a moment; the moment is long here, and the first look is due."""
-    monkeypatch.setattr("skyward_core.agent.tail.POLL", asyncio.get_running_loop().time())
-    monkeypatch.setattr("skyward_core.agent.tail.IDLE_POLL", 1e6)  # only a wake ends the pause
+    monkeypatch.setattr("skyward_core.node.agent.tail.POLL", asyncio.get_running_loop().time())
+    monkeypatch.setattr("skyward_core.node.agent.tail.IDLE_POLL", 1e6)  # only a wake ends the pause
     connection = Slow()
     (tmp_path / "r000.out").write_bytes(b"first")
     follower = asyncio.create_task((tail := tail_of(tmp_path, connection, busy=False)).run())

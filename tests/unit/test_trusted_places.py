@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.transport import onnode
+from skyward_core.node.boot import bootstrap as onnode
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")

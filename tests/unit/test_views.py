@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from skyward_core import events as ev
-from skyward_core import views
-from skyward_core.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.views import PoolView, aggregate, apply
+from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.views import events as ev
+from skyward_core.views import views
+from skyward_core.views.views import PoolView, aggregate, apply
 from skyward_tui.widgets.text import number as shown
 from tests.terminals import is_harmful
 

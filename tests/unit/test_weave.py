@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.agent.marks import AFTER, BEFORE, WIDTH, Mark, decode, encode, shifted
-from skyward_core.weave import STREAMS, Piece, Weaver, start_of_last, weave
+from skyward_core.views.weave import STREAMS, Piece, Weaver, start_of_last, weave
+from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, Mark, decode, encode, shifted
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
 

@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from skyward_core.wire import CHUNK, INLINE, Decoder, WireError, frame
+from skyward_core.wire.frames import CHUNK, INLINE, Decoder, WireError, frame
 
 FRAMES = [
     ({"t": "hello"}, b""),

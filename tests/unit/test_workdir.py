@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core import folders
-from skyward_core.transport import errands, workcopy, workdir
+from skyward_core.node.boot import host_tasks as errands
+from skyward_core.node.boot import working_copy as workcopy
+from skyward_core.store import working_folder as folders
+from skyward_core.transport.upload import working_folder as workdir
 
 
 @pytest.fixture

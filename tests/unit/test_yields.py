@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.agent import yields as module
-from skyward_core.agent.yields import Yields
-from skyward_core.wire import WINDOW, Decoder, frame
+from skyward_core.node.agent import yields as module
+from skyward_core.node.agent.yields import Yields
+from skyward_core.wire.frames import WINDOW, Decoder, frame
 
 
 def value(number: int, file: str | None = None, size: int = 10) -> bytes:

@@ -1,0 +1,1 @@
+"""What scripts use: pools as context managers, the operators, attaching, what they print."""

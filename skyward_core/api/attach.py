@@ -1,0 +1,119 @@
+"""Coming back to a pool from a script."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from ..model.errors import PoolError
+from ..pool.pool import Pool
+from ..providers import from_json
+from ..store.ledger import Ledger, Receipt
+from ..tasks import loader
+from ..transport.background_loop import submit
+from ..views.views import PoolView, RunView
+from .console import Console
+from .dispatch import Dispatching
+
+
+class Attached(Dispatching):
+    """A pool that somebody else brought up; works with the same operators as :class:`skyward_core.Compute`.
+
+    Leaving the block, or :meth:`detach`, leaves the pool as it is.
+    """
+
+    def __init__(self, pool: Pool, plugins: Sequence[Any]) -> None:
+        super().__init__()
+        self._pool = pool
+        self.name = pool.name
+        self.plugins = plugins
+        self._stack = ExitStack()
+        if pool.spec_options.console:
+            self._stack.callback(Console(pool).close)
+
+    @property
+    def view(self) -> PoolView:
+        """What the pool looks like now."""
+        submit(self._caught_up()).result()
+        return self.pool.view
+
+    @property
+    def runs(self) -> list[RunView]:
+        """The runs that the pool remembers, oldest first, whoever dispatched them."""
+        return sorted(self.view.runs.values(), key=lambda run: run.opened_at)
+
+    async def _caught_up(self) -> None:
+        self.pool.catch_up()
+
+    def wait(self, run: str | None = None) -> list[Any]:
+        """Wait for a run that another client dispatched, by its id (the latest one when None).
+
+        Returns:
+            What it would have given its own client: values by rank, or by task.
+
+        Raises:
+            RunError, Cancelled: as it would have raised there.
+            PoolError: there is no such run, or its results have been fetched before.
+        """
+        if run is None:
+            if not self.runs:
+                raise PoolError(f"pool {self.name} remembers no run")
+            run = self.runs[-1].id
+        return submit(self.pool.claim(run)).result().future.result().results()
+
+    def down(self) -> Receipt:
+        """Tear the pool down."""
+        receipt = submit(self.pool.down()).result()
+        self._stack.close()
+        return receipt
+
+    def detach(self) -> None:
+        """Leave the pool as it is."""
+        if self._pool is not None and not self._pool.leaving:
+            submit(self._pool.detach()).result()
+        self._stack.close()
+        self._pool = None
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._forked:
+            self.detach()
+
+
+def attach(name: str) -> Attached:
+    """Come back to a pool that is up, by its name.
+
+        with sky.attach("training") as compute:
+            results = compute.wait()
+
+    Raises:
+        PoolError: there is no such pool, or none of its nodes answers.
+    """
+    if loader.loading:
+        raise loader.PoolInScript
+
+    async def work() -> tuple[Pool, bytes]:
+        ledger = Ledger()
+        row = ledger.find(name)
+        if row is None or row.ended_at is not None:
+            raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+        pool = Pool(row, from_json(row.provider), ledger)
+        try:
+            await pool.attach()
+        except BaseException:
+            await pool.detach()
+            raise
+        return pool, pool.gang.plugins if pool.gang is not None else b""
+
+    pool, plugins = submit(work()).result()
+    if pool.spec_options.console and (news := pool.view.detail):
+        sys.stderr.write(f"pool {name}: {news}\n")
+    return Attached(pool, pickle.loads(plugins) if plugins else ())

@@ -1,0 +1,176 @@
+"""``Compute``: a pool as a context manager of ordinary, synchronous code."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..model.errors import TeardownError
+from ..model.spec import Image, Options, PoolSpec, Worker
+from ..store import home as config
+from ..tasks import loader
+from ..transport.background_loop import submit
+from .dispatch import Dispatching
+
+if TYPE_CHECKING:
+    from ..store.ledger import Receipt
+
+
+class Compute(Dispatching):
+    """A pool that is up inside the ``with`` block and gone after it.
+
+        with sky.Compute(provider=sky.Local(), nodes=4) as compute:
+            total = sum(part() @ compute)
+
+    Safe to use from any thread. Leaving the block tears the pool down and verifies it, also when an exception or
+    ctrl-c leaves it; afterwards ``receipt`` is the proof.
+
+    Args:
+        provider: where machines come from; :class:`skyward_core.Local` when None.
+        nodes: how many machines.
+        accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8").
+        image: what the nodes' environment holds.
+        plugins: frameworks to set up, in order of entry.
+        worker: how each node runs what it is given.
+        options: everything else.
+        name: the pool's name; made up when None.
+
+    Raises:
+        UsageError: what was asked for makes no sense.
+        PoolExistsError: the name is taken.
+        PoolError: the pool could not come up (on entering).
+        TeardownError: something may still run (on leaving).
+    """
+
+    def __init__(
+        self,
+        *,
+        provider: Any = None,
+        nodes: int | None = None,
+        accelerator: Any = None,
+        image: Image | None = None,
+        plugins: Sequence[Any] = (),
+        worker: Worker | None = None,
+        options: Options | None = None,
+        name: str | None = None,
+    ) -> None:
+        from ..plugins.base import check_plugins
+        from ..providers import resolve
+
+        provider = resolve(config.provider_override or provider)
+        check_plugins(plugins)
+        if accelerator is not None:
+            from ..model import accelerators
+
+            accelerator = accelerators.resolve(accelerator)
+        if nodes is None:
+            nodes = getattr(provider, "default_nodes", 1)
+        self.spec = PoolSpec(
+            name=name or made_up_name(),
+            provider=provider,
+            nodes=nodes,
+            accelerator=accelerator,
+            image=image or Image(),
+            plugins=tuple(plugins),
+            worker=worker or Worker(),
+            options=options or Options(),
+        )
+        super().__init__()
+        self.plugins = self.spec.plugins
+        self.receipt: Receipt | None = None
+        self._stack = ExitStack()
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    # -- life --------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Compute:
+        if loader.loading:
+            raise loader.PoolInScript
+        coming: Future[None] | None = None
+        try:
+            with self.spec.provider.warm(self.spec):
+                # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
+                # on the other one.
+                from ..pool import pool as lifecycle  # noqa: F401
+                from .console import Console
+
+                coming = submit(self._come_up())
+                coming.result()
+            if self.spec.options.console:
+                self._stack.callback(Console(self.pool).close)
+            for plugin in self.spec.plugins:
+                self._stack.enter_context(plugin.around_client(self))
+        except BaseException:
+            if coming is not None:
+                coming.cancel()
+            # A ctrl-c may have come at any line, even before we knew of the work that had begun.
+            if submit(self._exists()).result():
+                self._end()
+            raise
+        return self
+
+    async def _come_up(self) -> None:
+        from ..pool.pool import Pool
+        from ..store.ledger import Ledger
+        from ..store.working_folder import working_folder
+
+        self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
+        if self.spec.options.console and (news := self._pool.view.detail):
+            sys.stderr.write(f"pool {self.name}: {news}\n")
+        await self._pool.start(self.spec)
+
+    async def _exists(self) -> bool:
+        return self._pool is not None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._forked:
+            return  # the pool is the parent's, and so is its end
+        receipt = self._end()
+        if receipt.ok:
+            if receipt.kept:
+                sys.stderr.write(f"pool {self.name}: {receipt}; skyward-tui down {self.name} fetches it\n")
+            return
+        advice = (
+            "end with skyward-tui down" if receipt.unaccounted else "which writes it down once that works"
+        )
+        said = f"pool {self.name}: {receipt}; look with skyward-tui ls, {advice}"
+        if error is None:
+            raise TeardownError(said)
+        sys.stderr.write(f"{said}\n")
+
+    def _end(self) -> Receipt:
+        """Tear down, whatever happens meanwhile: a ctrl-c here must not leave half a teardown."""
+        pool, self._pool = self.pool, None
+        work = submit(pool.down())
+        interrupted: KeyboardInterrupt | None = None
+        while True:
+            try:
+                self.receipt = work.result()
+                break
+            except KeyboardInterrupt as again:
+                if interrupted is not None:
+                    raise
+                interrupted = again
+                sys.stderr.write(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself\n")
+        self._stack.close()
+        if interrupted is not None:
+            raise interrupted
+        return self.receipt
+
+
+def made_up_name(script: Path | None = None) -> str:
+    """A pool's name, from the name of a script; from that of the running one when None."""
+    stem = (script or Path(sys.argv[0] if sys.argv else "")).stem.lower()
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
+    return f"{letters or 'pool'}-{secrets.token_hex(2)}"

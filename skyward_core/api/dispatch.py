@@ -1,0 +1,187 @@
+"""The right side of the operators: sends calls to a pool and brings back what they give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..model.errors import PoolError, UsageError
+from ..model.function import PendingFunction, PendingGroup
+from ..transport.background_loop import background, this_process
+
+if TYPE_CHECKING:
+    from ..pool.pool import Pool
+    from ..pool.runs.run import Run
+    from ..tasks.payload import Task
+
+
+class Dispatching:
+    """What :class:`~skyward_core.Compute` and an attached pool share. Safe to use from any thread."""
+
+    plugins: Sequence[Any] = ()
+
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+        self._process = this_process()
+
+    @property
+    def pool(self) -> Pool:
+        """The pool behind it; belongs to the background loop."""
+        if self._pool is None:
+            raise PoolError("the pool is not up: use it inside its with block")
+        if self._forked:
+            raise PoolError(
+                f"pool {self._pool.name} belongs to process {self._process}, which this one was forked from, and "
+                f"cannot be used here; sky.attach({self._pool.name!r}) gives this process a connection of its own"
+            )
+        return self._pool
+
+    @property
+    def _forked(self) -> bool:
+        """Whether this is a forked child: it has the pool's connections, but the pool is its parent's."""
+        return self._process != this_process()
+
+    # -- operators ---------------------------------------------------------------------------------------
+
+    def run_one(self, pending: PendingFunction[Any]) -> Any:
+        """``pending >> compute``."""
+        if pending.streams:
+            return self._stream(self._dispatch("single", [self._task(pending)], consumed=True))
+        return self._run("single", [self._task(pending)])[0]
+
+    def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
+        """``pending @ compute``."""
+        if pending.streams:
+            return self._streams(self._dispatch("broadcast", [self._task(pending)], consumed=True))
+        return self._run("broadcast", [self._task(pending)])
+
+    def run_group(self, group: PendingGroup) -> Any:
+        """``group >> compute``."""
+        streaming = [item.name for item in group.items if item.streams]
+        if streaming:
+            raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
+        if not group.items:
+            return iter(()) if group.stream else ()
+        from ..tasks.payload import make_tasks
+
+        tasks = list(make_tasks(group.items, self.plugins, self._folder()))
+        if group.stream:
+            return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
+        return tuple(self._run("gather", tasks))
+
+    def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
+        """``pending > compute``."""
+        future: Future[Any] = Future()
+        run = self._dispatch("single", [self._task(pending)])
+
+        def settle(done: Future[Run]) -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(done.result().results()[0])
+            except BaseException as error:  # noqa: BLE001  a future carries whatever its work raised
+                future.set_exception(error)
+
+        def forward(cancelled: Future[Any]) -> None:
+            if cancelled.cancelled():
+                self._cancel(run)
+
+        # Values are unpickled here, not on the loop: user code may run in that, and may be slow.
+        threading.Thread(target=lambda: settle(_finished(run.future)), daemon=True).start()
+        future.add_done_callback(forward)
+        return future
+
+    def _task(self, pending: PendingFunction[Any]) -> Task:
+        from ..tasks.payload import make_task
+
+        return make_task(pending, self.plugins, self._folder())
+
+    def _folder(self) -> Path:
+        return self.pool.archive.folder
+
+    def _dispatch(self, kind: str, tasks: Sequence[Task], *, consumed: bool = False) -> Run:
+        """Open a run and come back at once."""
+        pool = self.pool
+        opened: Future[Run] = Future()
+        try:
+            self._on_loop(lambda: opened.set_result(pool.launch.open(kind, tasks, consumed=consumed)), opened)
+            return opened.result()
+        except BaseException:
+            self._cancel_soon(lambda: [opened.result()] if opened.done() and not opened.exception() else [])
+            raise
+
+    def _run(self, kind: str, tasks: Sequence[Task]) -> list[Any]:
+        """Open a run and wait for its values; one change of threads each way."""
+        from ..pool.runs.run import Ending
+
+        pool = self.pool
+        ended = Ending()
+        opened: list[Run] = []
+        try:
+            # A ctrl-c may come at any line, also after the calls have left and before we wait.
+            self._on_loop(lambda: opened.append(pool.launch.open(kind, tasks, future=ended)), ended)
+            run = ended.wait()
+        except BaseException:
+            self._cancel_soon(lambda: opened)
+            raise
+        return run.results()
+
+    def _cancel_soon(self, opened: Callable[[], list[Run]]) -> None:
+        """Cancel what was opened, or is about to be: this queues up behind it on the loop."""
+        background().call_soon_threadsafe(lambda: self._cancel(*opened()))
+
+    @staticmethod
+    def _on_loop(work: Callable[[], None], failed: Future[Run]) -> None:
+        def attempt() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  raised in the caller's thread instead
+                failed.set_exception(error)
+
+        background().call_soon_threadsafe(attempt)
+
+    def _cancel(self, *runs: Run) -> None:
+        for run in () if self._forked else runs:
+            background().call_soon_threadsafe(run.cancel, "its caller went away")
+
+    def _stream(self, run: Run) -> Iterator[Any]:
+        try:
+            yield from run.items(0)
+        finally:
+            self._cancel(run)  # does nothing to a run that has ended
+
+    def _streams(self, run: Run) -> list[Any]:
+        from .streams import split
+
+        return split(run, lambda: self._cancel(run))
+
+    def _as_they_come(self, run: Run, *, ordered: bool) -> Iterator[Any]:
+        following, ready = 0, set[int]()
+        try:
+            while following < run.total:
+                kind, *rest = run.arrivals.get()
+                if kind == "end":
+                    if run.state != "done":
+                        raise run.error()
+                    continue
+                if kind != "outcome" or run.outcomes[rest[0]].kind != "returned":
+                    continue
+                if not ordered:
+                    following += 1
+                    yield run.value(rest[0])
+                    continue
+                ready.add(rest[0])
+                while following in ready:
+                    ready.discard(following)
+                    following += 1
+                    yield run.value(following - 1)
+        finally:
+            self._cancel(run)
+
+
+def _finished(future: Future[Run]) -> Future[Run]:
+    future.exception()
+    return future

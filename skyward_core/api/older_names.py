@@ -1,0 +1,194 @@
+"""The older names of this API. Each still does what it did, and warns once, naming the new one."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..model.errors import UsageError
+from ..model.function import Function, function
+from ..plugins.base import Plugin, enter_late
+
+if TYPE_CHECKING:
+    from ..model.accelerators import Factory
+    from .compute import Compute
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_warned: set[str] = set()
+
+
+def _old(name: str, new: str) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        # FutureWarning is shown by default wherever the call stands; DeprecationWarning is not.
+        warnings.warn(f"sky.{name} is the older name; write {new}", FutureWarning, stacklevel=3)
+
+
+def compute(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """The older name of :func:`function`."""
+    _old("compute", "@sky.function")
+    return function(**options) if fn is None else function(fn)
+
+
+def ComputePool(
+    *,
+    pip: Sequence[str] = (),
+    env: dict[str, str] | None = None,
+    image: Any = None,
+    accelerator: Any = None,
+    plugins: Sequence[Plugin] = (),
+    worker: Any = None,
+    **options: Any,
+) -> Compute:
+    """The older name of :class:`Compute`.
+
+    ``pip`` and ``env`` of the pool go into its image; an accelerator cut by MIG brings the plugin, and a rank for
+    each slice.
+    """
+    from ..model.accelerators import resolve
+    from ..model.spec import Image, Worker
+    from ..plugins import mig
+    from .compute import Compute
+
+    _old("ComputePool", "sky.Compute")
+    image = image or Image()
+    if pip or env:
+        _old("ComputePool(pip=..., env=...)", "sky.Compute(image=sky.Image(pip=[...], env={...}))")
+        image = replace(image, pip=(*image.pip, *pip), env=image.env | (env or {}))
+    accelerator = resolve(accelerator)
+    if accelerator is not None and accelerator.mig is not None:
+        plugins = (*plugins, mig(profile=accelerator.mig))
+        worker = worker or Worker(ranks_per_node=accelerator.slices)
+    return Compute(image=image, accelerator=accelerator, plugins=plugins, worker=worker, **options)
+
+
+class _Integrations:
+    """Decorators that set a framework up inside the rank, at the function's first call there.
+
+    Each works bare and with arguments, above and below ``@function``. A plugin on the pool does the same
+    for every function, before the first call.
+    """
+
+    def torch(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
+        """The older form of ``plugins=[sky.plugins.torch(backend=...)]``."""
+        from ..plugins import torch
+
+        _old("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
+        return _decorator((torch(backend=backend),), fn)
+
+    def keras(self, fn: Any = None, /, *, backend: str = "jax") -> Any:
+        """The older form of ``plugins=[sky.plugins.keras(backend=...)]``."""
+        from ..plugins import keras
+
+        _old("integrations.keras", "plugins=[sky.plugins.keras(backend=...)] on the pool")
+        return _decorator((keras(backend=backend),), fn)  # type: ignore[arg-type]
+
+    def jax(self, fn: Any = None, /) -> Any:
+        """The older form of ``plugins=[sky.plugins.jax()]``."""
+        from ..plugins import jax
+
+        _old("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
+        return _decorator((jax(),), fn)
+
+    def tensorflow(self, fn: Any = None, /) -> Any:
+        """The older form of ``plugins=[sky.plugins.tensorflow()]``."""
+        from ..plugins import tensorflow
+
+        _old("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
+        return _decorator((tensorflow(),), fn)
+
+    def transformers(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
+        """The older form of ``plugins=[sky.plugins.torch(backend=...), sky.plugins.huggingface()]``."""
+        from ..plugins import accelerate, torch
+
+        _old("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
+        # Not the plugin huggingface: it may hold a token, and a decorator travels inside the function.
+        return _decorator((torch(backend=backend), accelerate()), fn)
+
+
+integrations = _Integrations()
+
+
+def _decorator(plugins: tuple[Plugin, ...], fn: Any) -> Any:
+    return partial(_inside, plugins) if fn is None else _inside(plugins, fn)
+
+
+def _inside(plugins: tuple[Plugin, ...], fn: Any) -> Any:
+    if isinstance(fn, Function):
+        return fn.__skyward_wrap__(partial(_inside, plugins))
+    if inspect.isgeneratorfunction(fn):
+
+        @wraps(fn)
+        def stream(*args: Any, **kwargs: Any) -> Any:
+            enter_late(plugins)
+            return (yield from fn(*args, **kwargs))
+
+        return stream
+
+    @wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        enter_late(plugins)
+        return fn(*args, **kwargs)
+
+    return call
+
+
+class _Maker:
+    """The accelerators of one maker, as attributes: ``sky.NVIDIA.A100``."""
+
+    def __init__(self, maker: str, path: str) -> None:
+        self._maker = maker
+        self._path = path
+
+    def __getattr__(self, name: str) -> Factory:
+        from ..model import accelerators
+
+        made = accelerators.factories(self._maker).get(name)
+        if made is None:
+            found = getattr(accelerators, name)  # raises, and suggests, where there is none at all
+            raise AttributeError(
+                f"{name} is not made by {self._maker}; write sky.accelerators.{found.name.replace('-', '_')}"
+            )
+        _old(f"{self._path}.{name}", f"sky.accelerators.{name}()")
+        return made
+
+    def __dir__(self) -> list[str]:
+        from ..model import accelerators
+
+        return list(accelerators.factories(self._maker))
+
+
+NVIDIA = _Maker("NVIDIA", "NVIDIA")
+AMD = _Maker("AMD", "AMD")
+
+
+class Accelerator:
+    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``."""
+
+    NVIDIA = _Maker("NVIDIA", "Accelerator.NVIDIA")
+    AMD = _Maker("AMD", "Accelerator.AMD")
+    Google = _Maker("Google", "Accelerator.Google")
+    AWS = _Maker("AWS", "Accelerator.AWS")
+    Intel = _Maker("Intel", "Accelerator.Intel")
+
+
+class AWS:
+    """Stands in for a provider that this version does not have, so that scripts which name it can run elsewhere.
+
+    Raises:
+        UsageError: when a pool is asked for from it.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(
+            "this version has no provider AWS; run the script with another: "
+            "python -m skyward_core --provider local SCRIPT"
+        )

@@ -1,0 +1,412 @@
+"""The face of the core for a front end: pools of this machine, theirs and ours, as views; verbs as futures.
+
+A session runs its pools on the background thread. Its methods may be called from any thread and return
+``concurrent.futures.Future``; wrap one with ``asyncio.wrap_future`` to await it. It never unpickles anything.
+
+A pool is named by its key (``PoolView.key``), which no other one ever has; where its name is given, the one of that
+name that is up is meant, else the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from .. import providers
+from ..model.errors import PoolError, SkywardError, UsageError
+from ..model.spec import PoolSpec
+from ..pool.live_logs import LogSink
+from ..pool.nodes.reconcile import close_if_gone, is_being_made
+from ..pool.pool import Pool
+from ..pool.unfetched import fetch
+from ..store.history import outline, recall
+from ..store.ledger import Kept, Ledger, PoolRow, Receipt
+from ..store.run_logs import RunLogs
+from ..tasks.payload import Task
+from ..transport.background_loop import submit
+from ..views.events import Event, PoolGone
+from ..views.views import PoolView, RunView
+
+OnEvent = Callable[[Event], None]
+
+
+class Session:
+    """All that an app or a command needs of the core.
+
+    Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._pools: dict[str, Pool] = {}  # by token
+        self._attaching: set[str] = set()
+        self._unreachable: dict[str, PoolView] = {}
+        self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
+        self._read_over = 0.0  # the end of the last of them
+        self._recalled = ""  # token of the one of them that is whole
+
+    @property
+    def notice(self) -> str:
+        """What a person should know about the ledger, or ""."""
+        aside = self.ledger.set_aside
+        return f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
+
+    # -- looking -----------------------------------------------------------------------------------------
+
+    def pools(self) -> list[PoolView]:
+        """Pools known to this session: those that are not over, newest first, then the others."""
+        known = {token: pool.view for token, pool in list(self._pools.items())}
+        views = {**self._over, **self._unreachable, **known}.values()
+        return sorted(views, key=lambda view: (view.is_over, -view.created_at))
+
+    def _known(self) -> list[Pool]:
+        return sorted(self._pools.values(), key=lambda pool: -pool.row.created_at)
+
+    def view(self, pool: str) -> PoolView:
+        """What a pool that this session is connected to looks like.
+
+        Raises:
+            PoolError: this session knows none.
+        """
+        return self._find(pool).view
+
+    def subscribe(
+        self,
+        name: str,
+        on_event: OnEvent | None = None,
+        on_log: LogSink | None = None,
+        *,
+        missed: bool = False,
+    ) -> Future[Callable[[], None]]:
+        """Hear of every event and every piece of log ``(rank, stream, offset, bytes)`` of a pool, in order, on
+        the session's thread. Resolves to what ends it.
+
+        Args:
+            missed: begin with the logs that have come since this session came to the pool.
+        """
+
+        async def work() -> Callable[[], None]:
+            return self._find(name).subscribe(on_event, on_log, missed=missed)
+
+        return submit(work())
+
+    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
+        """Look for pools that others made on this machine, and watch them.
+
+        Args:
+            over: read from the ledger also those that have ended.
+        """
+        return submit(self._refresh(over))
+
+    async def _refresh(self, over: bool) -> list[PoolView]:
+        rows = self.ledger.live()
+        live = {row.token for row in rows}
+        new = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
+        known = [pool for token, pool in self._pools.items() if token in live]
+        gone = [pool for token, pool in self._pools.items() if token not in live]
+        await asyncio.gather(
+            *(self._look_at(row) for row in new),
+            *(self._mind(pool, pool.healing.look_again()) for pool in known),
+            *(
+                self._mind(pool, self._see_it_gone(pool))
+                for pool in gone
+                if pool.observer and pool.view.is_live
+            ),
+        )
+        if over:
+            await self._read_history()
+        for token in self._unreachable.keys() - live:
+            del self._unreachable[token]
+        return self.pools()
+
+    async def _look_at(self, row: PoolRow) -> None:
+        """Come to a pool that we do not know, or see that it is gone."""
+        try:
+            await self._watch(row, observer=True)
+        except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
+            self._cannot_reach(row, _in_words(error))
+            try:
+                if await close_if_gone(row, providers.from_json(row.provider), self.ledger) is not None:
+                    self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
+                    self._unreachable.pop(row.token, None)
+            except Exception as other:  # noqa: BLE001  the same
+                self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}")
+
+    @staticmethod
+    async def _mind(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
+        """Look at a pool; whatever is wrong with it, the others are looked at, too."""
+        try:
+            await look
+        except Exception as error:  # noqa: BLE001  shown with its pool
+            if (said := f"it cannot be looked at: {_in_words(error)}") != pool.view.detail:
+                pool.complain(said)
+
+    async def _read_history(self) -> None:
+        """Take from the ledger the pools that have ended since we last looked."""
+        rows = self.ledger.over(self._read_over)
+        self._read_over = max([self._read_over, *(row.ended_at or 0.0 for row in rows)])
+        new = [row for row in rows if row.token not in self._over and row.token not in self._pools]
+        for row in new:
+            # One at a time, in a thread: whoever has years of pools waits for none of them.
+            self._over[row.token] = await asyncio.to_thread(outline, self.ledger, row)
+
+    def recall(self, pool: str) -> Future[PoolView]:
+        """Have a pool that has ended, whole: with its outcomes and logs. Of one at a time, all of it is kept.
+
+        Raises (through the future):
+            PoolError: there is no such pool.
+            LedgerError, OSError: what was kept of it cannot be read.
+        """
+
+        async def work() -> PoolView:
+            row = self.ledger.find(pool)
+            if row is None:
+                raise PoolError(f"the ledger has no pool {pool!r}; skyward-tui ls --all shows those it has")
+            if row.token in self._pools or row.ended_at is None:
+                return self.view(row.key)
+            view = await asyncio.to_thread(recall, self.ledger, row)
+            if self._recalled and self._recalled != row.token:
+                before = self.ledger.pool(self._recalled)
+                self._over[before.token] = await asyncio.to_thread(outline, self.ledger, before)
+            self._over[row.token], self._recalled = view, row.token
+            return view
+
+        return submit(work())
+
+    async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
+        self._attaching.add(row.token)
+        try:
+            if is_being_made(row):
+                raise PoolError(f"pool {row.name} is being started by process {row.pid}")
+            pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
+            try:
+                await pool.attach()
+            except BaseException:
+                await pool.detach()
+                raise
+            self._pools[row.token] = pool
+            self._unreachable.pop(row.token, None)
+            return pool
+        finally:
+            self._attaching.discard(row.token)
+
+    def _cannot_reach(self, row: PoolRow, why: str) -> None:
+        state = "starting" if row.state == "starting" else "unreachable"
+        self._unreachable[row.token] = _view(row, state, why)
+
+    async def _see_it_gone(self, pool: Pool) -> None:
+        """A pool that we watched was torn down by somebody else."""
+        row = self.ledger.pool(pool.row.token)
+        pool.emit(PoolGone(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
+        await pool.detach()
+
+    # -- doing -------------------------------------------------------------------------------------------
+
+    def create(self, spec: PoolSpec, cwd: Path | None = None) -> Future[PoolView]:
+        """Bring a pool up; its view is there at once and moves through the phases.
+
+        Raises (through the future):
+            PoolExistsError: the name is taken.
+            PoolError: it could not come up; nothing of it is left.
+        """
+
+        async def work() -> PoolView:
+            pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
+            self._pools[pool.row.token] = pool
+            await pool.start(spec)
+            return pool.view
+
+        return submit(work())
+
+    def run_logs(self, run: str) -> RunLogs:
+        """Where what the ranks of a run printed is kept on this machine, as of now.
+
+        Raises:
+            UsageError: the ledger knows no such run.
+        """
+        return RunLogs(self.ledger, run)
+
+    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
+        """Dispatch a task to every rank, or with ``one`` to a single node; resolves when the run is opened."""
+
+        async def work() -> RunView:
+            found = await self._ours(pool)
+            run = found.launch.open("single" if one else "broadcast", [task])
+            return found.view.runs[run.id]
+
+        return submit(work())
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Resolves when a run has ended, and its logs are here."""
+
+        async def work() -> RunView:
+            found = self._find(pool)
+            view = found.view.runs.get(run)
+            if view is None:
+                raise UsageError(f"pool {pool} has no run {run}")
+            ended = asyncio.Event()
+            stop = found.subscribe(lambda event: ended.set(), None)
+            try:
+                while view.state == "running" and found.view.is_live:
+                    ended.clear()
+                    await ended.wait()
+            finally:
+                stop()
+            await found.logs_complete(run)
+            return view
+
+        return submit(work())
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        """Stop a run, whoever dispatched it."""
+
+        async def work() -> None:
+            (await self._ours(pool)).cancel(run)
+
+        return submit(work())
+
+    def look(self, name: str) -> Future[PoolView]:
+        """Connect to a pool that is up, as one who only looks: its lease goes on as if nobody were here.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> PoolView:
+            row = self._live(name)
+            pool = self._pools.get(row.token) or await self._watch(row, observer=True)
+            return pool.view
+
+        return submit(work())
+
+    def attach(self, name: str) -> Future[PoolView]:
+        """Connect to a pool that is up, as one who uses it.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> PoolView:
+            return (await self._ours(name)).view
+
+        return submit(work())
+
+    def kept(self) -> list[Kept]:
+        """What the hosts of pools that have ended keep, because nobody has fetched it."""
+        return self.ledger.kept()
+
+    def fetch(self, token: str, *, give_up: bool = False) -> Future[list[str]]:
+        """Bring home what the hosts keep of a pool that has ended; gives what was done, in words.
+
+        Args:
+            token: the pool's, as :meth:`kept` tells it.
+            give_up: have it removed in place of that.
+
+        Raises (through the future):
+            PoolError: something could not be had, and stays where it is.
+        """
+
+        async def work() -> list[str]:
+            return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
+
+        return submit(work())
+
+    def down(self, name: str, *, give_up: bool = False) -> Future[Receipt]:
+        """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
+        tells.
+
+        Args:
+            give_up: remove what nobody has fetched.
+
+        Raises (through the future):
+            PoolError: there is no such pool.
+        """
+
+        async def work() -> Receipt:
+            row = self.ledger.find(name)
+            if row is None or row.ended_at is not None:
+                raise PoolError(f"no pool named {name!r} is up")
+            pool = self._pools.get(row.token)
+            if pool is None:
+                pool = Pool(row, providers.from_json(row.provider), self.ledger)
+                try:
+                    await pool.attach()
+                except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
+                    pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
+                self._pools[row.token] = pool
+            return await pool.down(give_up=give_up)
+
+        return submit(work())
+
+    def outlives_us(self, pool: str, run: str) -> Future[bool]:
+        """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""
+
+        async def work() -> bool:
+            ours = self._find(pool).runs.get(run)
+            return ours is None or ours.sent
+
+        return submit(work())
+
+    def leave(self, name: str) -> Future[None]:
+        """Leave a pool as it is; runs of ours that no node has got are cancelled, and all others go on."""
+
+        async def work() -> None:
+            pool = self._find(name)
+            del self._pools[pool.row.token]
+            if pool.view.is_live:
+                await pool.detach()
+
+        return submit(work())
+
+    def detach(self) -> None:
+        """Leave all pools as they are, and close the ledger."""
+
+        async def work() -> None:
+            pools = self._pools.values()
+            last = [pool.detach() if pool.view.is_live else pool.written_down() for pool in pools]
+            try:
+                for failure in await asyncio.gather(*last, return_exceptions=True):
+                    if failure is not None:
+                        raise failure  # the others are left by now, too
+            finally:
+                self.ledger.close()
+
+        submit(work()).result()
+
+    def _find(self, pool: str) -> Pool:
+        found = [each for each in self._known() if pool in (each.row.key, each.name)]
+        if not found:
+            raise PoolError(
+                f"no pool {pool!r} is known here; skyward-tui ls --all shows what there is and was"
+            )
+        return next((each for each in found if each.view.is_live), found[0])
+
+    def _live(self, name: str) -> PoolRow:
+        row = self.ledger.find(name)
+        if row is None or row.ended_at is not None:
+            raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+        return row
+
+    async def _ours(self, name: str) -> Pool:
+        row = self._live(name)
+        pool = self._pools.get(row.token)
+        if pool is None:
+            pool = await self._watch(row, observer=False)
+        elif pool.observer:
+            pool.use()
+        return pool
+
+
+def _in_words(error: Exception) -> str:
+    """Errors of ours are words already; of others, which nobody thought of, the type says most."""
+    return str(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
+
+
+def _view(row: PoolRow, state: str, detail: str) -> PoolView:
+    """A pool that we have no connection to."""
+    provider = row.provider["provider"]
+    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)

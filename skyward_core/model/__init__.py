@@ -1,0 +1,1 @@
+"""Values that do nothing by themselves. Standard library only."""

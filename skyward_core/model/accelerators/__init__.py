@@ -1,0 +1,48 @@
+"""Accelerators: a catalogue as data, and a factory for each of its entries.
+
+    from skyward_core import accelerators
+
+    accelerators.H100(count=8, memory="80GB")
+    accelerators.parse("A100-80GB:8")
+    accelerators.search("hopper")
+
+Importing this loads no data: the catalogue is read when an accelerator is first asked for. The factories are
+made from it; ``__init__.pyi``, which editors and type checkers read, is written by
+``python -m skyward_core.model.accelerators.stubs``.
+"""
+
+from __future__ import annotations
+
+from .catalogue import CudaRange, Entry, Variant, find, nearest, search
+from .catalogue import entries as all
+from .model import Accelerator, Factory, factories, factory, parse, resolve
+
+__all__ = [
+    "Accelerator",
+    "CudaRange",
+    "Entry",
+    "Factory",
+    "Variant",
+    "all",
+    "factories",
+    "factory",
+    "find",
+    "nearest",
+    "parse",
+    "resolve",
+    "search",
+]
+
+
+def __getattr__(name: str) -> Factory:
+    made = None if name.startswith("_") else factories().get(name)
+    if made is None:
+        near = [] if name.startswith("_") else [n.replace("-", "_") for n in nearest(name)]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
+    globals()[name] = made
+    return made
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *factories()]

@@ -1,0 +1,167 @@
+"""The catalogue: what is known of each accelerator, read from ``catalogue.json`` when first asked for."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import UsageError
+
+# Words that device names carry (as NVML prints them) and that tell no two entries apart.
+_NOISE = re.compile(
+    r"\b(nvidia|tesla|geforce|amd|radeon|instinct|google|cloud|aws|intel|habana|corporation|blackwell|generation"
+    r"|sxm\d?|oam|hbm\d?e?)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRange:
+    """CUDA toolkits that build for a part, both ends included; ``max`` is None until one drops it."""
+
+    min: str
+    max: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One memory size of an accelerator. Figures are per device; None where the maker gives none.
+
+    Attributes:
+        memory_gb: device memory, as the maker counts gigabytes.
+        bandwidth_gbs: peak memory bandwidth in GB/s.
+        fp16_tflops: peak dense fp16 arithmetic in TFLOP/s, without sparsity.
+        bf16_tflops: peak dense bf16 arithmetic in TFLOP/s, without sparsity.
+        mig: instances per GPU by MIG profile; empty where there is no MIG.
+    """
+
+    memory_gb: float
+    bandwidth_gbs: float | None
+    fp16_tflops: float | None
+    bf16_tflops: float | None
+    mig: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One accelerator of the catalogue.
+
+    Attributes:
+        name: how it is written, without spaces: "A100", "RTX-4090".
+        maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel".
+        segment: "data centre", "workstation" or "consumer".
+        architecture: the maker's name of it.
+        capability: CUDA compute capability, such as "8.0"; None where there is no CUDA.
+        cuda: toolkits that build for it; None where there is no CUDA.
+        variants: its memory sizes, smallest first.
+        sources: titles of the documents that the figures come from.
+        aliases: other names that find it.
+        note: how the figures were derived, where they are not the document's own.
+    """
+
+    name: str
+    maker: str
+    segment: str
+    architecture: str
+    capability: str | None
+    cuda: CudaRange | None
+    variants: tuple[Variant, ...]
+    sources: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def identifier(self) -> str:
+        """The name of its factory: "RTX_4090"."""
+        return self.name.replace("-", "_")
+
+    @property
+    def mig(self) -> dict[str, int]:
+        """Instances per GPU by MIG profile, over all memory sizes; the largest's where several have it."""
+        return {profile: count for variant in self.variants for profile, count in variant.mig.items()}
+
+
+def key(name: str) -> str:
+    """What is left of a name when spelling does not matter: "NVIDIA GeForce RTX 4090" is "rtx4090"."""
+    return re.sub(r"[^a-z0-9]", "", _NOISE.sub(" ", name.lower().replace("_", "-")))
+
+
+@cache
+def entries() -> tuple[Entry, ...]:
+    """Every accelerator of the catalogue, in its order: by maker, segment, age."""
+    raw = pkgutil.get_data(__package__, "catalogue.json")
+    if raw is None:
+        raise UsageError(f"{__package__} holds no catalogue.json; install the package again")
+    data = json.loads(raw)
+    cuda = {capability: CudaRange(**span) for capability, span in data["cuda"].items()}
+    mig = {profile: MappingProxyType(table) for profile, table in data["mig"].items()}
+
+    def variant(row: dict[str, Any]) -> Variant:
+        return Variant(**{**row, "mig": mig[row["mig"]] if "mig" in row else MappingProxyType({})})
+
+    def entry(row: dict[str, Any]) -> Entry:
+        return Entry(
+            **{
+                **row,
+                "cuda": cuda.get(row["capability"]),
+                "variants": tuple(map(variant, row["variants"])),
+                "sources": tuple(data["sources"][source] for source in row["sources"]),
+                "aliases": tuple(row.get("aliases", ())),
+            }
+        )
+
+    return tuple(map(entry, data["accelerators"]))
+
+
+@cache
+def _index() -> dict[str, Entry]:
+    return {key(name): entry for entry in entries() for name in (entry.name, *entry.aliases)}
+
+
+def find(name: str) -> Entry:
+    """The entry of a name; case, hyphens, spaces and the maker's name do not matter.
+
+    Raises:
+        UsageError: no such accelerator; the message names the nearest ones.
+    """
+    entry = _index().get(key(name))
+    if entry is None:
+        near = nearest(name)
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "`search` in skyward_core.model.accelerators finds them"
+        )
+        raise UsageError(f"no accelerator {name!r} in the catalogue: {hint}")
+    return entry
+
+
+def nearest(name: str) -> list[str]:
+    """Names of up to three accelerators that look like ``name``, best first."""
+    from difflib import get_close_matches  # only ever needed for a typo
+
+    index = _index()
+    keys = get_close_matches(key(name), index, n=6, cutoff=0.6)
+    return list(dict.fromkeys(index[match].name for match in keys))[:3]
+
+
+def search(text: str) -> list[Entry]:
+    """Accelerators whose name, alias, maker, segment, architecture or memory holds every word of ``text``.
+
+    The order is the catalogue's, entries whose name starts with the text first. An empty text finds all.
+    """
+    words = text.lower().split()
+    start = key(text)
+
+    def haystack(entry: Entry) -> str:
+        sizes = " ".join(f"{variant.memory_gb:g}gb" for variant in entry.variants)
+        named = " ".join((entry.name, entry.identifier, entry.name.replace("-", " "), *entry.aliases))
+        return f"{named} {entry.maker} {entry.segment} {entry.architecture} {sizes}".lower()
+
+    found = [entry for entry in entries() if all(word in haystack(entry) for word in words)]
+    return sorted(found, key=lambda entry: not key(entry.name).startswith(start))

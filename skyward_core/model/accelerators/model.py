@@ -1,0 +1,236 @@
+"""An accelerator as a person asks for it: a name, how many per node, perhaps memory and MIG profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ..errors import UsageError
+from .catalogue import CudaRange, Entry, Variant, entries, find
+
+_COUNT = re.compile(r"(?P<rest>.*?)\s*:\s*(?P<count>[^:]*)")
+_MIG = re.compile(r"(?P<rest>.*?)\s*/\s*(?P<mig>\S+)")
+_MEMORY = re.compile(r"[-_ ]?\b(?P<gb>\d+(?:\.\d+)?)\s*gi?b\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Accelerators of one kind on a node. ``str()`` gives "A100-80GB:8", which :func:`parse` takes back.
+
+    Args:
+        name: an accelerator of the catalogue, in any spelling that finds it; kept as the catalogue writes it.
+        count: how many per node.
+        memory_gb: memory of each in GB; None for whichever there is.
+        mig: MIG profile that each is cut into; None for whole GPUs.
+
+    Raises:
+        UsageError: no such accelerator, memory size or MIG profile, or a count below one.
+
+    The figures (``bf16_tflops`` and others) hold for one device. Where several memory sizes fit what was
+    asked, they are the least of those: what any machine found will have.
+    """
+
+    name: str
+    count: int = 1
+    memory_gb: float | None = None
+    mig: str | None = None
+
+    def __post_init__(self) -> None:
+        entry = find(self.name)
+        object.__setattr__(self, "name", entry.name)
+        if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
+            raise UsageError(
+                f"{self.count!r} is no number of {entry.name} per node: use a whole number from 1"
+            )
+        sizes = [variant.memory_gb for variant in entry.variants]
+        if self.memory_gb is not None and self.memory_gb not in sizes:
+            raise UsageError(
+                f"{entry.name} comes with {_or(f'{s:g}GB' for s in sizes)}, not {self.memory_gb:g}GB"
+            )
+        if self.mig is not None:
+            object.__setattr__(self, "mig", self.mig.lower())
+            if not self.variants:
+                raise UsageError(self._no_profile())
+
+    def __str__(self) -> str:
+        memory = "" if self.memory_gb is None else f"-{self.memory_gb:g}GB"
+        mig = "" if self.mig is None else f"/{self.mig}"
+        count = "" if self.count == 1 else f":{self.count}"
+        return f"{self.name}{memory}{mig}{count}"
+
+    def _no_profile(self) -> str:
+        entry = self.entry
+        if not entry.mig:
+            return f"{entry.name} has no MIG profiles in the catalogue; ask for it without mig={self.mig!r}"
+        sized = [v for v in entry.variants if self.memory_gb in (None, v.memory_gb)]
+        profiles = dict.fromkeys(profile for variant in sized for profile in variant.mig)
+        of = entry.name if self.memory_gb is None else f"{entry.name}-{self.memory_gb:g}GB"
+        return f"{of} has no MIG profile {self.mig!r}: it can be cut into {_or(profiles)}"
+
+    @property
+    def entry(self) -> Entry:
+        """All that the catalogue knows of it."""
+        return find(self.name)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The memory sizes that fit what was asked, smallest first."""
+        return tuple(
+            variant
+            for variant in self.entry.variants
+            if self.memory_gb in (None, variant.memory_gb) and (self.mig is None or self.mig in variant.mig)
+        )
+
+    @property
+    def maker(self) -> str:
+        """Who makes it: "NVIDIA", "AMD", "Google", "AWS" or "Intel"."""
+        return self.entry.maker
+
+    @property
+    def architecture(self) -> str:
+        """The maker's name of its architecture: "Ampere"."""
+        return self.entry.architecture
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether CUDA runs on it."""
+        return self.entry.capability is not None
+
+    @property
+    def capability(self) -> str | None:
+        """Its CUDA compute capability, such as "8.0"; None without CUDA."""
+        return self.entry.capability
+
+    @property
+    def cuda(self) -> CudaRange | None:
+        """The CUDA toolkits that build for it; None without CUDA."""
+        return self.entry.cuda
+
+    @property
+    def min_memory_gb(self) -> float:
+        """Memory of one device in GB that any machine found will have."""
+        return self.variants[0].memory_gb
+
+    @property
+    def bf16_tflops(self) -> float | None:
+        """Dense bf16 TFLOP/s of one device; None where the maker gives none."""
+        return self._least(lambda variant: variant.bf16_tflops)
+
+    @property
+    def fp16_tflops(self) -> float | None:
+        """Dense fp16 TFLOP/s of one device; None where the maker gives none."""
+        return self._least(lambda variant: variant.fp16_tflops)
+
+    @property
+    def bandwidth_gbs(self) -> float | None:
+        """Memory bandwidth of one device in GB/s; None where the maker gives none."""
+        return self._least(lambda variant: variant.bandwidth_gbs)
+
+    @property
+    def slices(self) -> int:
+        """Devices that ranks see on a node: MIG instances where a profile was asked, whole GPUs otherwise."""
+        if self.mig is None:
+            return self.count
+        return self.count * min(variant.mig[self.mig] for variant in self.variants)
+
+    def _least(self, figure: Callable[[Variant], float | None]) -> float | None:
+        # One size without a figure leaves nothing that could be promised for all of them.
+        figures = [figure(variant) for variant in self.variants]
+        known = [value for value in figures if value is not None]
+        return min(known) if len(known) == len(figures) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Factory:
+    """Makes :class:`Accelerator` values of one kind; ``skyward_core.model.accelerators.A100`` is one.
+
+    Uncalled it stands for one accelerator per node, wherever an accelerator is asked for.
+    """
+
+    name: str
+
+    def __call__(
+        self, *, count: int = 1, memory: str | float | None = None, mig: str | None = None
+    ) -> Accelerator:
+        """Accelerators of this kind.
+
+        Args:
+            count: how many per node.
+            memory: memory of each, "80GB" or 80; None for whichever there is.
+            mig: MIG profile that each is cut into; None for whole GPUs.
+
+        Raises:
+            UsageError: no such memory size or MIG profile, or a count below one.
+        """
+        return Accelerator(self.name, count, _gigabytes(memory), mig)
+
+
+def factory(name: str) -> Factory:
+    """The factory of an accelerator, by name.
+
+    Raises:
+        UsageError: no such accelerator; the message names the nearest ones.
+    """
+    return Factory(find(name).name)
+
+
+def factories(maker: str | None = None) -> dict[str, Factory]:
+    """Every factory by its identifier, of one maker or of all."""
+    return {e.identifier: Factory(e.name) for e in entries() if maker is None or e.maker == maker}
+
+
+def parse(text: str) -> Accelerator:
+    """An accelerator from a string: ``NAME[-MEMORY][/MIG][:COUNT]``, in any case.
+
+    "A100", "a100:8", "A100-80GB:4", "A100-80GB/3g.40gb", "NVIDIA A100-SXM4-80GB", "RTX 4090:2".
+
+    Raises:
+        UsageError: nothing in the catalogue is meant; the message names what is near.
+    """
+    rest, count, mig, memory = text.strip(), 1, None, None
+    if found := _COUNT.fullmatch(rest):
+        rest = found["rest"]
+        if not found["count"].isdecimal():
+            raise UsageError(
+                f"{text!r}: {found['count']!r} is no number of accelerators; write {rest}:8 for eight"
+            )
+        count = int(found["count"])
+    if found := _MIG.fullmatch(rest):
+        rest, mig = found["rest"], found["mig"]
+    if found := _MEMORY.search(rest):
+        rest, memory = rest[: found.start()] + rest[found.end() :], float(found["gb"])
+    return Accelerator(rest, count, memory, mig)
+
+
+def resolve(value: Accelerator | Factory | str | None) -> Accelerator | None:
+    """What a person gave for an accelerator: a string is parsed, an uncalled factory stands for one per node.
+
+    Raises:
+        UsageError: it is none of those, or nothing in the catalogue is meant.
+    """
+    match value:
+        case None | Accelerator():
+            return value
+        case str():
+            return parse(value)
+        case Factory():
+            return value()
+        case _:
+            raise UsageError(
+                f"{value!r} is no accelerator: write accelerator='A100:8' or accelerators.A100(count=8)"
+            )
+
+
+def _gigabytes(memory: str | float | None) -> float | None:
+    if memory is None or isinstance(memory, int | float):
+        return memory
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:gi?b)?\s*", memory, re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"{memory!r} is no memory size; write '80GB'")
+    return float(found[1])
+
+
+def _or(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last

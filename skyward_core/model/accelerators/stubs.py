@@ -1,0 +1,76 @@
+"""Writes ``__init__.pyi``, what editors and type checkers read of the factories.
+
+    python -m skyward_core.model.accelerators.stubs
+
+Run it after every change of ``catalogue.json``; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from .catalogue import Entry, entries
+
+WIDTH = 110  # the line length of the project's formatter, whose layout this follows
+HEAD = '''"""Generated from catalogue.json by ``python -m skyward_core.model.accelerators.stubs``; do not edit."""
+
+from typing import Literal
+
+from .catalogue import CudaRange as CudaRange
+from .catalogue import Entry as Entry
+from .catalogue import Variant as Variant
+from .catalogue import find as find
+from .catalogue import nearest as nearest
+from .catalogue import search as search
+from .model import Accelerator as Accelerator
+from .model import Factory as Factory
+from .model import factories as factories
+from .model import factory as factory
+from .model import parse as parse
+from .model import resolve as resolve
+
+def all() -> tuple[Entry, ...]:
+    """Every accelerator of the catalogue, in its order: by maker, segment, age."""
+'''
+
+
+def stubs() -> str:
+    """The text of the stub file."""
+    return HEAD + "\n" + "\n".join(map(_function, entries()))
+
+
+def _function(entry: Entry) -> str:
+    parameters = ["*", "count: int = 1"]
+    parameters.append(_parameter("memory", [f"{v.memory_gb:g}GB" for v in entry.variants], " | float"))
+    if entry.mig:
+        parameters.append(_parameter("mig", entry.mig, ""))
+    line = f"def {entry.identifier}({', '.join(parameters)}) -> Accelerator:"
+    if len(line) > WIDTH or "\n" in line:
+        line = "\n".join(
+            [f"def {entry.identifier}(", *(f"    {p}," for p in parameters), ") -> Accelerator:"]
+        )
+    return f'{line}\n    """{describe(entry)}"""\n'
+
+
+def _parameter(name: str, values: Iterable[str], also: str) -> str:
+    literals = [f'"{value}"' for value in values]
+    line = f"{name}: Literal[{', '.join(literals)}]{also} | None = None"
+    if len(line) + len("    ,") <= WIDTH:
+        return line
+    inner = "\n".join(f"        {literal}," for literal in literals)
+    return f"{name}: Literal[\n{inner}\n    ]{also}\n    | None = None"
+
+
+def describe(entry: Entry) -> str:
+    """One line on an entry, for the editor: maker, architecture, sizes, peak arithmetic."""
+    sizes = " or ".join(f"{variant.memory_gb:g} GB" for variant in entry.variants)
+    figures = [variant.bf16_tflops or variant.fp16_tflops for variant in entry.variants]
+    peak = (
+        f", {max(known):g} dense 16-bit TFLOP/s" if (known := [f for f in figures if f is not None]) else ""
+    )
+    return f"{entry.maker} {entry.name} ({entry.architecture}): {sizes}{peak}."
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("__init__.pyi").write_text(stubs(), encoding="utf-8")

@@ -1,0 +1,180 @@
+"""Every error this library raises. A message says what happened, to what, and what to do next.
+
+Hosts and servers are often quoted in it, and the interpreter prints it as it is: so an error's text is safe to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .outcome import Outcome, RootCause
+
+
+class SkywardError(Exception):
+    """The root of all errors of this library."""
+
+    def __str__(self) -> str:
+        return _safe(super().__str__())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The usual way would call __init__ with what it passed on, not with what it was called with.
+        return (remake, (type(self), self.args, vars(self)))
+
+
+def _safe(text: str) -> str:
+    from ..wire.safe_text import paragraph  # late: nodes make errors, and seldom print them
+
+    return paragraph(text)
+
+
+def remake(kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> BaseException:
+    """Make an exception without calling its ``__init__``."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
+
+class UsageError(SkywardError, ValueError):
+    """Something asked for makes no sense (zero nodes, an unknown plugin, a wrong argument)."""
+
+
+class SpecError(UsageError):
+    """A value that a pool was asked for with makes no sense.
+
+    Attributes:
+        reason: what is wrong with it, and what it should be.
+        field: what it was given for.
+    """
+
+    def __init__(self, reason: str, field: str = "") -> None:
+        super().__init__(reason, field)
+        self.reason = reason
+        self.field = field
+
+    def __str__(self) -> str:
+        return _safe(f"{self.field}: {self.reason}" if self.field else self.reason)
+
+
+class ScriptError(UsageError):
+    """A script cannot be used: missing, does not parse, holds no decorated function."""
+
+
+class ScriptFailed(ScriptError):
+    """A script that could be read failed while it was loaded (it raised, exited, or was killed)."""
+
+
+class NotPicklableError(SkywardError, TypeError):
+    """An argument or a result cannot travel; the message names the object that cannot."""
+
+
+class PoolError(SkywardError):
+    """A pool could not be started, reached, or found."""
+
+
+class PoolExistsError(PoolError):
+    """The name of the pool is taken by a pool that is still up."""
+
+
+class PoolGone(PoolError):
+    """The pool has ended, and this client did not end it: nothing runs on it any more.
+
+    Attributes:
+        by: the client that tore it down, in words; "" where it ended itself.
+        at: when, Unix time in seconds.
+        why: the reason; "" where none is known.
+    """
+
+    def __init__(self, message: str, *, by: str = "", at: float = 0.0, why: str = "") -> None:
+        super().__init__(message)
+        self.by = by
+        self.at = at
+        self.why = why
+
+
+class LedgerError(SkywardError):
+    """The ledger cannot be used (written by a newer version, unreadable, disk full)."""
+
+
+class TeardownError(SkywardError):
+    """A teardown could not be verified; the message names what may still be running."""
+
+
+class HostKeyError(PoolError):
+    """A host's key is unknown or has changed; nothing was sent to it."""
+
+
+class Cancelled(SkywardError):
+    """The run was cancelled, or the pool torn down while it was starting."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the traceback of another process as text, so that it prints where the cause belongs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{_safe(self.text)}"""'
+
+
+class RemoteError(SkywardError):
+    """Stands in for an exception of a rank that could not be rebuilt here.
+
+    Attributes:
+        type_name: qualified name of the original class.
+        attributes: those of its attributes that could travel.
+    """
+
+    def __init__(self, type_name: str, message: str, attributes: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{type_name}: {message}" if message else type_name)
+        self.type_name = type_name
+        self.attributes = dict(attributes or {})
+
+
+class RankExit(SkywardError):
+    """A rank's process ended before its function returned.
+
+    Attributes:
+        exit_code: its exit status, or None when a signal ended it.
+        signal: the signal that ended it, or None.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None, signal: int | None = None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.signal = signal
+
+
+class RunError(SkywardError):
+    """A run failed.
+
+    Attributes:
+        run: id of the run.
+        function: name of the function.
+        outcomes: every rank's (or task's) outcome, by index; values of those that returned are in them.
+        root_cause: the first real failure.
+        results: value by index of the ranks that returned (partial results).
+
+    ``__cause__`` is the user's own exception where a rank raised one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        run: str,
+        function: str,
+        outcomes: Mapping[int, Outcome],
+        root_cause: RootCause,
+        results: Mapping[int, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.run = run
+        self.function = function
+        self.outcomes = dict(outcomes)
+        self.root_cause = root_cause
+        self.results = dict(results or {})

@@ -1,0 +1,245 @@
+"""What a person asks for: pool, image, worker, options. Values only; nothing here does anything."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, Literal
+
+from ..wire.redact import SHORTEST, each_text, without_credentials
+from . import spec_checks as checks
+from .errors import SpecError
+from .spec_checks import Checks
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
+
+
+class _Spec:
+    """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
+
+    _checks: ClassVar[Checks]
+
+    def __post_init__(self) -> None:
+        for name, check in self._checks.items():
+            try:
+                object.__setattr__(self, name, check(getattr(self, name)))
+            except ValueError as error:
+                raise SpecError(str(error), name) from None
+
+
+def _pool_name(value: Any) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r:.60} is no pool name: use 1 to 48 lower-case letters, digits and hyphens, "
+            "with a letter or digit at both ends"
+        )
+    return value
+
+
+def _secret(value: Any) -> str:
+    if not isinstance(value, str) or len(value) < SHORTEST:  # and no word of what it is
+        raise ValueError(
+            f"should be texts of {SHORTEST} characters or more: shorter ones stand in other words, too"
+        )
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipIndex(_Spec):
+    """An extra package index; with ``packages`` it serves only those.
+
+    Raises:
+        SpecError: a value makes no sense; as of all that is made here.
+    """
+
+    url: str
+    packages: Sequence[str] = ()
+
+    _checks: ClassVar[Checks] = {"url": checks.text, "packages": checks.several(checks.text)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image(_Spec):
+    """What a node's environment holds.
+
+    Args:
+        python: version such as "3.12"; None for the client's own.
+        pip: requirements, as pip takes them.
+        pip_indexes: extra package indexes.
+        apt: Debian packages.
+        env: environment variables of the ranks.
+        setup: shell commands, run once per environment.
+        workdir: folder that travels to the nodes, and that ranks work in; None for the current one, or the
+            script's own where the script lies elsewhere.
+        includes: glob patterns of files to take along although ignored.
+        excludes: glob patterns of files to leave out.
+    """
+
+    python: str | None = None
+    pip: Sequence[str] = ()
+    pip_indexes: Sequence[PipIndex] = ()
+    apt: Sequence[str] = ()
+    env: dict[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    setup: Sequence[str] = ()
+    workdir: str | os.PathLike[str] | None = None
+    includes: Sequence[str] = ()
+    excludes: Sequence[str] = ()
+
+    _checks: ClassVar[Checks] = {
+        "python": checks.optional(checks.text),
+        "pip": checks.several(checks.text),
+        "pip_indexes": checks.several(checks.instance(PipIndex)),
+        "apt": checks.several(checks.text),
+        "env": checks.variables,
+        "setup": checks.several(checks.text),
+        "workdir": checks.optional(checks.path),
+        "includes": checks.several(checks.text),
+        "excludes": checks.several(checks.text),
+    }
+
+    def describe(self) -> dict[str, Any]:
+        """The image as JSON, without its variables; URLs may hold credentials."""
+        return {name: value for name, value in asdict(self).items() if name != "env"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker(_Spec):
+    """How a node runs what it is given.
+
+    Args:
+        concurrency: tasks (``>>``, gather) that one rank runs at the same time; broadcasts are one at a time.
+        executor: "process" runs each in an interpreter of its own, on its main thread;
+            "thread" runs them as threads of the rank's one interpreter.
+        ranks_per_node: ranks of the gang on each node; "gpu" for one per GPU.
+    """
+
+    concurrency: int = 1
+    executor: Literal["process", "thread"] = "process"
+    ranks_per_node: int | Literal["gpu"] = 1
+
+    _checks: ClassVar[Checks] = {
+        "concurrency": checks.whole(1, 256),
+        "executor": checks.one_of("process", "thread"),
+        "ranks_per_node": checks.word_or("gpu", checks.whole(1, 64)),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(_Spec):
+    """How a pool behaves.
+
+    Args:
+        fail_fast: stop the other ranks at the first real failure.
+        grace: seconds between the polite signal (SIGTERM) and the final one (SIGKILL).
+        console: print the ranks' logs as they come, each line with its rank.
+        idle_timeout: seconds without a client and without a run after which the pool ends itself.
+        ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
+        log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
+            ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
+        keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
+            words ("7d", "12 hours") or seconds; 0 keeps none.
+        start_timeout: seconds that the nodes may take to come up.
+        on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
+            one, for up to ``start_timeout`` seconds, in which broadcasts wait.
+        lost_after: seconds without an answer after which a node is taken as lost, and its runs fail; None to wait for
+            ever. The machine itself is left as it is: it may only be out of our reach.
+        cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
+            no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
+            plugins that need peers are refused.
+        secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
+            environment variables; each of 8 characters or more. They are written nowhere.
+    """
+
+    fail_fast: bool = True
+    grace: float = 5.0
+    console: bool = True
+    idle_timeout: float = 600.0
+    ttl: float | None = None
+    log_limit: int | str = "10 GB"
+    keep_results: float | str = "7d"
+    start_timeout: float = 300.0
+    on_loss: Literal["fail", "replace"] = "fail"
+    lost_after: float | None = 60.0
+    cluster: bool = True
+    secrets: Sequence[str] = field(default=(), repr=False)
+
+    _checks: ClassVar[Checks] = {
+        "fail_fast": checks.flag,
+        "grace": checks.seconds(least=0, most=3600),
+        "console": checks.flag,
+        "idle_timeout": checks.seconds(),
+        "ttl": checks.optional(checks.seconds()),
+        "log_limit": checks.size,
+        "keep_results": checks.duration,
+        "start_timeout": checks.seconds(),
+        "on_loss": checks.one_of("fail", "replace"),
+        "lost_after": checks.optional(checks.seconds()),
+        "cluster": checks.flag,
+        "secrets": checks.several(_secret),
+    }
+
+    def describe(self) -> dict[str, Any]:
+        """The options as JSON, without secrets."""
+        return {name: value for name, value in asdict(self).items() if name != "secrets"}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Options:
+        """Those that :meth:`describe` wrote; what only another release knows is passed over."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec(_Spec):
+    """One pool, whole: what :class:`skyward_core.Compute` was asked for.
+
+    ``provider`` and ``plugins`` are the objects themselves; :meth:`describe` gives what can be written down.
+    """
+
+    name: str
+    provider: Any
+    nodes: int = 1
+    accelerator: Any = None
+    image: Image = field(default_factory=Image)
+    plugins: Sequence[Any] = ()
+    worker: Worker = field(default_factory=Worker)
+    options: Options = field(default_factory=Options)
+
+    _checks: ClassVar[Checks] = {
+        "name": _pool_name,
+        "nodes": checks.whole(1, 1024),
+        "image": checks.instance(Image),
+        "plugins": checks.several(checks.anything),
+        "worker": checks.instance(Worker),
+        "options": checks.instance(Options),
+    }
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each node (one where it is "gpu" and the nodes have not told their GPUs yet)."""
+        return self.worker.ranks_per_node if isinstance(self.worker.ranks_per_node, int) else 1
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def may_have_peers(self) -> bool:
+        """Whether there is, or as far as is known may be, more than one rank."""
+        return self.world_size > 1 or self.worker.ranks_per_node == "gpu"
+
+    def describe(self) -> dict[str, Any]:
+        """The spec as JSON, without secrets: no variables, and no credentials in URLs."""
+        return {
+            "name": self.name,
+            "provider": self.provider.name,
+            "nodes": self.nodes,
+            "accelerator": None if self.accelerator is None else str(self.accelerator),
+            "plugins": [plugin.name for plugin in self.plugins],
+            "worker": asdict(self.worker),
+            "options": self.options.describe(),
+            "image": each_text(self.image.describe(), without_credentials),
+            "variables": sorted(self.image.env),
+        }

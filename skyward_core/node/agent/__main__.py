@@ -1,0 +1,141 @@
+"""Start an agent: ``python -m skyward_core.node.agent`` with its config as JSON on standard input.
+
+Answers with one line of JSON once the agent listens (or cannot), and leaves it running in a session of its own.
+A folder has at most one agent: whoever holds the lock on its ``agent.lock`` is it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from .config import AgentConfig
+
+
+def main() -> None:
+    try:
+        request = json.load(sys.stdin)
+    except ValueError as error:  # the client went away while it was telling
+        answer: dict[str, Any] = {"ok": False, "error": f"the config does not parse: {error}"}
+    else:
+        answer = attempt(request)
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+    os._exit(0 if answer.get("ok") else 1)
+
+
+def attempt(request: dict[str, Any]) -> dict[str, Any]:
+    """Start the agent that a client asks for; what went wrong is an answer too."""
+    try:
+        return start(AgentConfig.from_json(request))
+    except (OSError, ValueError, TypeError) as error:
+        named = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        return {"ok": False, "error": f"{named}{error}"}
+
+
+def preload() -> None:
+    """Import what an agent needs."""
+    from ..boot.bootstrap import import_asyncio
+
+    import_asyncio()
+    from . import agent  # noqa: F401
+
+
+def start(config: AgentConfig) -> dict[str, Any]:
+    """Start the agent of a folder, or find the one that runs there; returns what it says of itself."""
+    folder = Path(config.folder)
+    for part in (folder, config.spool, config.blobs):
+        part.mkdir(parents=True, exist_ok=True, mode=0o700)
+    Path(config.socket).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = open(folder / "agent.lock", "w")  # noqa: SIM115  held for the agent's whole life
+    if not acquire(lock):
+        return {"ok": True, "found": True, "socket": running(folder)["socket"]}
+    readable, writable = os.pipe()
+    if os.fork():
+        os.close(writable)
+        with open(readable, encoding="utf-8") as pipe:
+            said = pipe.read()
+        return dict(json.loads(said)) if said else {"ok": False, "error": last_words(folder)}
+    os.setsid()
+    os.close(readable)
+    serve(config, writable, lock)
+    return {}
+
+
+def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
+    """Be the agent until its end; tells ``ready`` (a pipe) once it listens."""
+    folder = Path(config.folder)
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(folder / "agent.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    os.chdir(config.cwd or folder)
+    preload()
+    gc.freeze()  # what is here is here to stay
+    gc.enable()
+    import asyncio
+
+    from .agent import Agent
+
+    def announce() -> None:
+        state = {
+            "pid": os.getpid(),
+            "socket": config.socket,
+            "pool": config.pool,
+            "node": config.node,
+            "idle_timeout": config.idle_timeout,  # how long to keep the folder should we die without a word
+            "keep_results": config.keep_results,  # and, from then on, what nobody has fetched
+        }
+        partial = folder / "agent.json.part"
+        partial.write_text(json.dumps(state), encoding="utf-8")
+        partial.replace(folder / "agent.json")
+        os.write(ready, json.dumps({"ok": True, "found": False} | state).encode())
+        os.close(ready)
+
+    code = 0
+    try:
+        asyncio.run(Agent(config).run(announce))
+    except Exception:  # noqa: BLE001  the last place where an error can still be written down
+        import traceback
+
+        traceback.print_exc()
+        code = 1
+    finally:
+        lock.close()
+        os._exit(code)
+
+
+def acquire(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def running(folder: Path) -> dict[str, Any]:
+    """What the agent of a folder wrote about itself when it began to listen."""
+    try:
+        return dict(json.loads((folder / "agent.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise OSError(f"an agent holds {folder} but has not said where it listens: {error}") from error
+
+
+def last_words(folder: Path) -> str:
+    from .last_line import last_line
+
+    try:
+        line = last_line(folder / "agent.err")
+    except OSError:
+        line = ""
+    return line or "the agent ended before it listened and left no word"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What an agent was asked to run, and what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...wire.frames import Header, encoded, frame, framed
+from .connection import Connection
+from .yields import Yields
+
+RECORDS = 64  # runs remembered after they ended, for clients that come later
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Call:
+    """One rank's part of a run, or one task. ``owner``: the connection that gets the result."""
+
+    run: str
+    index: int
+    header: Header
+    body: bytes
+    owner: Connection | None
+    rank: int = -1
+    given_at: float | None = None
+    begun_at: float = 0.0  # the same as Unix time
+    slot: int = 0
+    log_start: dict[str, int] = field(default_factory=dict)
+    stop_reason: str = ""
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    yields: Yields | None = None
+    outcome: Header | None = None
+    result: bytes = b""
+    parting: tuple[Header, bytes] | None = (
+        None  # its outcome, told when its worker, that it has ended, is gone
+    )
+
+    @property
+    def key(self) -> Key:
+        return (self.run, self.index)
+
+    @property
+    def gang(self) -> bool:
+        return bool(self.header.get("gang"))
+
+    @property
+    def timeout(self) -> float | None:
+        return self.header.get("timeout")
+
+    def disarm(self) -> None:
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
+
+    def given(self, text: str = "") -> bytes:
+        """What the journal says when it is handed to its worker; ``text`` is its header, where that is encoded."""
+        told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
+        return framed(f'{encoded(told)[:-1]},"call":{text or encoded(self.header)}}}')
+
+    def no_result(self) -> Header:
+        """The outcome of a call that its worker tells nothing of, without its kind."""
+        return {
+            "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
+        }  # fmt: skip
+
+    def stopped(self) -> Header:
+        """The part of an outcome that says why we stopped the call."""
+        if self.stop_reason == "timeout":
+            words = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
+            return {"kind": "exited", "error": {"type": "TimeoutError", "message": words}}
+        reasons = {
+            "fail-fast": "stopped because another rank failed",
+            "cancel": "stopped because the run was cancelled",
+        }
+        message = reasons.get(self.stop_reason, self.stop_reason)
+        return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class RunRecord:
+    """What a client that comes later is told of a run: headers only, no values."""
+
+    run: str
+    function: str
+    kind: str
+    total: int
+    opened_at: float
+    outcomes: dict[int, Header] = field(default_factory=dict)
+    began: dict[int, Header] = field(default_factory=dict)
+    items: dict[int, Header] = field(default_factory=dict)  # what its generators yielded last
+    active: int = 0
+    returned: int = 0  # tasks of a gather; there may be many, so that only failures are remembered one by one
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "function": self.function,
+            "kind": self.kind,
+            "total": self.total,
+            "opened_at": self.opened_at,
+            "outcomes": list(self.outcomes.values()),
+            "began": list(self.began.values()),
+            "items": list(self.items.values()),
+            "active": self.active,
+            "returned": self.returned,
+        }
+
+
+class Register:
+    """All calls that nobody has acknowledged yet, and a record of the latest runs."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Key, Call] = {}
+        self._by_run: dict[str, dict[int, Call]] = {}
+        self.records: dict[str, RunRecord] = {}
+        self.active = 0  # calls without an outcome
+
+    def add(self, call: Call) -> bool:
+        """Take a call in; says whether it is the first of its run."""
+        self.calls[call.key] = call
+        self._by_run.setdefault(call.run, {})[call.index] = call
+        record = self.records.get(call.run)
+        first = record is None
+        if record is None:
+            head = call.header
+            record = RunRecord(
+                call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1), time.time()
+            )
+            self.records[call.run] = record
+            self._forget()
+        record.active += 1
+        self.active += 1
+        return first
+
+    def end(self, call: Call, outcome: Header) -> None:
+        call.outcome = outcome
+        call.body = b""
+        self.active -= 1
+        record = self.records.get(call.run)
+        if record is not None:
+            record.active -= 1
+            record.began.pop(call.index, None)
+            record.items.pop(call.index, None)
+            if record.kind == "gather" and outcome["kind"] == "returned":
+                record.returned += 1
+            else:
+                record.outcomes[call.index] = outcome
+
+    def of_run(self, run: str) -> list[Call]:
+        return list(self._by_run.get(run, {}).values())
+
+    def unacknowledged(self) -> Iterator[bytes]:
+        """The journal's frames of all calls that workers were given, or that have ended."""
+        for call in self.calls.values():
+            if call.given_at is not None:
+                yield call.given()
+            if call.outcome is not None:
+                yield frame(call.outcome, call.result)
+
+    def some(self, run: str, indices: list[int]) -> list[Call]:
+        calls = self._by_run.get(run, {})
+        return [calls[index] for index in indices if index in calls]
+
+    def acknowledge(self, calls: Mapping[str, list[int] | None]) -> list[Call]:
+        """A client has what came of these (run -> indices, or None for all of the run): forget, and give, them."""
+        known = [
+            call
+            for run, only in calls.items()
+            for call in (self.of_run(run) if only is None else self.some(run, only))
+            if call.outcome is not None
+        ]
+        for call in known:
+            self.drop(call)
+        return known
+
+    def drop(self, call: Call) -> None:
+        """Forget a call that nobody needs any more; its run's record stays."""
+        if call.yields is not None:
+            call.yields.remove()
+        del self.calls[call.key]
+        calls = self._by_run[call.run]
+        del calls[call.index]
+        if not calls:
+            del self._by_run[call.run]
+
+    def _forget(self) -> None:
+        if len(self.records) > RECORDS:
+            over = next((run for run, record in self.records.items() if not record.active), None)
+            if over is not None:
+                del self.records[over]

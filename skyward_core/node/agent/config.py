@@ -1,0 +1,95 @@
+"""What an agent is told when it is started. It comes by standard input, so that it may hold secrets (env)."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+# What a dataclass is given is compiled when a node starts: no more of it than is used.
+@dataclass(frozen=True, eq=False, repr=False)
+class AgentConfig:
+    """One node's part of a pool.
+
+    Attributes:
+        folder: the agent's own folder: lock, spool, blobs.
+        socket: path of the Unix socket it listens on; the workers' one stands beside it.
+        bundle: the zip file put first on the workers' ``sys.path``, or "".
+        path: entries added to the end of the workers' ``sys.path``.
+        cwd: the ranks' working folder.
+        idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
+        log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
+        keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
+            :mod:`.unfetched`.
+        devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
+            where ranks see all there are.
+        grace: seconds between SIGTERM and SIGKILL where a request names none.
+        secrets: what is to be blanked beside those of ``env``.
+        knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
+            that the last agent left do.
+        nice: how much the ranks give way to other processes of the node, 0 (not at all) to 19.
+    """
+
+    pool: str
+    node: int
+    nodes: int
+    folder: str
+    socket: str
+    ranks_per_node: int = 1
+    concurrency: int = 1
+    executor: str = "process"
+    idle_timeout: float = 600.0
+    ttl: float | None = None
+    log_limit: int = 0
+    keep_results: float = 0.0
+    grace: float = 5.0
+    nice: int = 0
+    address: str = "127.0.0.1"
+    accelerators: int = 0
+    devices: list[str] = field(default_factory=list)
+    bundle: str = ""
+    path: list[str] = field(default_factory=list)
+    cwd: str = ""
+    python: str = sys.executable
+    env: dict[str, str] = field(default_factory=dict)
+    knows_env: bool = True
+    secrets: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> AgentConfig:
+        """The config that a client sent, with ``ranks_per_node`` "gpu" made a number.
+
+        Raises:
+            ValueError: there is no GPU.
+        """
+        known = {f.name for f in fields(cls)}
+        config = cls(**{key: value for key, value in data.items() if key in known})
+        if data.get("ranks_per_node") != "gpu":
+            return config
+        from .gpus import one_rank_per_gpu
+
+        return one_rank_per_gpu(config)
+
+    @property
+    def spool(self) -> Path:
+        return Path(self.folder) / "spool"
+
+    @property
+    def blobs(self) -> Path:
+        return Path(self.folder) / "blobs"
+
+    @property
+    def worker_socket(self) -> str:
+        return self.socket + ".w"
+
+    @property
+    def slots(self) -> int:
+        """Worker processes per rank."""
+        return self.concurrency if self.executor == "process" else 1
+
+    @property
+    def capacity(self) -> int:
+        """Calls that one worker process takes at a time."""
+        return self.concurrency if self.executor == "thread" else 1

@@ -1,0 +1,141 @@
+"""One open connection of the agent: frames in, frames out, and whether the other side keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ...wire.frames import Decoder, Header, WireError, frame, framed
+
+if TYPE_CHECKING:
+    from ...wire.tls_protocol import Sealed  # loads ssl, which an agent does only where it is used
+
+BUFFER = 1 << 18
+BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
+
+OnFrame = Callable[["Connection", Header, bytes], None]
+OnLost = Callable[["Connection"], None]
+Admit = Callable[[Header, int, int], None]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Frames over a byte stream. ``send`` never blocks; ``drain`` waits while the peer is slow.
+
+    Args:
+        admit: what frames must be like; see :class:`...wire.frames.Decoder`. ``on_frame`` may raise ``WireError`` as
+            well: whoever sent the frame is told, and not heard any more.
+    """
+
+    def __init__(self, on_frame: OnFrame, on_lost: OnLost, admit: Admit | None = None) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._admit = admit
+        self._decoder = Decoder(admit)
+        # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
+        self._buffer = memoryview(bytearray(BUFFER))
+        self._transport: asyncio.Transport | Sealed | None = None
+        self._clear: asyncio.Event = asyncio.Event()
+        self._clear.set()
+        self.open = False
+        self.heard = 0  # frames that have come
+        self.quiet = 0  # looks of the agent since a byte came
+        self.who = ""  # what the other side calls itself
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+            transport.set_write_buffer_limits(high=1 << 20)
+        self.open = True
+
+    def peer(self, claimed: int) -> int:
+        """The process that connected through a Unix socket, by the kernel's word; ``claimed`` where it has none, and
+        0, which is no process's, where the process is another user's."""
+        kept = (
+            self._transport.get_extra_info("socket")
+            if isinstance(self._transport, asyncio.Transport)
+            else None
+        )
+        if kept is None or not hasattr(socket, "SO_PEERCRED"):
+            return claimed
+        pid, uid, _ = struct.unpack("3i", kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid if uid == os.getuid() and pid == claimed else 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.open = False
+        self._clear.set()
+        self._on_lost(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received(self._buffer[:nbytes])
+
+    def received(self, data: memoryview) -> None:
+        self.quiet = 0
+        try:
+            for header, body in self._decoder.feed(data):
+                self.heard += 1
+                self._on_frame(self, header, body)
+        except WireError as error:
+            self.send({"t": "error", "message": str(error)})
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._clear.clear()
+
+    def resume_writing(self) -> None:
+        self._clear.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the peer is behind with reading."""
+        return not self._clear.is_set()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        self.write(frame(header, body))
+
+    def reply(self, text: str, body: bytes = b"") -> None:
+        """Send, and tell how much has been heard, so that the other side may forget it; see
+        :mod:`..worker.agent_channel`.
+
+        Args:
+            text: the encoded header.
+        """
+        self.write(framed(f'{text[:-1]},"seen":{self.heard}}}', body))
+
+    def write(self, data: bytes) -> None:
+        """Send a frame that is made already."""
+        if self.open and self._transport is not None:
+            self._transport.write(data)
+            # It may come back, and asks for what it misses then; what waits here is this node's memory.
+            if self.busy and self._transport.get_write_buffer_size() > BEHIND:
+                self._transport.abort()
+
+    def move(self, line: Sealed) -> None:
+        """Go on over another line; the last frame on the old one, either way, says that it is the last."""
+        old, self._transport = self._transport, line
+        if isinstance(old, asyncio.Transport):
+            old.write(frame({"t": "moved"}))
+            old.set_protocol(asyncio.Protocol())  # its end is not ours
+            old.close()
+        self._clear.set()
+        self._decoder = Decoder(self._admit)
+        self._buffer = memoryview(b"")  # the line has one
+        line.give(self)
+
+    async def drain(self) -> None:
+        await self._clear.wait()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def drop(self) -> None:
+        """End it at once: the other side takes nothing any more."""
+        if self._transport is not None:
+            self._transport.abort()

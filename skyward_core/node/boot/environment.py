@@ -1,0 +1,386 @@
+"""Image environments on a node: made once per content, reused, skipped where the interpreter has it all.
+
+Runs on the node, with the standard library only. Requirements go to the installers by standard input, index
+addresses by environment and, as pip hands those on to its children's command lines, which every user can read, pip's
+credentials by a file: each may hold a token. None is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from ...wire.redact import Redactor, each_text, secret_values, url_secrets, without_credentials
+from .indexes import (
+    Index,
+    by_index,
+    constraints,
+    index_name,
+    logins,
+    normal,
+    project,
+    scoped,
+    split_logins,
+    unasked,
+)
+
+Emit = Callable[[str], None]
+KEPT_LINES = 20
+EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
+
+# Prints what a list of requirements lacks in the interpreter that runs it, or "?" where it cannot tell.
+SATISFIED = """
+import json, sys
+from importlib import metadata
+try:
+    from packaging.requirements import InvalidRequirement, Requirement
+except ImportError:
+    try:
+        from pip._vendor.packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        print(json.dumps(["?"])); raise SystemExit
+def lacking(text, extra, seen):
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement:
+        return [text]
+    if wanted.marker and not any(wanted.marker.evaluate({"extra": e}) for e in (extra or [""])):
+        return []
+    if (wanted.name, tuple(sorted(wanted.extras))) in seen:
+        return []
+    seen.add((wanted.name, tuple(sorted(wanted.extras))))
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        return [text]
+    if wanted.url or not wanted.specifier.contains(found.version, prereleases=True):
+        return [text]
+    return [l for r in found.requires or [] if "extra" in r and wanted.extras
+            for l in lacking(r, sorted(wanted.extras), seen)]
+print(json.dumps([l for r in json.load(sys.stdin) for l in lacking(r, [], set())]))
+"""
+
+
+class EnvironmentFailed(OSError):
+    """An environment could not be made; the message holds the installer's last lines."""
+
+
+def key(image: Mapping[str, Any], python: str) -> str:
+    """16 hexadecimal digits for what an environment holds; variables and credentials are no part of it."""
+    parts = {
+        name: each_text(image.get(name), without_credentials)
+        for name in ("pip", "pip_indexes", "apt", "setup")
+    }
+    content = json.dumps([parts, python, sys.version_info[:2]], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
+    """Have an image's environment on this node.
+
+    Args:
+        image: ``python``, ``pip``, ``pip_indexes``, ``apt`` and ``setup`` of an :class:`~skyward_core.Image`.
+        root: our folder on the node.
+        env: variables of the setup commands.
+        cwd: where the setup commands run, or "".
+        emit: takes each line that the installers print.
+
+    Returns:
+        The path of the interpreter to run the workers with.
+
+    Raises:
+        EnvironmentFailed: says which step failed, and its last lines.
+    """
+    secrets = Redactor([*secret_values(os.environ | dict(env)), *url_secrets(dict(image))])
+
+    def show(line: str) -> None:
+        emit(secrets.text(without_credentials(line)))
+
+    try:
+        return _ensure(image, root, env, cwd, show)
+    except EnvironmentFailed as error:
+        raise EnvironmentFailed(secrets.text(without_credentials(str(error)))) from None
+
+
+def _ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
+    python = sys.executable
+    pip, apt, setup = (list(image.get(name) or ()) for name in ("pip", "apt", "setup"))
+    missing = _lacking(python, pip) if pip else []
+    if not (missing or apt or setup):
+        emit("the interpreter has everything already" if pip else "nothing to install")
+        return python
+    folder = root / f"env-{key(image, python)}"
+    made = folder / ".made"
+    interpreter = str(folder / "bin" / "python") if missing else python
+    if made.exists():
+        emit(f"environment {folder.name} is there already")
+        return made.read_text(encoding="utf-8")
+    with (root / f"{folder.name}.lock").open("w") as lock:
+        _wait_for(lock, emit)
+        if made.exists():
+            return made.read_text(encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+        variables = _variables(env, image.get("pip_indexes") or ())
+        with _netrc(variables, folder / ".netrc"):
+            _apt(apt, variables, emit)
+            if missing:
+                _install(python, folder, image, variables, emit)
+            variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
+            for number, command in enumerate(setup, 1):
+                emit(f"setup {number} of {len(setup)}: {command}")
+                _run(["sh", "-c", command], f"setup command {command!r}", variables, emit, cwd=cwd or None)
+        partial = folder / ".making"
+        partial.write_text(interpreter, encoding="utf-8")
+        partial.replace(made)
+    return interpreter
+
+
+def _wait_for(lock: IO[str], emit: Emit) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        emit("somebody else is making this environment; waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    variables = dict(os.environ) | dict(env)
+    known = variables.get("PATH", "").split(os.pathsep)
+    extra = [str(Path(path).expanduser()) for path in EXTRA_PATH]
+    variables["PATH"] = os.pathsep.join([*known, *(path for path in extra if path not in known)])
+    variables["PIP_DISABLE_PIP_VERSION_CHECK"] = variables["PIP_NO_INPUT"] = "1"
+    variables["DEBIAN_FRONTEND"] = "noninteractive"
+    if indexes:
+        everybodys = [
+            (number, str(each["url"])) for number, each in enumerate(indexes) if not each.get("packages")
+        ]
+        urls = [url for _, url in everybodys]
+        variables["PIP_EXTRA_INDEX_URL"] = " ".join([*urls, variables.get("PIP_EXTRA_INDEX_URL", "")]).strip()
+        variables["UV_INDEX"] = " ".join(f"{index_name(number)}={url}" for number, url in everybodys)
+        variables |= dict(logins(indexes))
+        # By number, as long as it takes: _netrc() takes credentials out of them, too.
+        variables |= {
+            _address(number): str(each["url"]) for number, each in enumerate(indexes) if each.get("packages")
+        }
+    return variables
+
+
+@contextlib.contextmanager
+def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
+    """Take pip's credentials out of its indexes' addresses, into a file for the time that it takes.
+
+    pip gives the addresses to the pip that installs what a build needs on its command line. A second user at the
+    same host has no place in such a file, and stays in its address.
+    """
+    taken: dict[str, tuple[str, str]] = {}
+    for name in (
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        *(each for each in variables if each.startswith(_ADDRESS)),
+    ):
+        if name in variables:
+            variables[name] = split_logins(variables[name], taken)
+    if not taken:
+        yield
+        return
+    lines = [
+        f"machine {host} login {json.dumps(user, ensure_ascii=False)} "
+        f"password {json.dumps(password, ensure_ascii=False)}\n"
+        for host, (user, password) in taken.items()
+    ]
+    with contextlib.suppress(OSError):  # it takes the place of the user's own file, where there is one
+        own = variables.get("NETRC") or Path.home() / ".netrc"
+        lines.insert(0, Path(own).read_text(encoding="utf-8") + "\n")
+    if hasattr(os, "memfd_create"):  # on no disk: should we be killed, nothing of it stays
+        descriptor = os.memfd_create("netrc", os.MFD_CLOEXEC)
+        variables["NETRC"] = f"/proc/{os.getpid()}/fd/{descriptor}"
+    else:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        variables["NETRC"] = str(path)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        try:
+            file.writelines(lines)
+            file.flush()
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+_ADDRESS = "SKYWARD_INDEX_"
+
+
+def _address(number: int) -> str:
+    """The variable with the address of an index that is kept to some packages."""
+    return f"{_ADDRESS}{number}"
+
+
+def _lacking(python: str, requirements: list[str]) -> list[str]:
+    """Those of the requirements that the interpreter does not meet; all of them where it cannot tell."""
+    found = subprocess.run(
+        [python, "-I", "-c", SATISFIED],
+        input=json.dumps(requirements).encode(),
+        capture_output=True,
+        check=False,
+    )
+    try:
+        lacking = list(json.loads(found.stdout))
+    except ValueError:
+        return requirements
+    return requirements if lacking == ["?"] else lacking
+
+
+def _install(
+    python: str, folder: Path, image: Mapping[str, Any], variables: dict[str, str], emit: Emit
+) -> None:
+    requirements, indexes = list(image["pip"]), image.get("pip_indexes") or ()
+    uv = shutil.which("uv", path=variables["PATH"])
+    target = str(folder / "bin" / "python")
+    if uv:
+        _run(
+            [uv, "venv", "--quiet", "--allow-existing", "--python", python, str(folder)],
+            "uv venv",
+            variables,
+            emit,
+        )
+        limits: list[str] = []
+        if scoped(indexes):
+            files = {
+                "pyproject.toml": project(requirements, indexes),
+                "constraints.txt": constraints({}, unasked(requirements, indexes)),
+            }
+            for name, text in files.items():
+                (folder / name).write_text(text, encoding="utf-8")
+            wanted, given = str(folder / "pyproject.toml"), ""
+            limits = ["-c", str(folder / "constraints.txt")]
+        else:
+            wanted, given = "-", "\n".join(requirements)
+        command = [uv, "pip", "install", "--python", target, "-r", wanted, *limits]
+        with _kept_to_indexes(requirements, indexes):
+            _run(command, "uv pip install", variables, emit, given=given)
+        return
+    pip = [python, "-m", "pip", "--python", target]
+    if not _has(python, "venv", "pip"):
+        if not _has(python, "venv", "ensurepip"):
+            raise EnvironmentFailed(
+                "this host has neither uv nor Python's venv with pip, and Image(pip=...) needs one of them: "
+                "install uv, or the packages python3-venv and python3-pip"
+            )
+        pip = [target, "-m", "pip"]
+    bare = ["--without-pip"] if pip[0] == python else []  # its own pip would take seconds, and is not needed
+    _run([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
+    install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
+    for number, own in by_index(requirements, indexes).items():
+        alone = variables | {"PIP_INDEX_URL": variables[_address(number)], "PIP_EXTRA_INDEX_URL": ""}
+        _run([*install, "--no-deps"], "pip install", alone, emit, given="\n".join(own))
+    limits = []
+    if kept := scoped(indexes):
+        path = folder / "constraints.txt"
+        there = {name: version for name, version in _versions(target).items() if name in kept}
+        never = [package for package in kept if package not in there]
+        path.write_text(constraints(there, never), encoding="utf-8")
+        limits = ["-c", str(path)]
+    with _kept_to_indexes(requirements, indexes):
+        _run([*install, *limits], "pip install", variables, emit, given="\n".join(requirements))
+
+
+@contextlib.contextmanager
+def _kept_to_indexes(requirements: Sequence[str], indexes: Sequence[Index]) -> Iterator[None]:
+    """Explain the failure of an installer that was not let have a package from just anywhere."""
+    try:
+        yield
+    except EnvironmentFailed as error:
+        needed = [package for package in unasked(requirements, indexes) if package in str(error)]
+        if not needed:
+            raise
+        names = ", ".join(needed)
+        raise EnvironmentFailed(
+            f"{error}\n{names}: an index of the image is kept to it, and only another package asks for it, for which "
+            "installers would look anywhere; name it in Image(pip=...), too"
+        ) from None
+
+
+def _versions(python: str) -> dict[str, str]:
+    """The versions of the packages that an environment has."""
+    code = "from importlib.metadata import distributions as d; print(*(f'{x.name}={x.version}' for x in d()))"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}")
+    pairs = (each.partition("=") for each in done.stdout.split())
+    return {normal(name): version for name, _, version in pairs}
+
+
+def _has(python: str, *modules: str) -> bool:
+    command = [python, "-I", "-c", f"import {', '.join(modules)}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _apt(packages: list[str], variables: dict[str, str], emit: Emit) -> None:
+    if not packages:
+        return
+    if shutil.which("apt-get", path=variables["PATH"]) is None:
+        raise EnvironmentFailed("Image(apt=...) needs a Debian or Ubuntu host: there is no apt-get here")
+    missing = [package for package in packages if not _has_package(package)]
+    if not missing:
+        return
+    as_root: list[str] = []
+    if os.getuid() != 0:
+        if subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode:
+            raise EnvironmentFailed(
+                f"the packages {', '.join(missing)} are not installed, and only root may do that: there is "
+                "no sudo without a password here; install them by hand, or log in as root"
+            )
+        as_root = ["sudo", "-n", "--preserve-env=DEBIAN_FRONTEND"]
+    wait = ["-o", "DPkg::Lock::Timeout=300"]
+    _run([*as_root, "apt-get", *wait, "update", "-q"], "apt-get update", variables, emit)
+    _run(
+        [*as_root, "apt-get", *wait, "install", "-y", "-q", "--no-install-recommends", *missing],
+        "apt-get install", variables, emit,
+    )  # fmt: skip
+
+
+def _has_package(package: str) -> bool:
+    name = package.partition("=")[0]
+    found = subprocess.run(["dpkg-query", "-W", "-f=${Status}", name], capture_output=True, check=False)
+    return found.returncode == 0 and b"install ok installed" in found.stdout
+
+
+def _run(
+    command: list[str],
+    what: str,
+    variables: Mapping[str, str],
+    emit: Emit,
+    *,
+    given: str = "",
+    cwd: str | None = None,
+) -> None:
+    last: deque[str] = deque(maxlen=KEPT_LINES)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env=dict(variables), cwd=cwd, text=True, encoding="utf-8", errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # an installer that has ended already says why by its code
+            process.stdin.write(given)
+            process.stdin.close()
+        try:
+            for line in process.stdout:
+                text = line.rstrip().rpartition("\r")[2]
+                if text:
+                    last.append(text)
+                    emit(text)
+        except BrokenPipeError:
+            process.kill()  # the client who wanted this has gone
+            raise
+    if process.returncode:
+        raise EnvironmentFailed(f"{what} failed with exit code {process.returncode}: " + "\n".join(last))

@@ -1,0 +1,162 @@
+"""The worker's blocking end of its connection to the agent; it outlives the agent."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, sleep  # user code may put something else in their place
+
+from ...wire.frames import PLUGINS, Decoder, Header, WireError, frame
+
+RETRY = 0.05  # seconds between attempts to find a new agent
+
+
+class Channel:
+    """Frames over a Unix socket; ``send`` may be called by any thread, ``receive`` by one.
+
+    When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the last
+    one may not have taken: all frames but those that it said it had seen ("seen", their number on its connection).
+
+    Args:
+        hello: makes the greeting, header and body.
+        patience: seconds without an agent after which ``receive`` gives up.
+    """
+
+    def __init__(self, path: str, hello: Callable[[], tuple[Header, bytes]], patience: float) -> None:
+        self._path = path
+        self._hello = hello
+        self._patience = patience
+        self._decoder = Decoder(_bounded)
+        self._frames: deque[tuple[Header, bytes]] = deque()
+        self._lock = threading.Lock()
+        self._renewing = threading.Lock()
+        self._back = threading.Condition(self._lock)
+        self._unseen: deque[bytes] = deque()
+        self._seen = 1  # frames of this connection that need not be sent again; the greeting is made anew
+        self._given_up = False
+        self.forked = False  # we are a child that user code forked: the agent is our parent's to talk to
+        self._socket = self._connect()
+        os.register_at_fork(after_in_child=self._be_child)
+        threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        data = frame(header, body)
+        with self._lock:
+            self._unseen.append(data)
+            current, there = self._socket, self._is_there()
+            try:
+                if there:
+                    self._socket.sendall(data)
+            except OSError:
+                return  # no agent now; the next one gets it
+        if not there and not self.forked:
+            self._reconnected(current)
+
+    def receive(self) -> tuple[Header, bytes]:
+        """The next frame; waits for it.
+
+        Raises:
+            EOFError: there has been no agent for too long.
+        """
+        while not self._frames:
+            current = self._socket
+            try:
+                data = current.recv(1 << 16)
+            except OSError:
+                data = b""
+            if data:
+                for header, body in self._decoder.feed(data):
+                    self._forget(current, header)
+                    self._frames.append((header, body))
+                continue
+            if not self._is_there() and not self.forked:
+                self._reconnected(current)
+            with self._lock:
+                while self._socket is current and not self._given_up:
+                    self._back.wait()
+                if self._given_up:
+                    raise EOFError("the agent is gone")
+        return self._frames.popleft()
+
+    def _forget(self, connection: socket.socket, header: Header) -> None:
+        with self._lock:
+            if self._socket is connection:  # else the next agent has been sent it all already
+                for _ in range(header.get("seen", 0) - self._seen):
+                    self._unseen.popleft()
+                    self._seen += 1
+
+    def _be_child(self) -> None:
+        self.forked = True
+        self._socket.close()
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(self._path)
+            connection.sendall(frame(*self._hello()))
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+    def _is_there(self) -> bool:
+        """Whether the socket is still ours: user code may have closed it (``os.closerange``), and have another file
+        in its place by now."""
+        try:
+            return bool(self._socket.getpeername() == self._path)
+        except OSError:
+            return False
+
+    def _watch(self) -> None:
+        while True:
+            poll, polled = select.poll(), self._socket
+            poll.register(polled, getattr(select, "POLLRDHUP", select.POLLHUP))
+            poll.poll()
+            deadline = monotonic() + self._patience
+            while not self._reconnected(polled):
+                if monotonic() > deadline:
+                    with self._lock:
+                        self._given_up = True
+                        self._back.notify_all()
+                    return
+                sleep(RETRY)
+
+    def _reconnected(self, lost: socket.socket) -> bool:
+        """Have another connection in the place of a lost one; says whether there is one."""
+        with self._renewing:  # two threads may find out at the same time
+            if self._socket is not lost:
+                return True
+            there = self._is_there()
+            try:
+                fresh = self._connect()
+            except OSError:
+                return False
+            return self._take(fresh, there)
+
+    def _take(self, fresh: socket.socket, there: bool) -> bool:
+        with self._lock:
+            try:
+                for data in self._unseen:
+                    fresh.sendall(data)
+            except OSError:
+                fresh.close()
+                return False
+            old, self._socket = self._socket, fresh
+            self._decoder = Decoder(_bounded)
+            self._seen = 1
+            if there:
+                old.close()
+            else:
+                old.detach()
+            self._back.notify_all()
+        return True
+
+
+def _bounded(header: Header, head: int, body: int) -> None:
+    """The agent has started us, and looks at what it hands on: no more than that is asked here."""
+    if body > PLUGINS:
+        raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes is not of this protocol")

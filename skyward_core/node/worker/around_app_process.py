@@ -1,0 +1,88 @@
+"""The process of a node that holds its plugins' ``around_app`` contexts: the agent itself never runs user code.
+
+It is there only where a plugin has that hook. It enters the contexts before the node's ranks are set up, keeps them
+from run to run and from one epoch of the gang to the next, and leaves them after the node's workers have ended.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import pickle
+import signal
+import sys
+from contextlib import ExitStack
+
+from ...runtime import older_import as alias
+from ...wire.frames import Header
+from .agent_channel import Channel
+from .results import describe_error
+from .worker import Stopped, StopSignal
+
+
+def main(socket_path: str, folder: str, rank: str, number: str) -> None:
+    """Hold the contexts until told to leave them, or until there has been no agent for too long."""
+    os.umask(0o077)
+    faulthandler.enable()
+    alias.install()
+    App(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
+
+
+class App:
+    """See the module. ``_state`` is what an agent that did not start us is told: fresh, entering or entered."""
+
+    def __init__(self, socket_path: str, patience: float) -> None:
+        self._state = "fresh"
+        self._contexts = ExitStack()
+        self._stop = StopSignal(interrupts=True)
+        self._channel = Channel(socket_path, self._hello, patience)
+
+    def _hello(self) -> tuple[Header, bytes]:
+        return {"t": "hello", "pid": os.getpid(), "state": self._state}, b""
+
+    def serve(self) -> None:
+        while True:
+            try:
+                header, body = self._channel.receive()
+            except EOFError:
+                break
+            if header["t"] == "exit":
+                break
+            if header["t"] == "setup":
+                self._enter(header, body)
+        self._leave()
+
+    def _enter(self, header: Header, body: bytes) -> None:
+        from ...plugins.base import enter_app, has_app
+        from ...runtime.info import InstanceInfo, set_current
+
+        self._state = "entering"
+        info = InstanceInfo.from_json(json.dumps(header["info"]))
+        set_current(info)
+        try:
+            with self._stop.listening(), ExitStack() as entered:
+                for plugin in pickle.loads(body):
+                    if has_app([plugin]):
+                        self._channel.send({"t": "entering", "plugin": plugin.name})
+                        entered.enter_context(enter_app([plugin], info))
+                self._contexts = entered.pop_all()
+        except Stopped:
+            sys.exit(128 + signal.SIGTERM)
+        except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
+            told, data = describe_error(error)
+            self._channel.send({"t": "failed", "error": told}, data)
+            return
+        self._state = "entered"
+        self._channel.send({"t": "entered"})
+
+    def _leave(self) -> None:
+        """End the process, through the plugins' contexts."""
+        try:
+            with self._stop.listening():
+                self._contexts.close()
+        except Stopped:
+            sys.exit(128 + signal.SIGTERM)
+        except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
+            sys.excepthook(*sys.exc_info())
+        self._stop.ending = True  # the interpreter ends like any other

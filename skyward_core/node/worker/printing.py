@@ -1,0 +1,165 @@
+"""A worker's ``sys.stdout`` and ``sys.stderr``: the spool's files, with marks of when and in which order.
+
+A mark is there before the bytes that it is about, whenever the stream changes: so whoever sees bytes finds their order.
+But a flood must cost nothing: once a write to standard output is marked, those of the next moment go straight to C,
+until standard error is written to. A thread ends that moment; it sleeps while nothing is printed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import threading
+from contextlib import suppress
+from time import monotonic, sleep  # user code may put something else in their place
+from typing import Any
+
+from ...wire.marks import BEFORE, EVERY, Marker, identity
+from .children import Children
+
+_straight = io.FileIO.write
+
+
+class Streams:
+    """Both streams of this process, which take the place of the interpreter's own.
+
+    Args:
+        path: of the file of marks.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._runs: list[str] = []  # of the calls that run now
+        self._run = ""
+        self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
+        self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
+        self._out, self._err = _Out(self), _Err(self)
+        self._out_vars = self._out.__dict__
+        self._straight = _straight.__get__(self._out)
+        self._marked = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._alone = False
+        self._marked_at = 0.0
+        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, self._out)  # type: ignore[misc]
+        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, self._err)  # type: ignore[misc]
+        self._children = Children(self._pass_on, self._share)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def begin(self, run: str) -> None:
+        """A call of a run begins to print."""
+        self._runs.append(run)
+        self._know()
+
+    def end(self, run: str) -> None:
+        """It has printed its last."""
+        self._runs.remove(run)
+        self._know()
+
+    def flush(self) -> None:
+        """Write what waits: of children, in our streams, and in what user code has put in their place."""
+        self._children.drain()
+        ours: tuple[Any, ...] = (self._stdout, self._stderr)
+        others = (sys.stdout, sys.stderr)
+        for stream in ours if others[0] is ours[0] and others[1] is ours[1] else ours + others:
+            try:
+                stream.flush()
+            except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
+                if (
+                    stream is self._stdout
+                ):  # the disk is full; where standard error is written to fails, too, at worst
+                    with suppress(OSError):
+                        os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
+
+    def _know(self) -> None:
+        runs = self._runs
+        self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
+        self._marked_at = 0.0
+        self._out_vars.pop("write", None)
+
+    def before_out(self) -> None:
+        self._children.drain()
+        self._marker.before(self._run)
+        self._marked_at = monotonic()
+        if self._alone:
+            return
+        if self._thread is None:  # most calls print nothing
+            self._thread = threading.Thread(target=self._rearm, name="log-marks", daemon=True)
+            self._thread.start()
+        self._out.__dict__["write"] = self._straight
+        if not self._marked.is_set():
+            self._marked.set()
+
+    def before_err(self) -> None:
+        self._children.drain()
+        if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
+            self._marker.before(self._run)
+            self._marked_at = monotonic()
+        self._out.__dict__.pop("write", None)
+
+    def _rearm(self) -> None:
+        while True:
+            self._marked.wait()
+            sleep(EVERY)
+            self._marked.clear()
+            self._out.__dict__.pop("write", None)
+
+    def _pass_on(self, stream: int, data: bytes) -> None:
+        """Write what children have printed."""
+        self._marker.before(self._run)
+        kept, place = self._files[stream]
+        descriptor = kept if identity(kept) == place else stream  # user code closes what it does not know
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def _share(self) -> None:
+        """From now on others print, too: look for what they have before each write of ours."""
+        self._alone = True
+        self._out.__dict__.pop("write", None)
+
+    def _forked(self) -> None:
+        """A child has no such thread."""
+        self._share()
+
+
+class _Raw(io.FileIO):
+    def __init__(self, descriptor: int, streams: Streams) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._streams = streams
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+
+class _Out(_Raw):
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(1, streams)
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
+        self._streams.before_out()
+        return _straight(self, data)
+
+
+class _Err(_Raw):
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(2, streams)
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
+        self._streams.before_err()
+        return _straight(self, data)
+
+
+def _text(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
+    """A text stream over ``raw`` that is as the old one was, but for what a rank's streams always are."""
+    unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
+    buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
+    stream = io.TextIOWrapper(
+        buffer,
+        encoding=getattr(old, "encoding", "utf-8"),
+        errors="backslashreplace",
+        newline="\n",
+        line_buffering=True,
+        write_through=unbuffered,
+    )
+    stream.mode = "w"  # type: ignore[misc]
+    return stream

@@ -1,0 +1,491 @@
+"""A worker: the fresh interpreter that runs user code, on its main thread.
+
+Standard output and error are the spool's files themselves, so a slow reader can never stall training. Calls come
+from the agent by a Unix socket, outcomes go back the same way; large results stay in the spool as files.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import io
+import json
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
+from time import monotonic, perf_counter  # user code may put something else in their place
+from types import FrameType
+from typing import Any
+
+from ...runtime import metrics
+from ...runtime import older_import as alias
+from ...runtime.info import InstanceInfo, instance_info, set_current, using
+from ...runtime.phase import on_enter
+from ...wire.frames import INLINE, WINDOW, Header
+from .agent_channel import Channel
+from .printing import Streams
+from .results import Pickled, describe_error, pickle_result
+
+_open = open  # user code may put something else in the place of what is built in
+DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
+CUT_OFF = (
+    f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
+    "its exit handlers did not run\n"
+).encode()
+FUNCTIONS_KEPT = 64
+
+
+class Stopped(BaseException):
+    """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run."""
+
+
+def main(socket_path: str, folder: str, rank: str, number: str) -> None:
+    """Serve calls until told to exit, or until there has been no agent for too long."""
+    os.umask(0o077)
+    alias.install()
+    name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
+    streams = Streams(f"{folder}/spool/{name}.marks")
+    faulthandler.enable()
+    # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
+    # long for that of a large framework. No frame of Python would tell where it is.
+    atexit.register(faulthandler.cancel_dump_traceback_later)
+    capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
+    patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
+    known: Header = {}
+    if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
+        known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
+    flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
+    grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
+    worker = Worker(socket_path, folder, capacity, patience, flush_metrics, known, streams)
+    try:
+        code = worker.serve()
+    except SystemExit as error:
+        code = int(error.code or 0)
+    worker.leave(code, grace)
+    # The interpreter ends like any other: it waits for threads, calls what atexit was given, closes files.
+    sys.exit(code)
+
+
+class Worker:
+    """One worker's state: its functions, its plugins' contexts, the call it runs."""
+
+    _phase, _phase_since = "", 0.0
+
+    def __init__(
+        self,
+        socket_path: str,
+        folder: str,
+        capacity: int,
+        patience: float,
+        flush_metrics: Callable[[], None],
+        known: Header,
+        streams: Streams,
+    ) -> None:
+        self._known: Header = {}
+        self._setup: Header = {}
+        self._plugins = b""
+        self._channel = Channel(socket_path, self._hello, patience)
+        self._known = known
+        self._blobs = f"{folder}/blobs"
+        self._spool = f"{folder}/spool"
+        self._capacity = capacity
+        self._orphaned = False
+        self._used = False  # by user code
+        self._streams = streams
+        self._flush_metrics = flush_metrics
+        on_enter(self._enter)
+        self._functions: dict[str, Any] = {}
+        self._contexts = ExitStack()
+        self._entered = False
+        self._setup_error: BaseException | None = None
+        self._windows: dict[tuple[str, int], _Window] = {}
+        self._waiting: deque[tuple[Header, bytes]] = deque()
+        # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
+        self._stop = StopSignal(interrupts=capacity == 1)
+
+    def _hello(self) -> tuple[Header, bytes]:
+        """Who we are; to an agent that did not start us also what we were started with, what gang we
+        belong to, and its plugins."""
+        phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
+        return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup, self._plugins
+
+    def _enter(self, phase: str) -> None:
+        """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
+        self._phase, self._phase_since = phase, monotonic()
+        self._channel.send({"t": "phase", "phase": phase})
+
+    def serve(self) -> int:
+        """Do what the agent says until it says that this is the end; gives the exit status.
+
+        Raises:
+            SystemExit: a call ended the process, or SIGTERM did.
+        """
+        tasks = _Threads(self._capacity, self._call) if self._capacity > 1 else None
+        while True:
+            if self._waiting:
+                header, body = self._waiting.popleft()
+            else:
+                try:
+                    header, body = self._channel.receive()
+                except EOFError:
+                    # No agent, nobody to work for: what was running has ended before we came here.
+                    self._orphaned = True
+                    return 0
+            kind = header["t"]
+            if kind == "call":
+                if tasks is None:
+                    self._call(header, body)
+                else:
+                    self._windows[header["run"], header["i"]] = _Window()
+                    tasks.put(header, body)
+            elif kind == "credit":
+                self._credited(header)
+            elif kind == "place":
+                set_current(InstanceInfo.from_json(json.dumps(header["info"])))
+            elif kind == "setup":
+                self._set_up(header, body)
+            elif kind == "exit":
+                return 0
+
+    def leave(self, code: int, grace: float) -> None:
+        """Leave the plugins' contexts, on the way out of the process.
+
+        Args:
+            grace: seconds in which it has to be out. If it is not, the log gets its threads' stacks before the agent
+                kills it; without an agent it ends itself.
+        """
+        self._stop.ending = True
+        if not self._used:
+            self._flush()
+            os._exit(code)  # no user code was here
+        if grace:
+            share = 1 if self._orphaned else 0.9
+            faulthandler.dump_traceback_later(grace * share, exit=self._orphaned, file=2)
+        try:
+            if plugins := sys.modules.get("skyward_core.plugins.base"):
+                plugins.leave_late()
+            self._contexts.close()
+        except Exception:  # noqa: BLE001  a plugin's exit must not keep the node from ending; the log says it
+            sys.excepthook(*sys.exc_info())
+        self._flush()
+        # Threads of ours hold us to the very end: files that functions have as globals would never be closed.
+        self._functions.clear()
+        self._windows.clear()
+
+    # -- plugins -----------------------------------------------------------------------------------------
+
+    def _set_up(self, header: Header, body: bytes) -> None:
+        info = InstanceInfo.from_json(json.dumps(header["info"]))
+        set_current(info)
+        self._setup_error = None
+        # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
+        if "failed" in header:
+            self._setup_error = _failed_app(header["failed"], body)
+        elif body and not self._entered:
+            from ...plugins.base import enter_process
+
+            self._used = True
+            try:
+                with self._stop.listening():
+                    self._enter("importing")
+                    plugins = pickle.loads(body)
+                    if not header["gang"]:
+                        plugins = [plugin for plugin in plugins if not plugin.gang]
+                    self._enter("joining")
+                    self._contexts = enter_process(plugins, info)
+                    self._entered = True
+            except Stopped:
+                sys.exit(128 + signal.SIGTERM)
+            except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
+                self._setup_error = error
+        self._flush()
+        kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
+        self._plugins = b"" if "failed" in header else body
+        self._setup = {key: header[key] for key in kept}
+        self._phase = ""
+        self._channel.send({"t": "ready", "epoch": header["epoch"]})
+
+    # -- calls -------------------------------------------------------------------------------------------
+
+    def _call(self, header: Header, body: bytes) -> None:
+        run, index = header["run"], header["i"]
+        answer: Header = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
+        result = Pickled()
+        exit_code: int | None = None
+        self._used = True
+        self._streams.begin(run)
+        started = perf_counter()
+        try:
+            if self._setup_error is not None:
+                answer["unusable"] = True
+                raise self._setup_error
+            with self._stop.listening():
+                value = self._run(header, body)
+            self._not_forked()
+            result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
+        except Stopped:
+            answer["kind"] = "collateral"
+            exit_code = 128 + signal.SIGTERM
+        except SystemExit as error:
+            if self._stop.ending:  # not user code's, but SIGTERM's
+                raise
+            exit_code = _exit_status(error)
+            words = f"called sys.exit({error.code!r:.200}) before it returned"
+            answer |= {"kind": "exited", "exit_code": exit_code}
+            answer["error"] = {"type": "SystemExit", "message": words}
+        except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
+            answer["kind"] = "raised"
+            answer["error"], result.data = describe_error(error)
+        if self._channel.forked:
+            _end_child(answer)
+        if self._stop.ending:
+            exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
+        answer["seconds"] = perf_counter() - started
+        if self._phase == "importing":  # and nothing came of it
+            self._enter("")
+        answer |= result.header()
+        self._flush()
+        self._streams.end(run)
+        window = self._windows.pop((run, index), None)
+        if window is not None and window.made:
+            answer |= {"items": window.made, "last": window.last}
+        self._channel.send(answer, result.data)
+        if exit_code is not None:
+            if self._capacity > 1:
+                main_thread = threading.main_thread().ident or 0
+                signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
+            sys.exit(exit_code)
+
+    def _run(self, header: Header, body: bytes) -> Any:
+        fn, (args, kwargs) = self._load(header, body)
+        if self._phase == "importing":
+            self._enter("running")
+        with using(instance_info(), header["run"]):
+            value = fn(*args, **kwargs)
+            if header.get("stream") and isinstance(value, Generator):
+                return self._stream(header, value)
+        return value
+
+    def _not_forked(self) -> None:
+        """A child that user code forked comes to the end of the function as a script's does to the end of the script:
+        it is no second worker of the rank."""
+        if self._channel.forked:
+            raise SystemExit(0)
+
+    def _load(self, header: Header, body: bytes) -> tuple[Any, Any]:
+        (name, size), (args_name, args_size) = header["fn"], header["args"]
+        inline = size if size <= INLINE else 0
+        fn = self._functions.get(name)
+        if fn is None:
+            self._enter("importing")
+            fn = self._unpickle(name, body[:inline] if inline else None)
+            if len(self._functions) >= FUNCTIONS_KEPT:
+                self._functions.pop(next(iter(self._functions)))
+            self._functions[name] = fn
+        return fn, self._unpickle(args_name, body[inline:] if args_size <= INLINE else None)
+
+    def _unpickle(self, name: str, data: bytes | None) -> Any:
+        if data is not None:
+            return pickle.loads(data)
+        with _open(f"{self._blobs}/{name}", "rb", buffering=0) as source:
+            return pickle.load(io.BufferedReader(source, 1 << 20))
+
+    def _spill(self, header: Header, kind: str = "result") -> str:
+        return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
+
+    # -- generators --------------------------------------------------------------------------------------
+
+    def _stream(self, header: Header, values: Generator[Any, None, Any]) -> Any:
+        key = (header["run"], header["i"])
+        window = self._windows.setdefault(key, _Window())
+        try:
+            while True:
+                try:
+                    value = next(values)
+                except StopIteration as end:
+                    return end.value
+                self._not_forked()
+                what = f"value {window.made} of {header.get('name', 'the generator')}()"
+                item = pickle_result(value, what, self._spill(header, f"{window.made}.item"))
+                self._streams.flush()
+                metrics.yielded(key[0], window.made, value)
+                told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
+                self._channel.send(told, item.data)
+                window.made += 1
+                window.last = told["summary"]
+                self._wait_for(window)
+        finally:
+            values.close()
+
+    def _wait_for(self, window: _Window) -> None:
+        """Wait until the reader is near enough for one more value."""
+        if self._capacity > 1:
+            window.wait()
+            return
+        while not window.is_open:
+            header, body = self._channel.receive()
+            if header["t"] == "credit":
+                self._credited(header)
+            else:
+                self._waiting.append((header, body))
+
+    def _credited(self, header: Header) -> None:
+        window = self._windows.get((header["run"], header["i"]))
+        if window is not None:
+            window.taken(header["next"])
+
+    def _flush(self) -> None:
+        self._flush_metrics()
+        self._streams.flush()
+
+
+class _Window:
+    """How far a generator may be ahead of its reader.
+
+    Attributes:
+        made: how many values it has yielded.
+        last: the summary of the latest one.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.last: Header | None = None
+        self._condition = threading.Condition()
+        self._end = WINDOW
+
+    def taken(self, until: int) -> None:
+        """The reader has all values below a number; told again, and out of order, after a link was down."""
+        with self._condition:
+            self._end = max(self._end, until + WINDOW)
+            self._condition.notify()
+
+    @property
+    def is_open(self) -> bool:
+        return self.made < self._end
+
+    def wait(self) -> None:
+        with self._condition:
+            while not self.is_open:
+                self._condition.wait()
+
+
+class _Threads:
+    """Calls a function with what it is given, in threads that do not keep the process from ending."""
+
+    def __init__(self, count: int, call: Callable[[Header, bytes], None]) -> None:
+        from queue import SimpleQueue  # late: most workers have one thread
+
+        self._calls: SimpleQueue[tuple[Header, bytes]] = SimpleQueue()
+        self._call = call
+        self._left = count
+
+    def put(self, header: Header, body: bytes) -> None:
+        self._calls.put((header, body))
+        if self._left:
+            self._left -= 1
+            threading.Thread(target=self._serve, name="task", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            self._call(*self._calls.get())
+
+
+class StopSignal:
+    """Turns SIGTERM into :class:`Stopped` in user code.
+
+    A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
+    still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
+    """
+
+    def __init__(self, *, interrupts: bool) -> None:
+        self.ending = False
+        self._interrupts = interrupts
+        self._listening = 0
+        self._reacted = threading.Event()
+        readable, writable = os.pipe()
+        os.set_blocking(writable, False)
+        signal.signal(signal.SIGTERM, self._handle)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
+        self._forking = threading.local()
+        os.register_at_fork(
+            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
+        )
+
+    def _hold_back(self) -> None:
+        """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the
+        wake-up descriptor would end its parent."""
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def _let_through(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _forget(self) -> None:
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._let_through()
+
+    def _handle(self, number: int, at: FrameType | None) -> None:
+        self._reacted.set()
+        if self.ending:
+            return  # it is on its way, and is killed when it takes too long
+        if self._listening and self._interrupts:
+            raise Stopped
+        self.ending = True
+        sys.exit(128 + signal.SIGTERM)
+
+    def _watch(self, readable: int) -> None:
+        while number := os.read(readable, 1):
+            if number[0] == signal.SIGTERM and not self._reacted.wait(DEAF):
+                os.write(2, CUT_OFF)
+                os._exit(128 + signal.SIGTERM)
+
+    def listening(self) -> StopSignal:
+        return self
+
+    def __enter__(self) -> None:
+        self._listening += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._listening -= 1
+
+
+def _failed_app(told: Header, data: bytes) -> BaseException:
+    """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
+    from ...model.errors import RemoteTraceback
+    from ...plugins.base import PluginError
+
+    error: BaseException = (
+        pickle.loads(data) if data else PluginError(told["message"], told["plugin"], "around_app")
+    )
+    if "traceback" in told:
+        error.__cause__ = RemoteTraceback(told["traceback"])
+    return error
+
+
+def _end_child(answer: Header) -> None:
+    """End a child that user code forked, as Python ends one of a script, with what it came to."""
+    if answer["kind"] == "raised":
+        sys.stderr.write(answer["error"].get("traceback") or answer["error"]["message"])
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code", 0))
+
+
+def _exit_status(error: SystemExit) -> int:
+    """The exit status that the interpreter would give this."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1

@@ -1,0 +1,104 @@
+"""Hugging Face Accelerate: the environment that ``Accelerator()`` reads, as ``accelerate launch`` sets it.
+
+Variables: https://huggingface.co/docs/accelerate/package_reference/cli and ``accelerate/utils/launch.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from ...model.errors import UsageError
+from ..base import Plugin
+from ..support.requirements import requirement, with_pip
+from .torch import Torch, process_group
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+Precision = Literal["no", "fp16", "bf16", "fp8"]
+
+
+@dataclass(frozen=True)
+class Accelerate(Plugin):
+    """Hugging Face Accelerate: ``Accelerator()`` finds the pool, with or without the ``torch`` plugin.
+
+    Args:
+        mixed_precision: "no", "fp16", "bf16", "fp8"; None leaves it to the function.
+        fsdp: options of fully sharded data parallelism, named as in Accelerate's configuration without the
+            ``fsdp_`` in front: ``{"sharding_strategy": "FULL_SHARD"}``; None for none.
+        deepspeed: a DeepSpeed configuration; None for none.
+        version: "latest", a bare version to pin, or constraints such as ">=1.0".
+
+    Raises:
+        UsageError: no such precision, or both fsdp and deepspeed.
+    """
+
+    name: ClassVar[str] = "accelerate"
+    needs_peers = Torch.needs_peers
+    mixed_precision: Precision | None = None
+    fsdp: Mapping[str, Any] | None = None
+    deepspeed: Mapping[str, Any] | None = None
+    version: str = "latest"
+
+    def __post_init__(self) -> None:
+        if self.mixed_precision not in (None, *get_args(Precision)):
+            choices = ", ".join(get_args(Precision))
+            raise UsageError(f"{self.mixed_precision!r} is no mixed precision: use {choices}")
+        if self.fsdp is not None and self.deepspeed is not None:
+            raise UsageError("accelerate shards by fsdp or by deepspeed, not both")
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        packages = [requirement("accelerate", self.version)]
+        if self.deepspeed is not None:
+            packages.append("deepspeed")
+        image = with_pip(image, packages)
+        if any(plugin.name == "torch" for plugin in pool_spec.plugins):
+            return image
+        return Torch().transform(image, pool_spec)
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        os.environ.update(self._environment())
+        with process_group(info, "cuda:nccl,cpu:gloo" if self.fsdp is not None and _cuda() else None):
+            use_cpu_where_alone(info)
+            yield
+
+    def _environment(self) -> dict[str, str]:
+        values: dict[str, str] = {}
+        if self.mixed_precision is not None:
+            values["ACCELERATE_MIXED_PRECISION"] = self.mixed_precision
+        if self.fsdp is not None:
+            values["ACCELERATE_USE_FSDP"] = "true"
+            values |= {f"FSDP_{key.upper()}": _text(value) for key, value in self.fsdp.items()}
+        if self.deepspeed is not None:
+            values["ACCELERATE_USE_DEEPSPEED"] = "true"
+            # DeepSpeed takes a configuration in base64 where it expects a file's name.
+            config = json.dumps(dict(self.deepspeed)).encode()
+            values["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = base64.urlsafe_b64encode(config).decode()
+        return values
+
+
+def use_cpu_where_alone(info: InstanceInfo) -> None:
+    """Tell Accelerate, and with it the Trainer, that ranks without a GPU are a gang all the same.
+
+    Without this they take a process group without CUDA for no group at all, and every rank trains alone.
+    """
+    if info.world_size > 1 and not info.stands_alone and not _cuda():
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+def _cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

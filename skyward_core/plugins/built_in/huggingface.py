@@ -1,0 +1,72 @@
+"""Hugging Face: its libraries, a token that is written nowhere, and models that are there before training."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ..base import Plugin
+from ..support.requirements import requirement, with_pip
+from .accelerate import use_cpu_where_alone
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+_FETCH = (
+    "import sys; from huggingface_hub import snapshot_download as get; [get(name) for name in sys.argv[1:]]"
+)
+
+
+@dataclass(frozen=True)
+class HuggingFace(Plugin):
+    """transformers, datasets, tokenizers, accelerate; with ``torch`` beside it the Trainer finds the pool.
+
+    Args:
+        token: access token of the Hub; None for the client's ``HF_TOKEN``, where it is set. It travels with
+            the plugins and reaches the ranks only: it is in no file, command line or log.
+        models: repositories fetched before training: while the node is prepared, or, with a token, when a
+            worker starts (the first rank of a node fetches, the others find it there).
+        version: of transformers: "latest", a bare version to pin, or constraints such as ">=5".
+    """
+
+    name: ClassVar[str] = "huggingface"
+    gang: ClassVar[bool] = False
+    token: str | None = field(default=None, repr=False)
+    models: Sequence[str] = ()
+    version: str = "latest"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token", self.token or os.environ.get("HF_TOKEN"))
+        models = (self.models,) if isinstance(self.models, str) else tuple(self.models)
+        object.__setattr__(self, "models", models)
+
+    def secrets(self) -> Sequence[str]:
+        return (self.token,) if self.token else ()
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        transformers = requirement("transformers", self.version)
+        return with_pip(image, [transformers, "datasets", "tokenizers", "accelerate"])
+
+    def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
+        if not self.models or self.token:
+            return ()
+        return (shlex.join(["python", "-c", _FETCH, *self.models]),)
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if self.token:
+            os.environ["HF_TOKEN"] = self.token
+            if self.models:
+                from huggingface_hub import snapshot_download
+
+                for name in self.models:
+                    snapshot_download(name)
+        if "torch" in sys.modules:
+            use_cpu_where_alone(info)
+        yield

@@ -1,0 +1,74 @@
+"""JAX: every device of every rank in one mesh, before the function runs.
+
+Set up as https://docs.jax.dev/en/latest/multi_process.html wants it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...runtime.phase import enter
+from ..base import Plugin
+from ..support.network import claim_port, limit_threads
+from ..support.requirements import has_cuda, requirement, with_pip
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+
+@dataclass(frozen=True)
+class Jax(Plugin):
+    """JAX with its distributed runtime initialised on every rank.
+
+    Args:
+        cuda: JAX's extra that brings CUDA, used when the pool's accelerator has it ("cuda12", "cuda13").
+        version: "latest", a bare version to pin, or constraints such as ">=0.6".
+    """
+
+    name: ClassVar[str] = "jax"
+    needs_peers = "one mesh of all ranks' devices"
+    cuda: str = "cuda12"
+    version: str = "latest"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        package = f"jax[{self.cuda}]" if has_cuda(pool_spec) else "jax"
+        return with_pip(image, [requirement(package, self.version)])
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if info.world_size < 2:
+            yield
+            return
+        address = f"{info.head_addr}:{claim_port(info)}"
+        os.environ.update(
+            JAX_COORDINATOR_ADDRESS=address,
+            JAX_NUM_PROCESSES=str(info.world_size),
+            JAX_PROCESS_ID=str(info.rank),
+            JAX_LOCAL_DEVICE_COUNT=str(max(1, info.accelerators)),
+        )
+        limit_threads(info)
+        enter("importing")
+        import jax
+
+        # Between processes XLA's CPU client reduces by gloo only where it is told so.
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
+        if hasattr(jax.config, "jax_enable_preemption_service"):
+            jax.config.update("jax_enable_preemption_service", False)
+        enter("joining")
+        jax.distributed.initialize(
+            coordinator_address=address,
+            num_processes=info.world_size,
+            process_id=info.rank,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=address,
+        )
+        try:
+            yield
+        finally:
+            jax.distributed.shutdown()

@@ -1,0 +1,64 @@
+"""joblib and scikit-learn: ``joblib.Parallel`` runs on the pool while it is up."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...model.errors import UsageError
+from ..base import Plugin
+from ..support.requirements import requirement, with_pip
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+
+
+@dataclass(frozen=True)
+class Joblib(Plugin):
+    """Runs ``joblib.Parallel`` of the client on the pool, in the thread that opened it.
+
+    Args:
+        n_jobs: tasks at a time where a ``Parallel`` names none; None for as many as the pool runs at once.
+        version: "latest", a bare version to pin, or constraints such as ">=1.4".
+
+    Raises:
+        UsageError: ``n_jobs`` is less than one.
+    """
+
+    name: ClassVar[str] = "joblib"
+    package: ClassVar[str] = "joblib"
+    n_jobs: int | None = None
+    version: str = "latest"
+
+    def __post_init__(self) -> None:
+        if self.n_jobs is not None and self.n_jobs < 1:
+            raise UsageError(f"n_jobs must be 1 or more, not {self.n_jobs}; None takes what the pool has")
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return with_pip(image, [requirement(self.package, self.version)])
+
+    def around_client(self, pool: Any) -> AbstractContextManager[object]:
+        from joblib import parallel_config
+
+        from ..support.joblib_backend import PoolBackend
+
+        slots = pool.spec.world_size * pool.spec.worker.concurrency
+        context: AbstractContextManager[object] = parallel_config(
+            backend=PoolBackend(pool=pool, slots=slots), n_jobs=self.n_jobs or slots
+        )
+        return context
+
+
+@dataclass(frozen=True)
+class Sklearn(Joblib):
+    """scikit-learn on the pool: what takes ``n_jobs`` (searches, forests, cross-validation) runs there.
+
+    Args:
+        n_jobs: as for ``joblib``.
+        version: of scikit-learn.
+    """
+
+    name: ClassVar[str] = "sklearn"
+    package: ClassVar[str] = "scikit-learn"
+    conflicts: ClassVar[tuple[str, ...]] = ("joblib",)

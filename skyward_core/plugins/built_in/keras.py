@@ -1,0 +1,98 @@
+"""Keras 3: the backend chosen before Keras is imported, and that backend's devices put to use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from ...model.errors import UsageError
+from ..base import Plugin
+from ..support.requirements import with_env, with_pip
+from .jax import Jax
+from .tensorflow import TensorFlow
+from .torch import Torch
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+Backend = Literal["jax", "torch", "tensorflow"]
+
+
+@dataclass(frozen=True)
+class Keras(Plugin):
+    """Keras 3 on a backend.
+
+    With ``jax`` and the plugin of that name before this one, Keras trains data-parallel over all devices of
+    the
+    pool: each rank feeds its own shard, and all ranks must feed the same number of batches. Without that
+    plugin every rank trains alone on its own devices. With ``torch`` and ``tensorflow`` the backend's own
+    distributed set-up is made (a process group, TF_CONFIG) unless its plugin has.
+
+    Args:
+        backend: "jax", "torch" or "tensorflow".
+
+    Raises:
+        UsageError: no such backend.
+    """
+
+    name: ClassVar[str] = "keras"
+    backend: Backend = "jax"
+
+    def __post_init__(self) -> None:
+        if self.backend not in get_args(Backend):
+            raise UsageError(f"{self.backend!r} is no backend of Keras: use {', '.join(get_args(Backend))}")
+        if self.backend != "jax":  # which is joined by its own plugin, or not at all
+            object.__setattr__(self, "needs_peers", self._backend_plugin().needs_peers)
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        image = with_env(with_pip(image, ["keras>=3"]), KERAS_BACKEND=self.backend)
+        if any(plugin.name == self.backend for plugin in pool_spec.plugins):
+            return image  # that plugin chooses the backend's version and wheels
+        return self._backend_plugin().transform(image, pool_spec)
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        os.environ["KERAS_BACKEND"] = self.backend
+        if self.backend == "jax":
+            _spread_over_devices()
+            yield
+        elif self.backend == "tensorflow" and "TF_CONFIG" in os.environ:
+            yield
+        else:
+            with self._backend_plugin().around_process(info):
+                yield
+
+    def _backend_plugin(self) -> Plugin:
+        plugin: Plugin = {"jax": Jax, "torch": Torch, "tensorflow": TensorFlow}[self.backend]()
+        return plugin
+
+
+def _spread_over_devices() -> None:
+    import jax
+
+    if jax.device_count() == 1:
+        return
+    import keras
+
+    if jax.process_count() > 1:
+        _share_seed()
+    devices = keras.distribution.list_devices()
+    keras.distribution.set_distribution(
+        keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
+    )
+
+
+def _share_seed() -> None:
+    """Give every rank the head's seed: replicas must begin equal, and Keras seeds each process anew."""
+    import random
+
+    import keras
+    import numpy
+    from jax.experimental import multihost_utils
+
+    seed = numpy.uint32(random.SystemRandom().randrange(2**32))
+    keras.utils.set_random_seed(int(multihost_utils.broadcast_one_to_all(seed)))

@@ -1,0 +1,119 @@
+"""MIG: each GPU cut into slices, each rank on a slice of its own.
+
+Profiles and commands: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ...model.errors import PoolError, UsageError
+from ...runtime.devices import in_mig_mode, mig_slices
+from ..base import Plugin
+
+if TYPE_CHECKING:
+    from ...model.accelerators import Accelerator
+    from ...model.spec import PoolSpec
+    from ...runtime.info import InstanceInfo
+
+_PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
+
+
+@dataclass(frozen=True)
+class Mig(Plugin):
+    """One MIG slice per rank.
+
+    Args:
+        profile: such as "3g.40gb": compute slices and memory of each instance.
+
+    Raises:
+        UsageError: that is no profile.
+    """
+
+    name: ClassVar[str] = "mig"
+    gang: ClassVar[bool] = False
+    profile: str = "3g.40gb"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "profile", self.profile.lower())
+        slices_per_gpu(self.profile)
+
+    def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
+        from ...model.accelerators import resolve
+
+        profile = shlex.quote(self.profile)
+        each = ",".join([self.profile] * slices_per_gpu(self.profile, resolve(pool_spec.accelerator)))
+        return (
+            f"nvidia-smi -L | grep -q 'MIG {profile} ' || "
+            f"{{ nvidia-smi -mig 1 && nvidia-smi mig -cgi {each} -C; }} || "
+            f"{{ echo 'the GPUs cannot be cut into MIG slices of {profile}:"
+            " they lack the profile, are in use, or this user may not (it takes root)' >&2; exit 1; }",
+        )
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        slices = slices_of_node(self.profile)
+        if info.local_rank >= len(slices):
+            raise PoolError(
+                f"node {info.node} has {len(slices)} MIG slices of {self.profile}, "
+                f"and {info.ranks_per_node} ranks that need one each; "
+                f"use Worker(ranks_per_node={max(1, len(slices))}) or another profile"
+            )
+        os.environ["CUDA_VISIBLE_DEVICES"] = slices[info.local_rank]
+        yield
+
+
+def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
+    """How many slices of a profile one GPU gives: 7 for "1g.10gb", 3 for "2g.20gb", 2 for "3g.40gb".
+
+    As the catalogue has it: for this GPU, of its memory sizes the one with the fewest; else for the one that gives
+    the most. Of a profile that it does not know as many as its compute slices (the first figure) go into seven.
+
+    Raises:
+        UsageError: that is no profile, or none of this GPU.
+    """
+    match = _PROFILE.fullmatch(profile)
+    if match is None or not 1 <= int(match["slices"]) <= 7:
+        raise UsageError(f"{profile!r} is no MIG profile: they look like 1g.10gb, 2g.20gb or 3g.40gb")
+    from ...model.accelerators.catalogue import entries
+
+    if gpu is not None:
+        count = replace(gpu, count=1, mig=match["plain"]).slices
+    else:
+        known = [entry.mig[match["plain"]] for entry in entries() if match["plain"] in entry.mig]
+        count = max(known, default=7 // int(match["slices"]))
+    return 1 if match["extra"] == "+me" else count  # a GPU has one set of media extensions
+
+
+def slices_of_node(profile: str) -> list[str]:
+    """UUIDs of this node's MIG slices of a profile, GPU by GPU.
+
+    Raises:
+        PoolError: there is no NVIDIA driver, or no GPU is in MIG mode.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise PoolError(f"no MIG slices here: the NVIDIA driver does not answer ({error})") from error
+    try:
+        gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        cut = [gpu for gpu in gpus if in_mig_mode(gpu)]
+        if not cut:
+            names = ", ".join(sorted({str(pynvml.nvmlDeviceGetName(gpu)) for gpu in gpus})) or "no GPU"
+            raise PoolError(f"no GPU of this node is in MIG mode ({names}); it takes root: nvidia-smi -mig 1")
+        return [
+            str(pynvml.nvmlDeviceGetUUID(part))
+            for gpu in cut
+            for part in mig_slices(gpu)
+            if str(pynvml.nvmlDeviceGetName(part)).endswith(f"MIG {profile}")
+        ]
+    finally:
+        pynvml.nvmlShutdown()

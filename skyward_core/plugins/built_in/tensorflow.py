@@ -1,0 +1,58 @@
+"""TensorFlow: the cluster that MultiWorkerMirroredStrategy reads from TF_CONFIG.
+
+Set up as https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
+wants it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ...model.errors import PoolError
+from ..base import Plugin
+from ..support.network import limit_threads
+from ..support.requirements import has_cuda, requirement, with_pip
+
+if TYPE_CHECKING:
+    from ...model.spec import Image, PoolSpec
+    from ...runtime.info import InstanceInfo
+
+
+@dataclass(frozen=True)
+class TensorFlow(Plugin):
+    """TensorFlow with TF_CONFIG set on every rank, so that ``MultiWorkerMirroredStrategy()`` spans the pool.
+
+    Args:
+        version: "latest", a bare version to pin, or constraints such as ">=2.16".
+    """
+
+    name: ClassVar[str] = "tensorflow"
+    needs_peers = "TF_CONFIG, which names every rank's address"
+    version: str = "latest"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        package = "tensorflow[and-cuda]" if has_cuda(pool_spec) else "tensorflow"
+        return with_pip(image, [requirement(package, self.version)])
+
+    @contextmanager
+    def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if info.world_size > 1:
+            os.environ["TF_CONFIG"] = json.dumps(tf_config(info))
+            limit_threads(info)
+        yield
+
+
+def tf_config(info: InstanceInfo) -> dict[str, object]:
+    """What TF_CONFIG holds: every rank a worker, which listens at a port that its own node keeps for it."""
+    workers = [f"{peer.address}:{port}" for peer in info.peers for port in peer.ports]
+    if len(workers) != info.world_size:
+        raise PoolError(
+            f"TF_CONFIG needs a port for each of {info.world_size} ranks, and the nodes keep {len(workers)}: "
+            "one of them could not be asked; run it again"
+        )
+    return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}

@@ -1,0 +1,190 @@
+"""The client's part in keeping gang runs in one order and the gang whole; see ``agent.gang`` for the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...wire.frames import Header
+from ..links.link import Link
+from .keeper import Keeper
+
+PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
+
+
+class GangKeeper(Keeper):
+    """Holds the head's lock while gang runs are started, and forms a new epoch where one is needed.
+
+    The lock is kept after a start and given back only when another client wants it, so that a client which is
+    alone with the pool sends its calls at once.
+
+    See :class:`Keeper` for what it is made with.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._held = False
+        self._holder = ""  # of the lock, while it is another client
+        self._wanted = False
+        self._unclean = False
+        self._granted: asyncio.Future[bool] | None = None
+        self._giving: asyncio.Future[None] | None = None
+
+    @property
+    def head(self) -> Link:
+        return self._links[0]
+
+    @property
+    def epoch(self) -> int:
+        return self.head.epoch
+
+    @property
+    def whole(self) -> bool:
+        """Whether all ranks live in one unbroken epoch."""
+        epoch = self.head.epoch
+        return epoch > 0 and all(link.epoch == epoch and not link.broken for link in self._links)
+
+    def on_frame(self, link: Link, header: Header) -> None:
+        """The head's answers about the lock."""
+        if link is not self.head:
+            return
+        if header["t"] == "granted":
+            self._held = True
+            if self._granted is not None and not self._granted.done():
+                self._granted.set_result(header["unclean"])
+        elif header["t"] == "held":
+            self._holder = header["by"]
+        elif header["t"] == "wanted":
+            self._wanted = True
+            if not self._busy.locked():
+                self._giving = asyncio.ensure_future(self._give_back())
+
+    def on_down(self, link: Link) -> None:
+        if link is self.head:
+            self._held = self._wanted = False
+            if self._granted is not None and not self._granted.done():
+                self._granted.set_exception(ConnectionError("the link to the head went down"))
+
+    def start_now(self, send: Callable[[int], None]) -> bool:
+        """Start a gang run without waiting, when nothing stands in the way; says whether it did."""
+        if not self._held or self._wanted or self._busy.locked() or not self.whole:
+            return False
+        send(self.epoch)
+        return True
+
+    async def start(self, send: Callable[[int], None]) -> None:
+        """Start a gang run: ``send(epoch)`` hands its calls to the links.
+
+        Raises:
+            ConnectionError: the head cannot be reached now.
+        """
+        async with self._busy:
+            await self._hold()
+            if not self.whole:
+                await self._form()
+            send(self.epoch)
+            if self._wanted:
+                await self._release()
+
+    async def ensure(self) -> None:
+        """Have a whole gang, for work that is not a gang run but needs the plugins' contexts."""
+        async with self._busy:
+            if self.whole:
+                return
+            await self._hold()
+            if not self.whole:
+                await self._form()
+            if self._wanted:
+                await self._release()
+
+    async def _hold(self) -> None:
+        if not self._held:
+            if not self.head.send({"t": "lock"}):
+                raise ConnectionError("the link to the head is down")
+            self._granted = asyncio.get_running_loop().create_future()
+            with self._telling():
+                self._unclean = await self._granted
+        if self._unclean:
+            await self._repair()
+            self._unclean = False
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Say who is waited for, where that takes long."""
+        since = time.strftime("%H:%M:%S")
+        told = False
+
+        def tell() -> None:
+            nonlocal told
+            told = True
+            self._tell(
+                f"runs wait since {since} for their turn after those of {self._holder or 'another client'}"
+            )
+
+        timer = asyncio.get_running_loop().call_later(PATIENCE, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if told:
+                self._tell("")
+
+    async def _give_back(self) -> None:
+        async with self._busy:
+            if self._held and self._wanted:
+                await self._release()
+
+    async def _release(self) -> None:
+        """Let the next client start its runs, once every agent has got ours: else they could overtake them."""
+        answers = [link.ask({"t": "ping"}) for link in self._links if link.up]
+        await asyncio.gather(*answers, return_exceptions=True)
+        self._held = self._wanted = False
+        self.head.send({"t": "unlock", "unclean": self._unclean})
+
+    async def _repair(self) -> None:
+        """The last holder of the lock vanished: end runs that it had started on some agents only.
+
+        Raises:
+            ConnectionError: an agent cannot be asked now what it was given.
+        """
+        links = [link for link in self._links if not link.gone]
+        answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
+        runs = [(run, here) for header, _ in answers for run, here in header["runs"].items()]
+        calls, active, totals = Counter[str](), Counter[str](), dict[str, int]()
+        for run, here in runs:
+            calls[run] += here["calls"]
+            active[run] += here["active"]
+            totals[run] = here["total"]
+        why = "its client went away while it was being started"
+        for run, total in totals.items():
+            if active[run] and calls[run] < total:
+                for link in links:
+                    link.send({"t": "stop", "run": run, "why": why, "break": link.epoch})
+                    # Its agent will say so; but what we start next would reach it before we hear of it.
+                    link.broken = link.broken or why
+
+    async def _form(self) -> None:
+        await self._know_plugins()
+        # Asked of all at once: forming a gang takes one round trip.
+        (formed, _), peers = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
+        epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
+        rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
+        header, plugins = self._setup(epoch, self._facts | rendezvous)
+        for link in self._links:
+            if link.send(header, plugins):
+                link.epoch, link.broken = epoch, ""
+
+    async def _with_ports(self) -> list[Header]:
+        """The nodes, each with ports that it keeps free for its ranks."""
+        links = [link for link in self._links if link.up]
+        answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
+        ports = {
+            link.node: answer[0]["ports"]
+            for link, answer in zip(links, answers, strict=True)
+            if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
+        }
+        return [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]

@@ -1,0 +1,1 @@
+"""The connections to the nodes' agents, and what travels over them."""

@@ -1,0 +1,236 @@
+"""The direct lines between the client and the nodes of a pool; where there is none, SSH it is.
+
+A node listens once a client has brought certificates: a process of its own, for its peers and for us, where something
+is large; and the agent, for one client alone, which then makes its calls that way. The client goes there only if the
+address is the one that its SSH connection goes to: then it is the same machine, with nothing between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...transport.incoming_result import Landing
+from ...wire.frames import Header
+from ...wire.tls_stream import CLIENT, LineError, context
+from .link import Link
+
+if TYPE_CHECKING:
+    from ...transport.direct.certificates import Authority
+    from ...transport.direct.idle_streams import Kept
+    from ...transport.direct.transfer import Transfer
+
+LARGE = 1 << 20  # bytes below which the existing connection is as good
+# Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
+# as much time as these do.
+FIRST = 8 << 20
+THREADS = 8
+KEPT = 16  # lines for files that wait for more, to all nodes together
+MOVES = 3  # lines for calls that a node gets; what breaks more often than that is no better than SSH
+
+Place = tuple[str, int]
+OnTrouble = Callable[[Link, str], None]
+
+
+@dataclass
+class _Node:
+    """What is known of a node for as long as its connection lives: it listens no longer than that."""
+
+    welcome: Header
+    place: asyncio.Task[Place | None] | None = None
+    usable: bool = True
+    fetched: int = 0
+    moved: bool = False  # its calls take a line of their own, or are about to
+
+
+def _room_for(lines: int) -> bool:
+    """Whether that many more connections leave a script most of the files that it may open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or lines * 4 <= limit
+
+
+class Direct:
+    """The direct lines of one pool, as one client set them up.
+
+    Args:
+        pool: its name.
+        trouble: told when a line cannot be used, and why.
+    """
+
+    def __init__(self, pool: str, trouble: OnTrouble) -> None:
+        self._pool = pool
+        self._trouble = trouble
+        self._nodes: dict[int, _Node] = {}
+        self._authority: Authority | None = None
+        self._papers: ssl.SSLContext | None = None  # our own
+        self._threads: ThreadPoolExecutor | None = None
+        self._kept: Kept | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._runs = 0
+        self._moves: Counter[int] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run_ended(self, links: Sequence[Link]) -> None:
+        """Have calls take lines of their own, now that it is likely that there will be more of them.
+
+        Setting one up takes as much time as some hundred calls save, and 7 MB of the agent's memory: a script that
+        trains once, and ends, is better off without.
+        """
+        self._runs += 1
+        if self._runs < 2:
+            return
+        there = [(link, self._node(link)) for link in links if self._goes_there(link)]
+        movable = [
+            (link, node)
+            for link, node in there
+            if not node.moved and node.usable and self._moves[link.node] < MOVES
+        ]
+        if movable and _room_for(len(links)):
+            for link, node in movable:
+                node.moved = True
+                task = asyncio.ensure_future(self._move(link, node))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _move(self, link: Link, node: _Node) -> None:
+        from ...transport.direct import pipe as line
+        from ...transport.direct.certificates import node_name
+        from ...transport.direct.transfer import Node
+
+        name = node_name(link.node)
+        try:
+            answer, _ = await link.ask({"t": "line"} | self._signer().issue(name).to_json())
+            if error := answer.get("error"):
+                raise LineError(error)
+            place = (link.welcome["address"], int(answer["port"]))
+            made = await line.connect(Node(place, name), self._own())
+        except OSError as error:
+            self._give_up(link, node, error)
+            return
+        if link.welcome is not node.welcome:
+            made.close()  # it belongs to a connection that is gone
+            return
+        self._moves[link.node] += 1
+        link.move(made)
+
+    async def place(self, link: Link) -> Place | None:
+        """Where a node listens; asked once per connection."""
+        node = self._node(link)
+        if node.place is None:
+            node.place = asyncio.ensure_future(self._listen(link))
+        return await asyncio.shield(node.place)
+
+    async def put(self, link: Link, path: Path, name: str) -> bool:
+        """Bring a file to a node as ``blobs/<name>``; says whether it is there now.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        return await self._transfer(link, lambda transfer: transfer.put(path, name))
+
+    async def get(self, link: Link, name: str, landing: Landing) -> bool:
+        """Bring a result here, or what has not landed of it; says whether it is all here now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        node = self._node(link)
+        node.fetched += landing.size
+        if landing.size < LARGE or (node.place is None and node.fetched < FIRST):
+            return False
+        return await self._transfer(link, lambda transfer: transfer.get(name, landing))
+
+    def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._kept is not None:
+            self._kept.close()
+
+    def _node(self, link: Link) -> _Node:
+        node = self._nodes.get(link.node)
+        if node is None or node.welcome is not link.welcome:
+            node = self._nodes[link.node] = _Node(link.welcome)
+        return node
+
+    async def _transfer(self, link: Link, work: Callable[[Transfer], None]) -> bool:
+        node = self._node(link)
+        if not (node.usable and self._goes_there(link)):
+            return False
+        place = await self.place(link)
+        if place is None:
+            node.usable = False
+            return False
+        from ...transport.direct import idle_streams as kept
+        from ...transport.direct import transfer as bulk
+        from ...transport.direct.certificates import node_name
+
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "bulk")
+        if self._kept is None:
+            # Beside SSH and lines for calls they are to take a small part only of what may be open.
+            self._kept = kept.Kept(KEPT if _room_for(4 * KEPT) else 0)
+        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._own(), self._kept)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, work, transfer)
+        except LineError as error:
+            self._give_up(link, node, error)
+            return False
+        finally:
+            transfer.stop()
+            if self._expiry is not None:
+                self._expiry.cancel()
+            self._expiry = loop.call_later(kept.IDLE, self._kept.expire, kept.IDLE)
+        return True
+
+    def _give_up(self, link: Link, node: _Node, error: OSError) -> None:
+        told, node.usable = not node.usable, False
+        # Else what is amiss is the link, or was, and is known.
+        if link.up and link.welcome is node.welcome and not told:
+            address = link.welcome["address"]
+            self._trouble(
+                link, f"calls and large files go through SSH: no direct line to {address} ({error})"
+            )
+
+    async def _listen(self, link: Link) -> Place | None:
+        from ...transport.direct.certificates import node_name
+
+        papers = self._signer().issue(node_name(link.node))
+        try:
+            answer, _ = await link.ask({"t": "peers"} | papers.to_json())
+        except ConnectionError as failure:
+            answer = {"error": str(failure)}
+        if error := answer.get("error"):
+            self._trouble(link, f"nobody can bring it large files directly ({error})")
+            return None
+        return (link.welcome["address"], answer["port"])
+
+    @staticmethod
+    def _goes_there(link: Link) -> bool:
+        """Whether the link is up and its connection ends at the node's own address."""
+        return link.up and link.transport.direct == link.welcome.get("address")
+
+    def _own(self) -> ssl.SSLContext:
+        if self._papers is None:
+            self._papers = context(ssl.PROTOCOL_TLS_CLIENT, self._signer().issue(CLIENT).to_json())
+        return self._papers
+
+    def _signer(self) -> Authority:
+        if self._authority is None:
+            from ...transport.direct.certificates import (
+                Authority,  # heavy, and who moves nothing large never needs it
+            )
+
+            self._authority = Authority(self._pool)
+        return self._authority

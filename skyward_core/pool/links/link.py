@@ -1,0 +1,502 @@
+"""The link to one node's agent: survives drops, resumes where it stopped, loses and doubles nothing.
+
+What was asked and not answered is asked again after a reconnection (the agent recognises a call by run and index);
+logs go on from the cursor. Whether a silent node is gone for good is not decided here: a link only ever tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from ...model.errors import HostKeyError, PoolError, UsageError
+from ...transport.base import Pipe, Transport
+from ...transport.incoming_result import Landing
+from ...wire.frames import VERSION, Decoder, Header, WireError, frame
+from ...wire.messages import answer as admit_answer
+from ...wire.messages import from_agent
+from ..client_name import ourselves
+
+if TYPE_CHECKING:
+    from ...transport.direct.pipe import LinePipe
+    from ...wire.tls_protocol import Sealed
+
+Key = tuple[str, int]
+SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
+SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
+ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
+BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
+
+
+class Listener(Protocol):
+    """Who hears of what comes over a link; all calls on the loop."""
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None: ...
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None: ...
+
+    def cursors(self, node: int) -> dict[str, int]:
+        """How many bytes of each log file of a node are here."""
+
+
+class Link:
+    """One node's connection.
+
+    Args:
+        logs_from: log file -> bytes of it that earlier machines of the node wrote. The agent counts from there; the
+            offsets that the listener sees, and gives, are of the whole.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        transport: Transport,
+        listener: Listener,
+        *,
+        observer: bool = False,
+        logs_from: Mapping[str, int] | None = None,
+    ) -> None:
+        self.node = node
+        self.transport = transport
+        self.up = False
+        self.silent = False  # connected, but no answer
+        self.gone = False  # the node was found to be gone; nobody tries again
+        self.lost_why = ""
+        self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
+        self.finished = False  # the agent said goodbye
+        self.direct = False  # connected by a line of our own, and not through the transport's
+        self.epoch = 0
+        self.broken = ""
+        self.welcome: Header = {}
+        self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
+        self.loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._observer = observer
+        self._logs_from = logs_from or {}
+        self._pipe: Pipe | None = None
+        self._held: list[bytes] | None = None  # frames that are written together soon
+        self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
+        self._decoder = Decoder(from_agent)
+        self._amiss: WireError | None = None  # what it said that cannot be
+        self._calls: dict[Key, tuple[Header, bytes]] = {}
+        self._claims: set[str] = set()
+        self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Header, bytes]]]] = {}  # what was asked
+        self._files: dict[int, _Download] = {}
+        self._acks: dict[str, list[int] | None] = {}
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self._next_id = 0
+        self._retry: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self._welcomed: asyncio.Future[None] | None = None
+
+    # -- connection --------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Open the connection and say hello.
+
+        Raises:
+            OSError: no agent answers there.
+            WireError: what answers does not speak this protocol.
+            PoolError: it must not be talked to (its host key has changed).
+        """
+        self._decoder, self._amiss = Decoder(from_agent), None
+        self._welcomed = welcomed = asyncio.get_running_loop().create_future()
+        # It may fail while the pipe is being opened, and that fails for the same reason.
+        welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.direct = False
+        # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
+        self._pipe = await self.transport.open(
+            self._data,
+            lambda error: self._lost(error) if self._welcomed is welcomed and not self.direct else None,
+        )
+        self._write({"t": "hello", "watch": True, "observer": self._observer, "who": ourselves()})
+        try:
+            await welcomed
+        except BaseException:
+            if self._pipe is not None:
+                self._pipe.close()
+            raise
+        if self._pipe is None:
+            raise ConnectionError(f"node {self.node} answered and was gone at once")
+        self.up = True
+        self._heard_at = self.loop.time()
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._watch())
+        self.follow()
+        for header, body in self._calls.values():
+            self._write(header, body)
+        for run in self._claims:
+            self._write({"t": "claim", "run": run})
+        self._send_acks()
+        self._listener.on_link(self, True, "")
+
+    def follow(self) -> None:
+        """Have the logs sent from where the listener has them."""
+        cursors = self._listener.cursors(self.node)
+        there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
+        self.send({"t": "tail", "cursors": there})
+
+    def move(self, line: Sealed) -> None:
+        """Go on over a line of our own to the same agent; what is on its way is not overtaken."""
+        from ...transport.direct.pipe import LinePipe  # who has a line has loaded that
+
+        welcomed = self._welcomed
+        pipe = LinePipe(
+            line, self._data, lambda error: self._lost(error) if self._welcomed is welcomed else None
+        )
+        if not self.up or self._pipe is None:
+            pipe.close()
+            return
+        self._write({"t": "move"})
+        self.release()
+        self._moving = (self._pipe, pipe)
+        self._pipe = pipe
+
+    def _moved(self) -> None:
+        """The old pipe has brought its last."""
+        if self._moving is not None:
+            left, pipe = self._moving
+            self._moving = None
+            self.direct = True
+            left.close()
+            self._decoder = Decoder(from_agent)
+            pipe.start()
+
+    def _data(self, data: bytes | memoryview) -> None:
+        self._heard_at = self.loop.time()
+        if self.silent:
+            self.silent = False
+            self._listener.on_link(self, True, "")
+        begun = self.hold()
+        try:
+            for header, body in self._decoder.feed(data):
+                self._frame(header, body)
+        except WireError as error:
+            self._amiss = error
+            if self._welcomed is not None and not self._welcomed.done():
+                self._welcomed.set_exception(error)
+            self.release()  # what it made us say before
+            if self._pipe is not None:
+                self._pipe.close()
+        finally:
+            if begun:
+                self.release()
+
+    def hold(self) -> bool:
+        """Keep the frames that are sent from now on, to be written in one go by :meth:`release`: a write takes longer
+        than a small frame. Says whether it is this call that has begun it."""
+        if self._held is not None:
+            return False
+        self._held = []
+        return True
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held and self._pipe is not None:
+            self._pipe.write(b"".join(held))
+
+    async def _watch(self) -> None:
+        """Let an agent hear that we are there, which it judges us by, and tell the listener when it does not answer.
+
+        The connection stays: an agent that is frozen, or starved, goes on where it was.
+        """
+        while not self.finished and not self.gone:
+            await asyncio.sleep(SILENCE / 2)
+            quiet = self.quiet
+            if not self.up:
+                continue
+            if quiet > SILENCE * 2 and not self.silent:
+                self.silent = True
+                self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
+            self._write({"t": "ping", "id": 0})
+
+    def time_of(self, header: Header) -> float:
+        """When it happened on the node, by our clock; now, where that is not said."""
+        return float(header["at"]) + self._clock if "at" in header else time.time()
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since the agent's last word."""
+        return self.loop.time() - self._heard_at
+
+    @property
+    def load(self) -> int:
+        """Calls of ours that it was given and that have no outcome yet."""
+        return len(self._calls)
+
+    @property
+    def returning(self) -> bool:
+        """Whether it is down and tries to come up again."""
+        return self._retry is not None and not self._retry.done()
+
+    def _frame(self, header: Header, body: bytes) -> None:
+        if self._logs_from:
+            body = self._move_offsets(header, body)
+        match header["t"]:
+            case "outcome" | "stale":
+                if not is_news(header, body):
+                    self._calls.pop((header["run"], header["i"]), None)
+            case "gang":
+                if header["epoch"] < self.epoch:
+                    return  # news of an epoch that we have replaced meanwhile
+                self.epoch, self.broken = header["epoch"], header["broken"]
+            case "welcome":
+                self._greet(header)
+                return
+            case "data":
+                self._download(header, body)
+                return
+            case "pong" | "known" | "formed":
+                asked, waiting = self._waiting.get(header.get("id", -1), ("", None))
+                if waiting is not None:
+                    admit_answer(asked, header)
+                    del self._waiting[header["id"]]
+                    if not waiting.done():
+                        waiting.set_result((header, body))
+                if waiting is not None or header["t"] != "pong":
+                    return
+            case "moved":
+                self._moved()
+                return
+            case "bye":
+                self.finished = True
+                self.last_sizes = header["logs"]
+        self._listener.on_frame(self, header, body)
+
+    def _move_offsets(self, header: Header, body: bytes = b"") -> bytes:
+        """From offsets in the agent's log files to those in the node's, in a frame; gives its body."""
+        match header["t"]:
+            case "log":
+                header["at"] += self._logs_from.get(header["f"], 0)
+                stem, _, ending = header["f"].rpartition(".")
+                if ending == "marks":
+                    from ...views.weave import STREAMS
+                    from ...wire.marks import shifted
+
+                    return shifted(body, *(self._logs_from.get(f"{stem}.{name}", 0) for name in STREAMS))
+            case "bye":
+                sizes = header["logs"].items()
+                header["logs"] = {name: size + self._logs_from.get(name, 0) for name, size in sizes}
+            case "outcome":
+                header["log"] = {
+                    name: [at + self._logs_from.get(name, 0) for at in span]
+                    for name, span in header.get("log", {}).items()
+                }
+            case "welcome":
+                for record in header.get("runs", ()):
+                    for outcome in record["outcomes"]:
+                        self._move_offsets(outcome)
+        return body
+
+    def _greet(self, header: Header) -> None:
+        if header["version"] != VERSION:
+            said = (
+                f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
+            )
+            raise WireError(said)
+        self.welcome = header
+        ahead = time.time() - header.get("now", time.time())
+        self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
+        self.epoch, self.broken = header["epoch"], header["broken"]
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_result(None)
+
+    def _lost(self, error: Exception | None) -> None:
+        was_up, self.up, self._pipe = self.up, False, None
+        self.silent = False  # that was said of a connection
+        error = error or self._amiss
+        if self._moving is not None:
+            for pipe in self._moving:
+                pipe.close()
+            self._moving = None
+        failure = ConnectionError(
+            f"the connection to node {self.node} was lost" + (f": {error}" if error else "")
+        )
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_exception(failure)
+        for _, waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(failure)
+        self._waiting.clear()
+        for download in list(self._files.values()):
+            download.fail(failure)
+        self._files.clear()
+        if was_up:
+            self.come_back(str(error or "connection closed"))
+
+    def come_back(self, why: str) -> None:
+        """It is down: tell so, and try until it is up again."""
+        self._listener.on_link(self, False, why)
+        if not self.finished and not self.gone:
+            self._retry = asyncio.create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        delay, longest = BACKOFF
+        while not self.gone:
+            await asyncio.sleep(delay * random.uniform(0.7, 1.3))
+            try:
+                await self.connect()
+            except HostKeyError as error:  # more tries would make it no better
+                self._listener.on_link(self, False, f"{error}; not tried again")
+                return
+            # A key file that is away, say, may come back.
+            except (OSError, WireError, PoolError, UsageError) as error:
+                delay = min(longest, delay * 2)
+                self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
+            else:
+                return
+
+    def lose(self, why: str = "") -> None:
+        """The node is gone for good."""
+        self.gone = True
+        self.lost_why = self.lost_why or why
+        self._calls.clear()
+        for task in (self._retry, self._watcher):
+            if task is not None:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Leave; the agent goes on."""
+        self.finished = True
+        for task in (self._retry, self._watcher):
+            if task is not None:
+                task.cancel()
+        for pipe in (self._pipe, *(self._moving or ())):
+            if pipe is not None:
+                pipe.close()
+        await self.transport.close()
+
+    # -- requests ----------------------------------------------------------------------------------------
+
+    def use(self) -> None:
+        """Tell the agent that we are no mere observer any more."""
+        self._observer = False
+        self.send({"t": "use"})
+
+    def send(self, header: Header, body: bytes = b"") -> bool:
+        """Send if the link is up; says whether it was."""
+        if not self.up:
+            return False
+        self._write(header, body)
+        return True
+
+    def call(self, header: Header, body: bytes) -> None:
+        """Ask for a call; asked again, as it then stands, after every reconnection until its outcome is here."""
+        self._calls[header["run"], header["i"]] = header, body
+        if self.up:
+            self._write(header, body)
+
+    def acknowledge(self, run: str, index: int | None = None) -> None:
+        """Tell the agent, soon, that the results of a run (or of one call) are here and need not be kept."""
+        if index is None:
+            self._acks[run] = None
+        elif (indices := self._acks.setdefault(run, [])) is not None:
+            indices.append(index)
+        if self._ack_timer is None:
+            self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
+
+    def flush_acknowledgements(self) -> None:
+        """Tell the agent now what waits to be told."""
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+        self._send_acks()
+
+    def _send_acks(self) -> None:
+        self._ack_timer = None
+        if self.send({"t": "ack", "calls": self._acks}):
+            self._acks = {}
+
+    async def ask(self, header: Header) -> tuple[Header, bytes]:
+        """Send a request and wait for its answer, header and body.
+
+        Raises:
+            ConnectionError: the link is down, or went down meanwhile.
+        """
+        if not self.up:
+            raise ConnectionError(f"the link to node {self.node} is down")
+        self._next_id += 1
+        waiting: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[self._next_id] = header["t"], waiting
+        self._write(header | {"id": self._next_id})
+        return await waiting
+
+    async def claim(self, run: str) -> list[int]:
+        """Be the one who gets the results of a run, after reconnections too; gives the calls known there."""
+        self._claims.add(run)
+        answer, _ = await self.ask({"t": "claim", "run": run})
+        return list(answer["calls"])
+
+    async def fetch(self, name: str, landing: Landing) -> None:
+        """Bring a file of the agent's spool here.
+
+        Raises:
+            OSError: it is not there, or cannot be written here.
+            ConnectionError: the link went down; what has come is kept for the next attempt.
+        """
+        if await self.transport.fetch(name, landing.path, 0, landing.size):
+            return
+        self._next_id += 1
+        download = self._files[self._next_id] = _Download(landing)
+        if not self.send({"t": "fetch", "id": self._next_id, "f": name, "at": landing.at}):
+            del self._files[self._next_id]
+            raise ConnectionError(f"the link to node {self.node} is down")
+        await download.done
+
+    def _download(self, header: Header, body: bytes) -> None:
+        download = self._files.get(header["id"])
+        if download is not None and download.take(header, body):
+            del self._files[header["id"]]
+
+    def _write(self, header: Header, body: bytes = b"") -> None:
+        if self._held is not None:
+            self._held.append(frame(header, body))
+        elif self._pipe is not None:
+            self._pipe.write(frame(header, body))
+
+    async def drain(self) -> None:
+        if self._pipe is not None:
+            await self._pipe.drain()
+
+
+def is_news(header: Header, body: bytes) -> bool:
+    """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.
+
+    An owner may hear of it so, when its claim crosses the outcome on their ways; the value is still to come.
+    """
+    valued = header.get("t") == "item" or header.get("kind") in ("returned", "raised")
+    return valued and not body and "file" not in header
+
+
+class _Download:
+    """A file on its way here."""
+
+    def __init__(self, landing: Landing) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._landing = landing
+
+    def take(self, header: Header, body: bytes) -> bool:
+        if header.get("error"):
+            self.fail(OSError(header["error"]))
+            return True
+        try:
+            self._landing.write(body)
+            if not header["last"]:
+                return False
+            self._landing.close()
+            if self._landing.at < self._landing.size:
+                raise OSError(f"only {self._landing.at:,} bytes came of {self._landing.size:,}")
+        except OSError as error:
+            self.fail(error)
+            return True
+        if not self.done.done():
+            self.done.set_result(None)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        self._landing.close()
+        if not self.done.done():
+            self.done.set_exception(error)

@@ -1,0 +1,88 @@
+"""What ranks print, as it comes from the nodes: both streams put together, into the views and to whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ..store.archive import rank_of
+from ..store.history import show, show_logs
+from ..views.weave import Piece, Weaver, weave
+
+if TYPE_CHECKING:
+    from ..store.archive import Archive
+    from ..views.views import PoolView
+
+PATIENCE = 0.3  # seconds that bytes wait for what tells their place among others
+
+LogSink = Callable[[int, str, int, bytes], None]
+
+
+class LiveLogs:
+    """The logs of one pool on one client. Everything here runs on the pool's loop.
+
+    Attributes:
+        sinks: hear of every piece: rank, stream ("out" or "err"), offset in the stream's file, bytes.
+    """
+
+    def __init__(self, archive: Archive, view: PoolView) -> None:
+        self.sinks: list[LogSink] = []
+        self._archive = archive
+        self._view = view
+        self._came_at = dict(archive.cursors)
+        self._weavers: dict[str, Weaver] = {}
+        self._waiting: asyncio.TimerHandle | None = None
+
+    def prime(self) -> None:
+        """Show the end of what was printed before we came."""
+        self._weavers = {stem: Weaver(end) for stem, end in show_logs(self._view, self._archive.logs).items()}
+
+    def take(self, name: str, at: int, data: bytes) -> None:
+        """Bytes of a file of logs that are new, in the order in which they stand there."""
+        stem, _, ending = name.rpartition(".")
+        if ending == "metrics":
+            self._view.metrics.feed(name, rank_of(name), data)
+            return
+        weaver = self._weavers.get(stem)
+        if weaver is None:
+            weaver = self._weavers[stem] = Weaver(_place(self._came_at, stem))
+        if ending == "marks":
+            weaver.learn(data)
+        else:
+            weaver.take(ending, at, data)
+        for piece in weaver.ready():
+            self._give(stem, piece)
+        if weaver.holds and self._waiting is None:
+            self._waiting = asyncio.get_running_loop().call_later(PATIENCE, self.give_up)
+
+    def give_up(self) -> None:
+        """Show what has waited for long enough; what tells its place may not come, or not now."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        for stem, weaver in self._weavers.items():
+            for piece in weaver.rest():
+                self._give(stem, piece)
+
+    def missed(self, sink: LogSink) -> None:
+        """Tell a sink what has come since this client came to the pool, and was shown."""
+        for stem, weaver in self._weavers.items():
+            for piece in weave(self._archive.logs, stem, _place(self._came_at, stem), weaver.place):
+                sink(rank_of(stem), piece.stream, piece.offset, piece.data)
+
+    def _give(self, stem: str, piece: Piece) -> None:
+        at = time.time() if piece.at is None else piece.at
+        show(self._view, stem, piece._replace(at=at, run=piece.run or self._only_run()))
+        for sink in tuple(self.sinks):
+            sink(rank_of(stem), piece.stream, piece.offset, piece.data)
+
+    def _only_run(self) -> str:
+        """The run for which a worker is set up: what it prints then is told of no run."""
+        running = [run.id for run in self._view.runs.values() if run.state == "running"]
+        return running[0] if len(running) == 1 else ""
+
+
+def _place(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:
+    return cursors.get(f"{stem}.out", 0), cursors.get(f"{stem}.err", 0)

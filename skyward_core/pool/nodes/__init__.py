@@ -1,0 +1,1 @@
+"""Nodes coming up, going, and coming back."""

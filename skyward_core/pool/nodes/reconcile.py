@@ -1,0 +1,48 @@
+"""Bringing the ledger in line with the provider: pools that ended without us are closed, with what is known why."""
+
+from __future__ import annotations
+
+import time
+
+from ...providers.base import Provider
+from ...store.ledger import Kept, Ledger, PoolRow, Receipt, process_lives
+
+
+async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Receipt | None:
+    """Close a pool in the ledger if its provider says that nothing of it is left.
+
+    Returns:
+        The receipt, with the nodes' last words as notes; None when something is left, or is being made.
+    """
+    if is_being_made(row):
+        return None
+    machines = ledger.machines(row.token)
+    if any(each.is_alive for each in ledger.replacements(row.token)):
+        return None  # the machine that is to come leaves no trace before its agent runs
+    machines += ledger.former(row.token)
+    seen = await provider.describe(row.name, machines)
+    if any(machine.state != "gone" for machine in seen):
+        return None
+    notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
+    await provider.teardown(row.name)
+    gone = tuple(sorted(machine.node for machine in seen))
+    kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
+    receipt = Receipt(
+        row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)), kept=tuple(map(str, kept))
+    )
+    ledger.ended(row.token, receipt, kept)
+    return receipt
+
+
+def is_being_made(row: PoolRow) -> bool:
+    """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
+    patience = float(row.spec.get("options", {}).get("start_timeout", 0.0))
+    is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
+    return row.state == "starting" and process_lives(row.pid or 0) and not is_late
+
+
+def in_words(receipt: Receipt) -> str:
+    """How a pool came to its end that nobody here has seen."""
+    reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
+    why = "; ".join(reasons) or "nothing of it is left"
+    return f"{why}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else why

@@ -1,0 +1,334 @@
+"""Bringing nodes up: all of a new pool, those of a pool that is found again, one on another machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...model.errors import PoolError
+from ...model.spec import Image, PoolSpec
+from ...plugins.base import bootstrap_steps, check_standalone, transform_image
+from ...providers.base import Machine
+from ...transport.base import Gate, Report
+from ...views import events as ev
+from ...wire.frames import WireError
+from ...wire.redact import secret_values, url_secrets
+from ..gang.keeper import Keeper
+from ..links.link import Link
+
+if TYPE_CHECKING:
+    from ..pool import Pool
+
+
+class Startup:
+    """Has agents running on a pool's nodes, and connects to them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._env: dict[str, str] = {}
+        self._image: dict[str, Any] = pool.row.spec.get("image", {})
+        self._cwd: str = pool.row.spec.get("cwd", "")
+        self._knows_env = False
+        self._secrets: list[str] = []
+        self._complained = False
+        self.credentials: list[str] = []  # in URLs of the image; written nowhere
+
+    def know(self, image: Image) -> None:
+        """The image as it was asked for: the ledger's one lacks variables, and credentials in URLs."""
+        self._know_env(image.env)
+        self._image = image.describe()
+        self.credentials = url_secrets(self._image)
+        self._know_secrets(self.credentials)
+
+    async def start(self, spec: PoolSpec) -> None:
+        """Create the machines and bring every node to ready.
+
+        Raises:
+            PoolError: says which node failed, at what, and what to do; what was created is still there.
+        """
+        pool = self._pool
+        for node in range(spec.nodes):
+            pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="requested"))
+        pool.machines = await pool.provider.create(spec, pool.row.token)
+        pool.ledger.created(pool.row.token, pool.machines)
+        self._know_secrets(
+            [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
+        )
+        pool.links = [self._link(machine) for machine in pool.machines]
+        gate = Gate(len(pool.links))
+        await _all(self._bring_up(link, gate) for link in pool.links)
+        self._agree()
+
+    async def attach(self) -> None:
+        """Connect to the nodes that are there.
+
+        Raises:
+            PoolError: no machine is left, or none can be reached.
+        """
+        pool = self._pool
+        pool.machines = pool.ledger.machines(pool.row.token)
+        replaced = {each.node: each for each in pool.ledger.replacements(pool.row.token)}
+        seen = await pool.provider.describe(pool.name, pool.machines)
+        if not seen or all(machine.state == "gone" for machine in seen):
+            raise PoolError(f"no machine of pool {pool.name} is left")
+        pool.live.prime()
+        pool.links = [self._link(machine) for machine in pool.machines]
+        orphans = []
+        for link, machine in zip(pool.links, seen, strict=True):
+            entry = replaced.get(link.node)
+            if entry is not None and (entry.is_alive or machine.state != "running"):
+                link.lose()  # another client brings it up, or has left that to be gone on with
+                self._phase(link, "requested", "another machine is on its way")
+            elif machine.state == "orphaned":
+                orphans.append(link)
+            elif machine.state == "gone":
+                link.lose()
+                self._phase(link, "gone", "gone when we came")
+        there = [link for link in pool.links if not link.gone and link not in orphans]
+        results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
+        if orphans:
+            if any(link.up for link in there):
+                await self.learn()  # a new agent should know what the one before it did
+            results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
+        failures = [
+            (link, error)
+            for link, error in zip([*there, *orphans], results, strict=True)
+            if isinstance(error, BaseException)
+        ]
+        if failures and len(failures) == len(results):
+            raise PoolError(_no_answer(pool.name, failures[0][1])) from failures[0][1]
+        for link, error in failures:
+            if pool.observer:  # it looks again by itself
+                pool.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+            else:
+                link.come_back(str(error))
+        for link in pool.links:
+            if link.up:
+                self._phase(link, "ready", address=pool.machines[link.node].address)
+
+    async def _bring_back(self, link: Link) -> None:
+        async with self._pool.replacements.deciding(link.node) as decided:
+            if decided:
+                link.lose()
+                self._phase(link, "requested", "another machine is on its way")
+                return
+            await self.prepare(link)
+        await link.connect()
+
+    async def take_over(self, machine: Machine) -> None:
+        """Bring a node up on another machine than it had.
+
+        Raises:
+            PoolError: the machine cannot be reached or cannot run an agent.
+            OSError: another node has to be asked for the environment, and none can be now.
+        """
+        pool, node = self._pool, machine.node
+        await self.learn()
+        pool.machines[node] = machine
+        link = self._link(machine)
+        try:
+            report = await self.prepare(link)
+            await self._swap(link)
+            self._agree()
+        except BaseException:
+            pool.drop(link)
+            pool.spawn(link.close())
+            raise
+        report("ready")
+
+    async def join(self, machine: Machine) -> None:
+        """Connect to the machine that another client has put in a node's place.
+
+        Raises:
+            PoolError, OSError: it does not answer.
+        """
+        await self.learn()
+        pool = self._pool
+        pool.machines[machine.node] = machine
+        link = self._link(machine)
+        try:
+            await self._swap(link)
+        except BaseException:
+            pool.drop(link)
+            pool.spawn(link.close())
+            raise
+        self._phase(link, "ready", address=machine.address)
+
+    async def _swap(self, link: Link) -> None:
+        """Put a new link in the place of one that is gone."""
+        pool, node = self._pool, link.node
+        pool.spawn(pool.links[node].close())
+        pool.links[node] = link
+        await self._connect(link)
+
+    async def has_plugins(self) -> bool:
+        """Whether plugins enter contexts in the pool's ranks.
+
+        Raises:
+            ConnectionError: only another node can tell, and none is there.
+        """
+        await self.learn()
+        return self._pool.gang is not None and bool(self._pool.gang.plugins)
+
+    async def learn(self) -> None:
+        """Have nodes tell what only the client knows that made the pool.
+
+        Raises:
+            ConnectionError: none is there.
+        """
+        pool, gang = self._pool, self._pool.gang
+        links = [link for link in pool.links if link.up]
+        if not links and not self._knows(gang):
+            raise ConnectionError("no node is there to tell the pool's environment and plugins")
+        for link in links:
+            if self._knows(gang):
+                return
+            answer, plugins = await link.ask({"t": "setup"})
+            if answer["env"] is not None:
+                self._know_env(answer["env"])
+            self._know_secrets(answer["secrets"])
+            if gang is not None and not gang.knows_plugins and answer["known"]:
+                gang.learn(plugins, answer["secrets"], apps=answer["apps"])
+        if gang is not None and not gang.knows_plugins and not pool.row.spec["plugins"]:
+            gang.learn(b"", self._secrets, apps=False)
+        names = pool.row.spec.get("variables", [])
+        if not self._knows_env and names and not self._complained:
+            self._complained = True
+            pool.complain(
+                f"nobody knows its variables any more ({', '.join(names)}): the client that made it and its agents "
+                "are gone; new ranks run without them. Make the pool anew where they matter"
+            )
+
+    def _knows(self, gang: Keeper | None) -> bool:
+        return self._knows_env and (gang is None or gang.knows_plugins)
+
+    def _know_secrets(self, values: Sequence[str]) -> None:
+        self._secrets += [value for value in values if value not in self._secrets]
+        self._pool.redactor.add(values)
+
+    def _know_env(self, env: dict[str, str]) -> None:
+        self._env, self._knows_env = env, True
+        self._pool.redactor.add(secret_values(env))
+
+    async def prepare(self, link: Link, gate: Gate | None = None) -> Report:
+        """Have an agent running on a node: a new one, or the one that is there.
+
+        Returns:
+            How to tell of the node's further phases.
+
+        Raises:
+            PoolError: the node cannot be reached or cannot run an agent.
+        """
+        machine = self._pool.machines[link.node]
+
+        def report(phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
+            self._phase(link, phase, detail, retry_at, address or machine.address)
+
+        await link.transport.prepare(self._config(link.node), report, gate)
+        return report
+
+    async def _bring_up(self, link: Link, gate: Gate) -> None:
+        report = await self.prepare(link, gate)
+        await self._connect(link)
+        report("ready")
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            await link.connect()
+        except (OSError, WireError) as error:
+            address = self._pool.machines[link.node].address
+            raise PoolError(f"the agent of node {link.node} ({address}) does not answer: {error}") from error
+
+    def _config(self, node: int) -> dict[str, Any]:
+        """What the agent of a node is told; see ``agent.config``."""
+        pool = self._pool
+        worker = pool.row.spec["worker"]
+        return {
+            "pool": pool.name,
+            "node": node,
+            "nodes": len(pool.machines),
+            "address": pool.machines[node].private_address,
+            "ranks_per_node": worker["ranks_per_node"],
+            "concurrency": worker["concurrency"],
+            "executor": worker["executor"],
+            "idle_timeout": pool.spec_options.idle_timeout,
+            "ttl": pool.spec_options.ttl,
+            "keep_results": pool.spec_options.keep_results,
+            "log_limit": pool.spec_options.log_limit,
+            "grace": pool.spec_options.grace,
+            "env": self._env,
+            "knows_env": self._knows_env,
+            "secrets": self._secrets,
+            "cwd": self._cwd,
+            "path": [*filter(None, (self._image.get("workdir"),)), *sys.path],
+            "image": self._image | {"env": self._env},
+        }
+
+    def _link(self, machine: Machine) -> Link:
+        pool = self._pool
+        return Link(
+            machine.node,
+            pool.provider.transport(pool.name, machine),
+            pool,
+            observer=pool.observer,
+            logs_from=machine.logs_from,
+        )
+
+    def _agree(self) -> None:
+        """All nodes must have as many ranks.
+
+        Raises:
+            PoolError: they have different numbers of GPUs.
+        """
+        links = [link for link in self._pool.links if link.up]
+        counts = [link.welcome["ranks_per_node"] for link in links]
+        if len(set(counts)) > 1:
+            told = ", ".join(f"node {link.node} {link.welcome['ranks_per_node']}" for link in links)
+            raise PoolError(
+                f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._pool.name} has: '
+                f"{told}; give the number: ranks_per_node={min(counts)}, say"
+            )
+
+    def _phase(
+        self, link: Link, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        self._pool.emit(
+            ev.NodePhase(
+                pool=self._pool.name, node=link.node, phase=phase, detail=detail, retry_at=retry_at,
+                address=address,
+            )
+        )  # fmt: skip
+
+
+def _no_answer(pool: str, failure: BaseException) -> str:
+    if isinstance(failure, WireError):
+        return (
+            f"pool {pool} is of another release of this software: {failure}. "
+            f"Use it with the one that made it, or end it: skyward-tui down {pool}"
+        )
+    return f"no node of pool {pool} answers: {failure}"
+
+
+def whole_image(spec: PoolSpec) -> Image:
+    """What the nodes' environment holds, the plugins' part of it included.
+
+    Raises:
+        UsageError, PluginError: a plugin cannot be used so.
+    """
+    if not spec.options.cluster and spec.may_have_peers:
+        check_standalone(spec.plugins)
+    image = transform_image(spec.plugins, spec.image, spec)
+    return replace(image, setup=(*image.setup, *bootstrap_steps(spec.plugins, spec)))
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Wait for all; the first failure cancels the others and is raised itself."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None

@@ -1,0 +1,1 @@
+"""Runs: their calls on their way, their outcomes, and how they end."""

@@ -1,0 +1,111 @@
+"""Runs of a pool that other clients dispatched: shown like our own, told by the agents in headers only."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from ...model.outcome import Outcome, Summary
+from ...views import events as ev
+from ...wire.frames import Header
+from ...wire.messages import CALLS
+from ..links.link import Link
+from .root_cause import root_cause
+from .run import outcome_of
+
+if TYPE_CHECKING:
+    from ..pool import Pool
+
+
+class ForeignRuns:
+    """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._totals: dict[str, int] = {}
+        self._outcomes: dict[str, dict[int, Outcome]] = {}
+        self._returned: dict[
+            str, dict[int, int]
+        ] = {}  # tasks of a gather that had returned before we came, by node
+        self._ended: set[str] = set()
+        self._latest: dict[str, float] = {}  # Unix time of the latest outcome
+
+    def on_welcome(self, link: Link) -> None:
+        """Catch up with what an agent remembers."""
+        for record in link.welcome.get("runs", ()):
+            if record["run"] in self._pool.runs:
+                continue
+            self._opened(record, link)
+            if record["run"] not in self._ended:
+                self._returned.setdefault(record["run"], {})[link.node] = record["returned"]
+            for header in (*record["began"], *record.get("items", ()), *record["outcomes"]):
+                self.on_frame(link, header)
+            self._check_end(record["run"])
+
+    def on_frame(self, link: Link, header: Header) -> None:
+        run, at = header["run"], link.time_of(header)
+        match header["t"]:
+            case "run":
+                self._opened(header, link)
+            case "began":
+                self._emit(
+                    ev.RankBegan(
+                        pool=self._pool.name,
+                        run=run,
+                        index=header["i"],
+                        rank=header["rank"],
+                        node=header["node"],
+                        at=at,
+                    )
+                )
+            case "item":
+                summary = Summary.from_wire(header["summary"])
+                if summary is not None:
+                    self._emit(
+                        ev.ItemYielded(
+                            pool=self._pool.name, run=run, index=header["i"], rank=header["rank"],
+                            seq=header["seq"], summary=summary,
+                        )
+                    )  # fmt: skip
+            case "outcome":
+                self._outcome(run, header, at)
+
+    def _opened(self, record: dict[str, Any], link: Link) -> None:
+        run, at = record["run"], link.time_of({"at": record["opened_at"]})
+        if run in self._totals:
+            return
+        self._totals[run] = record["total"]
+        self._outcomes[run] = {}
+        self._pool.records.opened(run, record["function"], record["kind"], record["total"], at)
+        self._emit(
+            ev.RunOpened(
+                pool=self._pool.name, run=run, function=record["function"], kind=record["kind"],
+                total=record["total"], at=at,
+            )
+        )  # fmt: skip
+
+    def _outcome(self, run: str, header: Header, at: float) -> None:
+        outcomes = self._outcomes.setdefault(run, {})
+        outcome = outcome_of(header)
+        if outcome.index in outcomes or outcome.index >= self._totals.get(run, CALLS):
+            return
+        outcomes[outcome.index] = outcome
+        self._latest[run] = max(at, self._latest.get(run, 0.0))
+        self._emit(ev.RankEnded(pool=self._pool.name, run=run, outcome=outcome, at=at))
+        self._pool.records.outcome(run, outcome, header.get("log", {}))
+        self._check_end(run)
+
+    def _check_end(self, run: str) -> None:
+        outcomes = self._outcomes[run]
+        known = len(outcomes) + sum(self._returned.get(run, {}).values())
+        if known >= self._totals.get(run, known + 1) and run not in self._ended:
+            self._ended.add(run)
+            cause = root_cause(outcomes.values())
+            done = all(outcome.kind == "returned" for outcome in outcomes.values())
+            state = "done" if done else "failed" if cause else "cancelled"
+            at = self._latest.pop(run, time.time())
+            self._pool.records.ended(run, state, at, cause)
+            self._emit(ev.RunEnded(pool=self._pool.name, run=run, state=state, root_cause=cause, at=at))
+
+    def _emit(self, event: ev.Event) -> None:
+        self._pool.emit(event)

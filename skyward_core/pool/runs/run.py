@@ -1,0 +1,680 @@
+"""One run: its calls on their way, its outcomes as they come, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import queue
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
+from ...model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from ...tasks.payload import Task
+from ...transport.incoming_result import Landing
+from ...views import events as ev
+from ...wire.frames import INLINE, Header
+from ..links.link import Link, is_news
+from ..pool_end import PoolEnd
+from .root_cause import is_failure, is_symptom, root_cause
+
+if TYPE_CHECKING:
+    from ..pool import Pool
+
+SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
+AHEAD = 32  # tasks in flight per node while they are quick
+QUICK = 0.02  # seconds of a task below which it is quick
+
+Value = bytes | Landing
+
+
+class Ending(Future["Run"]):
+    """A run's end, as a thread waits for it that loads large values when they land, while others still come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._landed: queue.SimpleQueue[tuple[Run, int] | None] = queue.SimpleQueue()
+        self.add_done_callback(lambda _: self._landed.put(None))
+
+    def land(self, run: Run, index: int) -> None:
+        """Have the waiting thread load a value that a file holds."""
+        self._landed.put((run, index))
+
+    def wait(self) -> Run:
+        """The run, when it has ended."""
+        while (landed := self._landed.get()) is not None:
+            run, index = landed
+            run.load_early(index)
+        return self.result()
+
+
+class Run:
+    """See the module. Made and driven on the pool's loop; ``future`` and the readers below are for other threads."""
+
+    # There may be thousands in a second, and they have more parts than Python shares the names of.
+    __slots__ = (
+        "_arrived", "_asked", "_begun", "_broke", "_claimed", "_ending", "_fetching", "_flying", "_loaded", "_readings",
+        "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id",
+        "kind", "logs", "name", "outcomes", "pool", "root_cause", "sent", "state", "tasks", "total", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        pool: Pool,
+        run: str,
+        kind: str,
+        tasks: Sequence[Task],
+        total: int,
+        future: Future[Run] | None = None,
+    ) -> None:
+        self.pool = pool
+        self.id = run
+        self.kind = kind
+        self.name = tasks[0].name
+        self.total = total
+        self.tasks = tasks
+        self.future: Future[Run] = future or Future()
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        self._loaded: dict[int, Future[Any]] = {}
+        self.logs: dict[int, dict[str, list[int]]] = {}
+        self.root_cause: RootCause | None = None
+        self.state = "running"
+        self.cancelled = ""
+        self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.consumed = False  # somebody iterates over a generator's values, and pays for them
+        self._arrived: list[Outcome] = []
+        self._seconds: deque[float] = deque(maxlen=8)  # that the latest of them took
+        self._waiting: deque[int] = deque()
+        self._flying: dict[int, int] = {}
+        self._where: dict[int, Link] = {}
+        self._asked: set[int] = set()  # nodes that were given a call of it, now or before
+        self.sent = False  # a node may know of it
+        self._claimed = False  # another client sent it
+        self._stale: set[int] = set()
+        self._broke = ""  # who broke the gang, and how
+        self._begun = False
+        self._stopping = False
+        self._fetching = 0
+        self._ending: PoolEnd | None = None
+        self._readings: dict[int, Reading] = {}
+
+    # -- dispatch ----------------------------------------------------------------------------------------
+
+    def send_gang(self, epoch: int) -> None:
+        """Hand a broadcast's calls to all links, if it is still wanted."""
+        if self.state != "running":
+            return
+        task = self.tasks[0]
+        for rank in range(self.total):
+            self._send(self.pool.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+
+    def hold(self) -> None:
+        """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
+        self._waiting.extend(range(self.total))
+
+    def release(self) -> bool:
+        """End :meth:`hold`; says whether the run is still wanted."""
+        self._waiting.clear()
+        return self.state == "running"
+
+    def feed(self) -> None:
+        """Hand tasks to nodes, in turns, as long as they can take more, if they are still wanted."""
+        if self.state != "running":
+            return
+        self._waiting.extend(range(self.total))
+        held = [link for link in self.pool.links if link.hold()] if self.total > 1 else []
+        try:
+            self._refill()
+        finally:
+            for link in held:
+                link.release()
+
+    def _refill(self) -> None:
+        if self._stopping or not self._waiting:
+            return
+        links = [link for link in self.pool.links if not link.gone]
+        if not links:
+            self._fail_unsent("every node of the pool is gone")
+            return
+        limit = self.pool.slots_per_node + (AHEAD if self._quick() else 1)
+        moved = True
+        while moved and self._waiting:
+            moved = False
+            for link in links if self.kind != "single" else [self.pool.next_link()]:
+                if self._waiting and self._flying.get(link.node, 0) < limit:
+                    index = self._waiting.popleft()
+                    self._flying[link.node] = self._flying.get(link.node, 0) + 1
+                    self._send(link, index, self.tasks[index], {})
+                    moved = True
+
+    def _quick(self) -> bool:
+        recent = self._seconds
+        return bool(recent) and sum(recent) / len(recent) < QUICK
+
+    def claim_from(self, links: Sequence[Link]) -> None:
+        """Expect the calls of a run that another client dispatched."""
+        self.sent = self._claimed = True
+        if self.kind == "broadcast":
+            self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
+        elif len(links) == 1:
+            self._where = dict.fromkeys(range(self.total), links[0])
+
+    def asked_of(self, link: Link, index: int) -> bool:
+        """Whether a node has been given a call; of another client's calls only the nodes know where they are."""
+        where = self._where.get(index)
+        return self._claimed if where is None else where.node == link.node
+
+    def _send(self, link: Link, index: int, task: Task, extra: Header) -> None:
+        header: Header = {
+            "t": "call",
+            "run": self.id,
+            "i": index,
+            "name": self.name,
+            "kind": self.kind,
+            "total": self.total,
+            "fn": (task.fn.hash, task.fn.size),
+            "args": (task.args.hash, task.args.size),
+        }
+        if task.timeout is not None:
+            header["timeout"] = task.timeout
+        if task.stream:
+            header["stream"] = True
+            self._readings[index] = Reading(header)
+        if self.pool.alone:
+            header["alone"] = True
+        elif self.pool.links[0].gone:
+            header["headless"] = True  # nobody can form a gang any more
+        body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
+        self._where[index] = link
+        self._asked.add(link.node)
+        self.sent = True
+        if link.gone:
+            self.pool.lost_call(self, index)
+        else:
+            header |= extra
+            link.call(header, body)
+
+    # -- what comes back ---------------------------------------------------------------------------------
+
+    def on_item(self, link: Link, header: Header, body: bytes) -> None:
+        """A generator's value, perhaps once more: what a link or an agent lost on its way is sent again."""
+        index = header["i"]
+        if index in self.outcomes or is_news(header, body):
+            return
+        reading = self._readings.get(index)
+        if reading is None:
+            reading = self._readings[index] = Reading({})
+        if reading.is_new(header["seq"]):
+            reading.next = header["seq"] + 1
+            if (summary := Summary.from_wire(header["summary"])) is not None:
+                self.pool.emit(
+                    ev.ItemYielded(
+                        pool=self.pool.name, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
+                        summary=summary,
+                    )
+                )  # fmt: skip
+            if self.consumed:
+                self.arrivals.put(("item", link, header, body))
+        elif header["seq"] > reading.next:
+            self._values_lost(link, index, header["rank"], reading.next, header["seq"])
+        if not self.consumed:
+            self.took(link, index, reading.next)
+
+    def took(self, link: Link, index: int, until: int) -> None:
+        """A reader took all values below a number: the generator may make more."""
+        if (reading := self._readings.get(index)) is None:
+            return  # given up
+        reading.took(until)
+        link.send({"t": "credit", "run": self.id, "i": index, "next": until})
+        if self.state != "running":
+            self._acknowledge()
+
+    def _values_lost(self, link: Link, index: int, rank: int, begin: int, end: int) -> None:
+        """Values are missing that nobody has any more."""
+        what = f"value {begin}" if end == begin + 1 else f"values {begin} to {end - 1}"
+        said = (
+            f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
+        )
+        header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self.pool.spec_options.grace}
+        link.send(header)
+        self.logs[index] = {}
+        error = ErrorInfo("ValuesLost", said)
+        self._take(link, Outcome(index, rank, link.node, "lost", error=error))
+
+    def on_stale(self, index: int, why: str) -> None:
+        """A call was handed back: its gang broke before it began."""
+        self._stale.add(index)
+        self._broke = self._broke or why
+        if not self._stopping:
+            self._stop("its gang broke before all ranks began")
+        self._check_end()
+
+    def on_outcome(self, link: Link, header: Header, body: bytes) -> None:
+        index = header["i"]
+        if index in self.outcomes or is_news(header, body):
+            return
+        self._begun |= header.get("begun", True)
+        outcome = outcome_of(header)
+        self.logs[index] = header.get("log", {})
+        name = header.get("file")
+        reading = self._readings.get(index)
+        if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
+            self._values_lost(link, index, outcome.rank, reading.next, header["items"])
+        elif name is None:
+            self.values[index] = body
+            self._take(link, outcome)
+        else:
+            self._fetching += 1
+            self.pool.spawn(self._fetch(link, outcome, name, header["size"]))
+
+    async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
+        awaited = isinstance(self.future, Ending) and outcome.kind == "returned"
+        path = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
+        landing = Landing(path, size, in_place=awaited)
+        try:
+            await self._bring(link, name, landing)
+            self.values[outcome.index] = landing
+            if isinstance(self.future, Ending) and awaited:
+                self.future.land(self, outcome.index)
+        except Exception as error:  # noqa: BLE001  whatever it was: who waits for the run has to hear of it
+            why = str(error) if isinstance(error, OSError) else repr(error)
+            info = ErrorInfo(
+                "OSError", f"its result of {size:,} bytes could not be fetched to {landing.path}: {why}"
+            )
+            outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
+        finally:
+            self._fetching -= 1
+        self._take(link, outcome)
+
+    async def _bring(self, link: Link, name: str, landing: Landing) -> None:
+        """Bring a file of a node's spool here, however often the link drops.
+
+        Raises:
+            OSError: it is not there, cannot be written here, or nothing can come from there any more.
+        """
+        while True:
+            try:
+                return await self.pool.fetch(link, name, landing)
+            except ConnectionError as error:
+                if link.gone or self.pool.leaving or self._ending is not None:
+                    raise OSError(str(error)) from error
+                await asyncio.sleep(0.1)  # the link is on its way up again
+
+    def _take(self, link: Link, outcome: Outcome) -> None:
+        self.outcomes[outcome.index] = outcome
+        self._arrived.append(outcome)
+        self._seconds.append(outcome.seconds)
+        self.pool.later(self._book, outcome)
+        self.arrivals.put(("outcome", outcome.index))
+        if self.kind != "broadcast":
+            self._flying[link.node] = self._flying.get(link.node, 1) - 1
+            if outcome.index not in self._readings:
+                link.acknowledge(self.id, outcome.index)
+        if is_failure(outcome) and not self._stopping and self.pool.spec_options.fail_fast:
+            if is_symptom(outcome) and self.total > 1:
+                asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
+            else:
+                self._stop("fail-fast")
+        if self.kind == "gather":
+            self._refill()
+        self._check_end()
+
+    # -- ending ------------------------------------------------------------------------------------------
+
+    def cancel(self, why: str) -> None:
+        """Stop everything of this run that still runs."""
+        if self.state != "running":
+            self._give_up_values()
+        if self.state != "running" or self.cancelled:
+            return
+        self.cancelled = why
+        if self.sent:
+            self._stop("cancel")
+        else:  # no node has got any of it
+            self._stopping = True
+            self._waiting = deque(range(self.total))
+            self._fail_unsent("not started: the run was cancelled", kind="collateral")
+
+    def leave(self) -> None:
+        """The client leaves the pool. What no node has got is cancelled; the rest goes on, for whoever claims it."""
+        if not self.sent:
+            self.cancel("its client left the pool before it was started; it was sent to no node")
+        elif self.state == "running":
+            self.state = "left"
+            self._tell()
+
+    def pool_ended(self, ending: PoolEnd) -> None:
+        """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
+        if self.state == "running":
+            self.state, self._ending = "lost", ending
+            self.pool.later(self.pool.ended, self)
+            self._tell()
+
+    def _stop(self, why: str) -> None:
+        if self._stopping or self.state != "running":
+            return
+        self._stopping = True
+        if self.total == len(self.outcomes):
+            return
+        gang = self.kind == "broadcast"
+        for link in self.pool.links:
+            header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self.pool.spec_options.grace}
+            link.send(header | ({"break": link.epoch} if gang else {}))
+            if self.calls_on(link):
+                # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
+                # is started meanwhile must not count on it.
+                link.broken = link.broken or "a run was stopped"
+        words = "not started: the run was cancelled" if self.cancelled else "not started: another task failed"
+        self._fail_unsent(words, kind="collateral")
+
+    def _fail_unsent(self, words: str, kind: str = "lost") -> None:
+        while self._waiting:
+            index = self._waiting.popleft()
+            rank, node = (index, self.pool.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
+            outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
+            self.outcomes[index] = outcome
+            self._arrived.append(outcome)
+            self.logs[index] = {}
+            self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
+        self._check_end()
+
+    def calls_on(self, link: Link) -> list[int]:
+        """Indices of calls on this link that have no outcome yet."""
+        return [i for i, where in self._where.items() if where is link and i not in self.outcomes]
+
+    def _check_end(self) -> None:
+        if self.state != "running" or self._fetching:
+            return
+        if self._stale and len(self.outcomes.keys() | self._stale) == self.total:
+            self._end_stale()
+        elif len(self.outcomes) == self.total:
+            self._end()
+
+    def _end_stale(self) -> None:
+        if not self._begun and not self.cancelled:
+            # Nobody ran a line of it: start it anew with a whole gang.
+            self.outcomes.clear()
+            self._arrived.clear()
+            self._stale.clear()
+            self._stopping = self.sent = False
+            for link in self.pool.links:
+                link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
+            self.pool.spawn(self.pool.launch.start_gang(self))
+            return
+        for index in self._stale - self.outcomes.keys():
+            why = f": {self._broke}" if self._broke else ""
+            info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
+            node = self.pool.link_of(index).node
+            self.logs[index] = {}
+            self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
+            self._arrived.append(self.outcomes[index])
+        self._end()
+
+    def _end(self) -> None:
+        self.root_cause = root_cause(self._arrived)
+        if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
+            self.state = "done"
+        elif self.root_cause is None or self.cancelled:
+            self.state = "cancelled"
+        else:
+            self.state = "failed"
+        self.pool.later(self._wind_up)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits here need not wait any longer."""
+        self.arrivals.put(("end",))
+        # Last: a thread that wakes up while this one has more to do has to wait once more, for the interpreter.
+        # A caller may have cancelled the future; the run is over all the same.
+        if not self.future.done():
+            self.future.set_result(self)
+
+    def _book(self, outcome: Outcome) -> None:
+        self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
+        self.pool.records.outcome(self.id, outcome, self.logs[outcome.index])
+
+    def _wind_up(self) -> None:
+        self._acknowledge()
+        self.pool.ended(self)
+
+    def _acknowledge(self) -> None:
+        """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
+        if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
+            for link in self.pool.links:
+                if self._claimed or link.node in self._asked:
+                    link.acknowledge(self.id)
+
+    def _give_up_values(self) -> None:
+        """Nobody reads on."""
+        if any(reading.behind for reading in self._readings.values()):
+            self._readings.clear()
+            self._acknowledge()
+
+    # -- for the caller's thread -------------------------------------------------------------------------
+
+    def value(self, index: int) -> Any:
+        """Load what a rank returned; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: it cannot be loaded here; the cause says why.
+        """
+        value = self.values.pop(index)
+        try:
+            if (loaded := self._loaded.pop(index, None)) is not None:
+                return loaded.result()
+            return load(value)
+        except Exception as error:
+            raise self._unloadable(index, error) from error
+
+    def _unloadable(self, index: int, error: Exception) -> RunError:
+        outcome, kind = self.outcomes[index], type(error).__name__
+        message = f"its result cannot be loaded here: {kind}: {error}"
+        place = place_of(self.kind, outcome)
+        return RunError(
+            f"{self.name} failed: {place} returned, but {message}",
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=RootCause(outcome.rank, "returned", kind, message),
+            results={},
+        )
+
+    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
+        """The values that are here and load, by index, and the first failure of one that does not."""
+        values: dict[int, Any] = {}
+        failure: RunError | None = None
+        for index in sorted(self.values):
+            if self.outcomes[index].kind == "returned":
+                try:
+                    values[index] = self.value(index)
+                except RunError as error:
+                    failure = failure or error
+        return values, failure
+
+    def load_early(self, index: int) -> None:
+        """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
+        loaded = self._loaded[index] = Future()
+        try:
+            loaded.set_result(load(self.values[index]))
+        except Exception as error:  # noqa: BLE001  user code may raise anything; it is told in its turn
+            loaded.set_exception(error)
+
+    def results(self) -> list[Any]:
+        """All values by index.
+
+        Raises:
+            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
+            PoolGone: the pool ended before it had.
+            PoolError: this client left the pool before it had.
+        """
+        if self.state != "done":
+            raise self.error()
+        values, failure = self._loadable()
+        if failure is not None:
+            failure.results = values
+            raise failure
+        return [values[index] for index in range(self.total)]
+
+    def error(self) -> Exception:
+        """The failure as an exception, the user's own one as its cause."""
+        if self._ending is not None:
+            return self._ending.error()
+        if self.state == "left":
+            goes_on = (
+                f"it goes on there, and sky.attach({self.pool.name!r}).wait({self.id!r}) gives its results"
+            )
+            if self._waiting:
+                goes_on = f"{len(self._waiting)} of its {self.total} tasks had been sent to no node, and are not run"
+            return PoolError(
+                f"this client left pool {self.pool.name} while run {self.id} of {self.name} was under way; {goes_on}"
+            )
+        if self.state == "cancelled" or self.root_cause is None:
+            why = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+        cause = self.root_cause
+        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
+        partial, _ = self._loadable()
+        error = RunError(
+            describe(self.name, self.kind, self.outcomes.values(), culprit),
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=cause,
+            results=partial,
+        )
+        error.__cause__ = rebuild(culprit, self.values.get(culprit.index))
+        return error
+
+    def items(self, index: int) -> Iterator[Any]:
+        """A generator's values as they come; only for runs of one task, and only for one reader.
+
+        Raises:
+            RunError, Cancelled: after the values that came before the failure.
+        """
+        while True:
+            kind, *rest = self.arrivals.get()
+            if kind == "item":
+                yield from self.item(*rest)
+            elif kind == "end":
+                if self.state != "done":
+                    raise self.error()
+                return
+
+    def item(self, link: Link, header: Header, body: bytes) -> Iterator[Any]:
+        """One value that a generator yielded; once it is taken, the generator may make another.
+
+        Raises:
+            PoolError: it is large, and cannot be fetched.
+        """
+        value: Value = body
+        if (name := header.get("file")) is not None:
+            path = self.pool.archive.results / f"{self.id}.{header['i']}.{header['seq']}.item"
+            value = landing = Landing(path, header["size"], in_place=True)
+            try:
+                asyncio.run_coroutine_threadsafe(self._bring(link, name, landing), link.loop).result()
+            except OSError as error:
+                if self._ending is not None:
+                    raise self.error() from error
+                said = f"value {header['seq']} of {self.name}() on rank {header['rank']} cannot be fetched: {error}"
+                raise PoolError(said) from error
+        yield load(value)
+        link.loop.call_soon_threadsafe(self.took, link, header["i"], header["seq"] + 1)
+
+
+class Reading:
+    """How far the values of one generator have come, and how far its reader is.
+
+    Args:
+        request: the call that asks for them, as it is asked for again when a link has dropped.
+
+    Attributes:
+        next: number of the next value to come.
+    """
+
+    def __init__(self, request: Header) -> None:
+        self._request = request
+        self._claimed = not request  # another client read the first values
+        self._next = self._taken = 0
+
+    @property
+    def next(self) -> int:
+        return self._next
+
+    @next.setter
+    def next(self, number: int) -> None:
+        self._next = self._request["next"] = number
+
+    @property
+    def behind(self) -> bool:
+        """Whether values have come that were not taken."""
+        return self._taken < self._next
+
+    def is_new(self, number: int) -> bool:
+        return number == self._next or (self._claimed and number > self._next)
+
+    def took(self, until: int) -> None:
+        self._taken = self._request["taken"] = until
+
+
+def outcome_of(header: Header) -> Outcome:
+    """An outcome frame's header as an :class:`Outcome`."""
+    return Outcome(
+        header["i"],
+        header["rank"],
+        header["node"],
+        header["kind"],
+        header.get("seconds", 0.0),
+        Summary.from_wire(header.get("summary")),
+        ErrorInfo.from_wire(header.get("error")),
+        header.get("exit_code"),
+        header.get("signal"),
+        header.get("items", 0),
+        Summary.from_wire(header.get("last")),
+    )
+
+
+def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
+    """A failed run in one line."""
+    error = culprit.error or ErrorInfo(culprit.kind, "")
+    what = {
+        "raised": f"raised {error.type}: {error.message}",
+        "exited": error.message,
+        "lost": f"was lost: {error.message}",
+        "collateral": f"was stopped: {error.message}",
+    }[culprit.kind]
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome is not culprit:
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
+    others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    place = place_of(kind, culprit)
+    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+
+
+def place_of(kind: str, outcome: Outcome) -> str:
+    """Whose outcome it is, in words; ``kind`` is the run's."""
+    return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
+
+
+def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
+    """The exception behind an outcome, with its remote traceback."""
+    info = outcome.error or ErrorInfo(outcome.kind, "")
+    error: BaseException
+    if outcome.kind == "raised" and value:
+        loaded = load(value)
+        error = loaded if isinstance(loaded, BaseException) else RankExit(info.message)
+    elif info.type == "TimeoutError":
+        error = TimeoutError(f"rank {outcome.rank} {info.message}")
+    else:
+        error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
+    if info.traceback and error.__cause__ is None:
+        error.__cause__ = RemoteTraceback(info.traceback)
+    return error
+
+
+def load(value: Value) -> Any:
+    """Unpickle what a rank sent; what has landed is read once and removed."""
+    return pickle.loads(value) if isinstance(value, bytes) else value.load()

@@ -1,0 +1,228 @@
+"""What was left on the hosts of a pool that has ended, because nobody had fetched it: brought home, or given up.
+
+A fresh agent, without ranks, is started in each of the folders that were kept (``agent/kept.py``). It takes up the
+calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged it ends, and
+with it the folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..model.errors import PoolError, SkywardError
+from ..model.outcome import Outcome
+from ..providers import from_json
+from ..providers.base import Provider
+from ..store.archive import Archive, rank_of
+from ..store.ledger import Kept, Ledger, PoolRow, Receipt
+from ..transport.incoming_result import Landing
+from ..wire.frames import WORK, Header, WireError
+from .links.link import Link, is_news
+from .runs.root_cause import root_cause
+from .runs.run import outcome_of
+
+STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
+ENDING = 10.0  # seconds that the agent may take to end once all has been fetched
+LEASE = 60.0  # seconds that it lives on where we die on the way
+
+
+async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:
+    """Bring home what is kept of a pool that has ended.
+
+    Args:
+        give_up: have it removed in place of that.
+
+    Returns:
+        What was done, in words, a line for each folder.
+
+    Raises:
+        PoolError: something could not be had, and stays where it is; says why.
+    """
+    done, failures = [], []
+    archive = Archive(row.key)
+    try:
+        for kept in ledger.kept(row.token):
+            visit = _Visit(row, kept, archive, ledger, give_up=give_up)
+            try:
+                await visit.make()
+            except (PoolError, OSError, WireError) as error:
+                if kept in ledger.kept(row.token):  # else another client was quicker
+                    failures.append(f"{kept} (still there: {error})")
+                continue
+            await asyncio.to_thread(ledger.unkeep, kept)
+            done.append(f"{'gave up' if give_up else 'fetched'} {kept.words()}")
+    finally:
+        archive.close()
+    if failures:
+        raise PoolError(f"of pool {row.name}, not fetched: {'; '.join(failures)}")
+    return done
+
+
+async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up: bool = False) -> Receipt:
+    """Fetch (or give up) what the hosts keep of a pool that was just torn down; gives the receipt with what became of
+    it. What cannot be fetched now stays there."""
+    try:
+        notes = await fetch(row, ledger, give_up=give_up)
+    except SkywardError as error:
+        notes = [str(error)]
+    left = tuple(map(str, ledger.kept(row.token))) if not receipt.unwritten else receipt.kept
+    return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
+
+
+class _Visit:
+    """To one folder. Hears of what comes over its link."""
+
+    def __init__(self, row: PoolRow, kept: Kept, archive: Archive, ledger: Ledger, *, give_up: bool) -> None:
+        self._row = row
+        self._kept = kept
+        self._archive = archive
+        self._ledger = ledger
+        self._give_up = give_up
+        self._provider: Provider = from_json(row.provider)
+        self._arrived: asyncio.Queue[tuple[Header, bytes]] = asyncio.Queue()
+        self._news_at = time.monotonic()
+        self._trouble = "nothing comes from there"
+        self._log_ends: dict[str, int] = {}
+
+    async def make(self) -> None:
+        """Fetch it, or give it up, and see that it is gone there."""
+        kept = self._kept
+        transport = self._provider.transport(self._row.name, kept.machine)
+        await transport.prepare(self._config(), lambda *told, **more: None)
+        link = Link(kept.machine.node, transport, self, logs_from=kept.machine.logs_from)
+        try:
+            await link.connect()
+            runs = [record["run"] for record in link.welcome["runs"]]
+            if not self._give_up:
+                await self._take(link, runs)
+            for run in runs:
+                link.acknowledge(run)
+            link.flush_acknowledgements()
+            link.send({"t": "shutdown"})
+            await self._until(lambda: link.finished)
+        finally:
+            await link.close()
+        await self._see_it_gone()
+
+    def _config(self) -> dict[str, Any]:
+        """The agent's: it has no ranks, and only hands out what is there."""
+        return {
+            "pool": self._row.name, "node": self._kept.machine.node, "nodes": 1, "ranks_per_node": 0,
+            "concurrency": 1, "idle_timeout": LEASE, "env": {}, "cwd": "", "path": [], "image": {},
+        }  # fmt: skip
+
+    async def _take(self, link: Link, runs: Sequence[str]) -> None:
+        missing = {(run, index) for run in runs for index in await link.claim(run)}
+        outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
+        while missing:
+            await self._until(lambda: not self._arrived.empty())
+            header, body = self._arrived.get_nowait()
+            key = (header["run"], header["i"])
+            if header["t"] == "item":
+                await self._save(link, header, body, f"{key[0]}.{key[1]}.{header['seq']}.item")
+                link.send({"t": "credit", "run": key[0], "i": key[1], "next": header["seq"] + 1})
+                continue
+            if key not in missing:
+                continue
+            missing.discard(key)
+            if header["kind"] in WORK:
+                await self._save(link, header, body, f"{key[0]}.{key[1]}.pickle")
+            log = header.get("log", {})
+            outcomes.append((key[0], outcome_of(header), log))
+            for name, (_, end) in log.items():
+                self._log_ends[name] = max(end, self._log_ends.get(name, 0))
+        cursors = self._archive.cursors
+        await self._until(lambda: all(cursors.get(name, 0) >= end for name, end in self._log_ends.items()))
+        await asyncio.to_thread(self._record, outcomes)
+
+    async def _save(self, link: Link, header: Header, body: bytes, name: str) -> None:
+        path = self._archive.results / name
+        if "file" not in header:
+            partial = path.with_name(f"{name}.part")
+            partial.touch(mode=0o600)
+            partial.write_bytes(body)
+            partial.replace(path)
+            return
+        while True:
+            landing = Landing(path, header["size"])
+            try:
+                await link.fetch(header["file"], landing)
+            except ConnectionError:
+                await self._until(lambda: link.up)  # it is gone on with
+            else:
+                landing.close()
+                return
+
+    def _record(self, outcomes: Sequence[tuple[str, Outcome, dict[str, list[int]]]]) -> None:
+        """Enter what became of the runs."""
+        self._ledger.record(outcomes=outcomes)
+        ends = []
+        for run in {run for run, _, _ in outcomes}:
+            row = self._ledger.run(run)
+            known = [outcome for outcome, _ in self._ledger.outcomes(run)]
+            cause = root_cause(known)
+            if row is not None:
+                whole = len(known) == row.total and all(outcome.kind == "returned" for outcome in known)
+                state = "done" if whole else "failed" if cause else "lost"
+                ends.append((run, state, row.ended_at or time.time(), cause))
+        self._ledger.record(ends=ends)
+
+    async def _until(self, reached: Any) -> None:
+        """Wait for a condition, as long as anything comes.
+
+        Raises:
+            ConnectionError: nothing has come for too long.
+        """
+        self._news_at = time.monotonic()
+        while not reached():
+            if time.monotonic() - self._news_at > STUCK:
+                raise ConnectionError(self._trouble)
+            await asyncio.sleep(0.01)
+
+    async def _see_it_gone(self) -> None:
+        deadline = time.monotonic() + ENDING
+        while True:
+            (seen,) = await self._provider.describe(self._row.name, [self._kept.machine])
+            if seen.state == "gone":
+                return
+            if time.monotonic() > deadline:
+                raise PoolError(f"its folder is still there ({seen.state})")
+            await asyncio.sleep(0.05)
+
+    # -- what the link tells -----------------------------------------------------------------------------
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        """Something came."""
+        self._news_at = time.monotonic()
+        match header["t"]:
+            case "outcome" | "item" if not is_news(header, body):
+                self._arrived.put_nowait((header, body))
+            case "log":
+                have, at = self._archive.cursors.get(header["f"], 0), header["at"]
+                if at + len(body) > have:
+                    skip = max(0, have - at)
+                    self._archive.write(header["f"], at + skip, body[skip:])
+            case "error":
+                self._trouble = header["message"]
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        """The link is up, or down and on its way up again."""
+        self._trouble = detail or self._trouble
+
+    def cursors(self, node: int) -> dict[str, int]:
+        """How much of its logs is here."""
+        first = node * self._ranks
+        return {
+            name: at
+            for name, at in self._archive.cursors.items()
+            if first <= rank_of(name) < first + self._ranks
+        }
+
+    @property
+    def _ranks(self) -> int:
+        ranks = self._row.spec["worker"]["ranks_per_node"]
+        return ranks if isinstance(ranks, int) else len(self._archive.cursors) + 1

@@ -1,0 +1,1 @@
+"""Nodes on this machine."""

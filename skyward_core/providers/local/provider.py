@@ -1,0 +1,136 @@
+"""Nodes on this machine: each an agent process in a folder of its own. The embedded default."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...model.errors import PoolError
+from ...model.spec import PoolSpec
+from ...node.agent import unfetched as kept
+from ...node.boot.bootstrap import is_running, members
+from ...store.home import home, socket_dir
+from ...transport.local.agent_starter import Starter
+from ...transport.local.transport import LocalTransport
+from ..base import Check, Machine
+
+PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
+
+
+class Local:
+    """Run the pool on this machine.
+
+    Real processes and real sockets, no SSH: what works here works on machines elsewhere. All nodes share this
+    machine's cores; each rank may use its part of them (``OMP_NUM_THREADS``, unless it is set).
+    """
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._starter = Starter()
+
+    def __repr__(self) -> str:
+        return "Local()"
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        root = _root(spec.name, token)
+        return [self._make(root, node, str(node)) for node in range(spec.nodes)]
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        """Another folder beside the lost one."""
+        root = Path(former[-1].extra["folder"]).parent
+        return self._make(root, node, f"{node}-{token[:6]}")
+
+    @staticmethod
+    def _make(root: Path, node: int, name: str) -> Machine:
+        folder = root / f"node-{name}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise PoolError(f"node {node} needs the folder {folder}: {error}") from error
+        extra = {"folder": str(folder), "socket": str(socket_dir(root) / f"{name}.sock")}
+        return Machine(str(folder), node, "127.0.0.1", "127.0.0.1", extra=extra)
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        return [self._look(machine) for machine in known]
+
+    @staticmethod
+    def _look(machine: Machine) -> Machine:
+        folder = Path(machine.extra["folder"])
+        if is_running(str(folder)):
+            return machine
+        if folder.exists():
+            return replace(machine, state="orphaned")
+        left = Path(kept.kept_name(str(folder)))
+        if members(str(folder)) or is_running(str(left)):
+            return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
+        try:
+            why = folder.with_name(f"ended.{folder.name}").read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            why = ""
+        return replace(machine, state="gone", extra=machine.extra | {"why": why, "kept": kept.facts(left)})
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        await asyncio.gather(*(self._end(machine) for machine in machines))
+
+    async def _end(self, machine: Machine) -> None:
+        from ...node.boot.host_tasks import end
+
+        await asyncio.to_thread(end, Path(machine.extra["folder"]), machine.extra["socket"], PATIENCE)
+
+    async def teardown(self, pool: str) -> None:
+        for root in (home() / "local").glob(f"{pool}.*"):
+            with suppress(FileNotFoundError):  # another process that saw the same end has just removed it
+                await _forget(root)
+
+    async def check(self) -> list[Check]:
+        free = shutil.disk_usage(home()).free
+        state = "ok" if free > 1 << 30 else "warn"
+        return [
+            Check("local", "ok", f"{os.cpu_count()} cores"),
+            Check("local disk", state, f"{free / 2**30:.1f} GB free under {home()}"),  # type: ignore[arg-type]
+        ]
+
+    def transport(self, pool: str, machine: Machine) -> LocalTransport:
+        return LocalTransport(Path(machine.extra["folder"]), Path(machine.extra["socket"]), self._starter)
+
+    def warm(self, spec: PoolSpec) -> Starter:
+        return self._starter
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Local:
+        return cls()
+
+
+def _root(pool: str, token: str) -> Path:
+    return home() / "local" / f"{pool}.{token}"
+
+
+async def _forget(root: Path) -> None:
+    """Remove what a pool's machines left, but for what nobody has fetched."""
+    if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
+        return
+    await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
+    for part in root.iterdir():
+        if not part.name.startswith(kept.PREFIX):
+            await asyncio.to_thread(_remove, part)
+    if not any(root.iterdir()):
+        root.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,141 @@
+"""Where things are kept, and the person's settings.
+
+``SKYWARD_HOME`` overrides every location (ledger, pool and run folders, settings), for tests and for keeping
+several worlds apart.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import blake2s
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..model.errors import UsageError
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+BASE_LIMIT = (
+    55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
+)
+
+PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
+PRUNE_EVERY = 86400.0  # seconds between two such times
+
+provider_override: str | None = None
+"""Name of a provider that the pools of this process use in place of the one they name."""
+
+
+def home() -> Path:
+    """The folder of all durable state; made, private to the person, when first asked for.
+
+    Raises:
+        UsageError: it cannot be made.
+    """
+    override = os.environ.get("SKYWARD_HOME")
+    if override:
+        path = Path(override).expanduser().absolute()
+    else:
+        import platformdirs
+
+        path = Path(platformdirs.user_state_dir("skyward", appauthor=False))
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.stat().st_mode & 0o077 and (not override or _is_ours(path)):
+            path.chmod(0o700)
+    except OSError as error:
+        raise UsageError(
+            f"the folder {path} cannot be made, or not for you alone: {error}; set SKYWARD_HOME to another one"
+        ) from error
+    return path
+
+
+def prune_is_due() -> bool:
+    """Whether it is time to look for what is long over; see :mod:`.prune`, which most starts need not load."""
+    mark = home() / PRUNED
+    try:
+        return time.time() - mark.stat().st_mtime > PRUNE_EVERY
+    except FileNotFoundError:
+        with suppress(OSError):
+            mark.touch()  # a new home holds nothing old
+        return False
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a folder that the person named holds nothing else than our things, as far as can be seen."""
+    return (path / "ledger.db").exists() or not any(path.iterdir())
+
+
+def pool_path(pool: str) -> Path:
+    """Where the client keeps a pool's logs, results and events; there may be none of them (any more)."""
+    return home() / "pools" / pool
+
+
+def pool_dir(pool: str) -> Path:
+    """The same folder, made where it is not there."""
+    path = pool_path(pool)
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def socket_dir(owner: Path) -> Path:
+    """A short, private folder for the Unix sockets that belong to ``owner``.
+
+    A socket's path may hold about 100 bytes, which a folder deep in a home often exceeds.
+
+    Raises:
+        UsageError: the folder is there and belongs to somebody else, or others may enter it.
+    """
+    import tempfile  # late, as all that a script can connect without
+
+    from ..node.boot.bootstrap import doubt
+
+    bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
+    short = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))
+    # Where others can rename what is ours is no place for it; nobody can in /tmp.
+    usable = (base for base in short if not doubt(f"{base}/."))
+    root = Path(next(usable, bases[-1])) / f"skyward-{os.getuid()}"
+    try:
+        root.mkdir(mode=0o700)
+    except FileExistsError:
+        found = root.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise UsageError(
+                f"{root} must be a folder that only you can enter; remove it or set XDG_RUNTIME_DIR"
+            ) from None
+    path = root / blake2s(str(owner).encode(), digest_size=8).hexdigest()
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def host_groups() -> dict[str, list[str]]:
+    """Groups of hosts by name, of ``skyward.toml`` in the working folder and in :func:`home`; the former's come first.
+
+    Raises:
+        UsageError: a file cannot be read or used.
+    """
+    return {name: hosts for each in _settings() for name, hosts in each.hosts.items()}
+
+
+def keys() -> dict[str, str]:
+    """Keys of the app by the name of what they do, from the same files.
+
+    Raises:
+        UsageError: a file cannot be read or used.
+    """
+    return {name: key for each in _settings() for name, key in each.keys.items()}
+
+
+def _settings() -> Iterator[Settings]:
+    """What is there, the weaker file first."""
+    for path in (home() / "skyward.toml", Path("skyward.toml")):
+        if path.exists():
+            from .settings import read  # and pydantic, which takes as long to import as a node takes to start
+
+            yield read(path)

@@ -1,0 +1,76 @@
+"""Making room on the client: logs, results and records of pools that are long over, by age and by size."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..model.errors import LedgerError
+from .home import PRUNED, home, pool_path, prune_is_due
+from .ledger import Ledger, PoolRow
+
+AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
+MOST = 20 * 10**9  # bytes of such pools together above which the oldest go
+BLOCK = 512  # bytes that stat counts in
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A pool of which nothing is left here: its name, when it had ended (Unix time), and bytes of its files."""
+
+    pool: str
+    ended_at: float
+    size: int
+
+
+def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bool = False) -> list[Pruned]:
+    """Remove what the client keeps of pools that have ended: those that did so long ago, and the oldest of the others
+    until what is left of all of them is not too large. What hosts keep that nobody has fetched stays, until its time
+    there is over.
+
+    Args:
+        age: seconds since a pool's end.
+        most: bytes.
+        only_look: remove nothing, and tell what would go.
+    """
+    now = time.time()
+    for kept in ledger.kept():
+        if kept.until < now and not only_look:
+            ledger.unkeep(kept)
+    waiting = {kept.token for kept in ledger.kept()}
+    found = sorted((row.ended_at or 0.0, row.token, row) for row in _over(ledger) if row.token not in waiting)
+    sizes = {row.token: _size(pool_path(row.key)) for _, _, row in found}
+    left = sum(sizes.values())
+    gone = []
+    for ended_at, token, row in found:
+        if now - ended_at < age and left <= most:
+            break
+        left -= sizes[token]
+        gone.append(Pruned(row.name, ended_at, sizes[token]))
+        if not only_look:
+            shutil.rmtree(pool_path(row.key), ignore_errors=True)
+            ledger.forget(token)
+    return gone
+
+
+def prune_when_due(ledger: Ledger) -> None:
+    """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
+    today (a ledger that another process holds, a full disk) is for the next day."""
+    with suppress(LedgerError, OSError):
+        if prune_is_due():
+            (home() / PRUNED).touch()
+            prune(ledger)
+
+
+def _over(ledger: Ledger) -> Iterator[PoolRow]:
+    return iter(ledger.over(limit=-1))
+
+
+def _size(folder: Path) -> int:
+    """Bytes that a folder takes of the disk: a file that a node wrote to far behind its end is mostly hole."""
+    found = (path.lstat() for path in folder.rglob("*") if path.is_file())
+    return sum(min(each.st_size, each.st_blocks * BLOCK) for each in found)

@@ -1,0 +1,120 @@
+"""What the ranks printed in a run, from the client's files: both streams in their true order, line by line with times.
+
+It reads as a stream: of a log of gigabytes, little is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..model.errors import UsageError
+from ..views.logs import About, Line, Lines
+from ..views.weave import STREAMS, Piece, Place, place_of_end, weave
+from ..wire.messages import is_log
+from .archive import log_files, rank_of
+from .home import pool_dir
+from .ledger import Ledger, RunRow
+
+
+class Part(NamedTuple):
+    """What one worker printed in a run: offsets in its two files.
+
+    Attributes:
+        stem: the files' name without its ending.
+    """
+
+    stem: str
+    start: Place
+    end: Place
+
+
+class RunLogs:
+    """The logs of one run, as the ledger and the client's files have them now.
+
+    Args:
+        run: its id.
+
+    Raises:
+        UsageError: no such run.
+
+    Attributes:
+        folder: where the files are.
+        parts: rank -> what its workers printed.
+    """
+
+    def __init__(self, ledger: Ledger, run: str) -> None:
+        row = ledger.run(run)
+        if row is None:
+            raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls shows pools and their runs")
+        self.folder = pool_dir(ledger.pool(row.token).key) / "logs"
+        calls = _calls(ledger, row)
+        if row.state == "running":
+            calls += self._under_way(ledger, row, calls)
+        self.parts: dict[int, list[Part]] = {}
+        for part in _joined(calls):
+            self.parts.setdefault(rank_of(part.stem), []).append(part)
+
+    def pieces(self, rank: int) -> Iterator[Piece]:
+        """What a rank printed, in the order in which it did."""
+        for part in self.parts.get(rank, ()):
+            yield from weave(self.folder, *part)
+
+    def lines(self, rank: int) -> Iterator[Line]:
+        """The same by lines, numbered from 0, an unfinished last line of each stream at the end."""
+        number = 0
+        for part in self.parts.get(rank, ()):
+            split = {stream: Lines() for stream in STREAMS}
+            about = {stream: About(stream) for stream in STREAMS}
+            for piece in weave(self.folder, *part):
+                about[piece.stream] = About(piece.stream, piece.at, piece.run)
+                for text in split[piece.stream].split(piece.data):
+                    yield Line(number, text, about[piece.stream])
+                    number += 1
+            for stream in STREAMS:
+                for text in split[stream].end():
+                    yield Line(number, text, about[stream])
+                    number += 1
+
+    def _under_way(self, ledger: Ledger, row: RunRow, ended: list[Part]) -> list[Part]:
+        """What calls of a running run have printed that have not ended: it follows what ended before."""
+        starts: dict[str, Place] = {}
+        for other in ledger.runs(row.token):
+            for part in ended if other.run == row.run else _calls(ledger, other):
+                at = starts.get(part.stem, (0, 0))
+                starts[part.stem] = (max(at[0], part.end[0]), max(at[1], part.end[1]))
+        found = []
+        stems = {path.stem for path in log_files(self.folder) if path.suffix in (".out", ".err")}
+        for stem in sorted(stems):
+            start = starts.get(stem, (0, 0))
+            out, err = place_of_end(self.folder, stem)
+            end = max(start[0], out), max(start[1], err)
+            if end != start:
+                found.append(Part(stem, start, end))
+        return found
+
+
+def _calls(ledger: Ledger, row: RunRow) -> list[Part]:
+    """What each call of a run that has ended printed."""
+    found = []
+    for _, log in ledger.outcomes(row.run):
+        # Names came from a node, perhaps to a release that believed it.
+        for stem in sorted({name.rpartition(".")[0] for name in log if is_log(name)}):
+            (out, err), (out_end, err_end) = zip(
+                *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
+            )
+            if out_end > out or err_end > err:
+                found.append(Part(stem, (out, err), (out_end, err_end)))
+    return found
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """In order; those of calls that ran one after the other, or side by side, as one."""
+    out: list[Part] = []
+    for stem, start, end in sorted(parts):
+        if out and out[-1].stem == stem and start[0] <= out[-1].end[0] and start[1] <= out[-1].end[1]:
+            last = out.pop()
+            end = max(end[0], last.end[0]), max(end[1], last.end[1])
+            start = min(start[0], last.start[0]), min(start[1], last.start[1])
+        out.append(Part(stem, start, end))
+    return out

@@ -1,0 +1,44 @@
+"""What ``skyward.toml`` may hold: the person's groups of hosts, and keys of the app."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from ..model.errors import UsageError
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class Settings(BaseModel):
+    """The tables that are read; what else a file holds is somebody else's.
+
+    Attributes:
+        hosts: groups of hosts by name, each a list of hosts or a single one.
+        keys: keys of the app by the name of what they do.
+    """
+
+    hosts: dict[str, Annotated[list[str], BeforeValidator(_listed)]] = {}
+    keys: dict[str, str] = {}
+
+
+def read(path: Path) -> Settings:
+    """The settings in a file.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or holds what cannot be used; says where.
+    """
+    try:
+        return Settings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    except ValidationError as error:
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise UsageError(f"{path} cannot be used: {'; '.join(wrong)}") from error
+    except ValueError as error:  # not TOML, or not even text
+        raise UsageError(f"{path} does not parse: {error}") from error

@@ -1,0 +1,357 @@
+"""What travels to the nodes: a pickled function and its pickled arguments, addressed by content.
+
+Made where the objects live (a script's process); everything after that handles opaque bytes.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import json
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import cloudpickle
+
+from ..model.errors import NotPicklableError
+from ..model.function import PendingFunction, check_call
+from ..plugins.base import decorated
+from ..wire.content_name import BLOB, Hash, name_of
+from ..wire.frames import INLINE, is_plain
+from .pickled_functions import PickledFunctions
+from .stdout_lines import is_stdout
+
+FEW = 8  # plain arguments, which are written without ceremony
+BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes with a name made of their content; in memory when small, else in a file."""
+
+    hash: str
+    size: int
+    data: bytes | None = None
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        if self.data is not None:
+            return self.data
+        if self.path is None:
+            raise ValueError(f"blob {self.hash} has neither bytes nor a file")
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None."""
+
+    name: str
+    fn: Blob
+    args: Blob
+    timeout: float | None = None
+    stream: bool = False
+
+
+def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
+    """Pickle a call.
+
+    Args:
+        plugins: whose ``decorate`` hooks wrap the function, the first outermost.
+        folder: where large blobs are written; a temporary folder when None.
+
+    Raises:
+        NotPicklableError: names the argument or the captured object that cannot travel.
+        TypeError: the function does not take these arguments.
+    """
+    fn = decorated(plugins, pending.fn)
+    check_call(pending, fn)
+    return Task(
+        pending.name,
+        _function_blob(fn, pending.name, folder),
+        args_blob(pending, folder),
+        pending.timeout,
+        pending.streams,
+    )
+
+
+def make_tasks(
+    pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None
+) -> Iterator[Task]:
+    """Pickle many calls; a function that occurs many times is pickled once.
+
+    Raises:
+        NotPicklableError, TypeError: as :func:`make_task`.
+    """
+    blobs: dict[int, tuple[Blob, bool, Callable[..., Any]]] = {}
+    for pending in pendings:
+        made = blobs.get(id(pending.fn))
+        if made is None:
+            fn = decorated(plugins, pending.fn)
+            blob = _function_blob(fn, pending.name, folder)
+            made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
+        blob, streams, fn = made
+        check_call(pending, fn)
+        yield Task(pending.name, blob, args_blob(pending, folder), pending.timeout, streams)
+
+
+def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
+    if not pending.args and not pending.kwargs:
+        return NOTHING
+    if len(pending.args) <= FEW and not pending.kwargs and all(map(is_plain, pending.args)):
+        data = pickle.dumps((pending.args, {}), protocol=5)
+        return Blob(name_of(data), len(data), data=data)
+    try:
+        return _pickled((pending.args, pending.kwargs), folder)
+    except Exception as error:
+        raise _blame(pending, error) from error
+
+
+def write_task(task: Task, folder: Path) -> None:
+    """Write a task into a folder, for another process to :func:`read_task`."""
+    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "stream": task.stream}
+    for part, blob in (("fn", task.fn), ("args", task.args)):
+        target = folder / part
+        if blob.path is not None:
+            blob.path.replace(target)
+        else:
+            target.write_bytes(blob.read())
+        entries[part] = {"hash": blob.hash, "size": blob.size}
+    (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def read_task(folder: Path) -> Task:
+    """The task that :func:`write_task` wrote; large blobs stay in their files."""
+    entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+
+    def blob(part: str) -> Blob:
+        path, size = folder / part, entries[part]["size"]
+        if size > INLINE:
+            return Blob(entries[part]["hash"], size, path=path)
+        return Blob(entries[part]["hash"], size, data=path.read_bytes())
+
+    return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
+
+
+_reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
+
+
+def _stdout_or_file(file: io.TextIOWrapper) -> Any:
+    return (getattr, (sys, "stdout")) if is_stdout(file) else _reduce_file(file)
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """cloudpickle's, which knows ``sys.stdout`` to stand for the node's; it is so behind a stand-in, too."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({io.TextIOWrapper: _stdout_or_file})
+
+
+class _Spill(io.RawIOBase):
+    """Where a pickle goes: memory while small, a file once it is not; hashed on the way, so never read twice."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.size = 0
+        self._folder = folder
+        self._pieces: list[bytes] = []
+        self._hash = Hash()
+        self._file: io.BufferedWriter | None = None
+        self._path: Path | None = None
+
+    def write(self, data: Any) -> int:
+        data = flat(data)
+        self.size += data.nbytes
+        if data.nbytes < BESIDE:
+            self._hash.update(data)
+            self._store(data)
+        else:
+            with ThreadPoolExecutor(1) as beside:
+                hashed = beside.submit(self._hash.update, data)
+                self._store(data)
+                hashed.result()
+        return int(data.nbytes)
+
+    def _store(self, data: memoryview) -> None:
+        if self._file is None and self.size > INLINE:
+            handle, name = tempfile.mkstemp(prefix=BLOB, dir=self._folder)
+            self._path = Path(name)
+            self._file = open(handle, "wb", buffering=0)  # type: ignore[assignment]  # noqa: SIM115
+            for piece in self._pieces:
+                self._put(piece)
+            self._pieces.clear()
+        if self._file is not None:
+            self._put(data)
+        else:
+            self._pieces.append(bytes(data))
+
+    def _put(self, data: Any) -> None:
+        view = memoryview(data)
+        while view.nbytes and self._file is not None:
+            view = view[self._file.write(view) :]
+
+    def blob(self) -> Blob:
+        if self._file is None:
+            return Blob(self._hash.name(), self.size, data=b"".join(self._pieces))
+        self._file.close()
+        return Blob(self._hash.name(), self.size, path=self._path)
+
+    def discard(self) -> None:
+        if self._file is not None and self._path is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def flat(data: Any) -> memoryview:
+    """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
+    return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
+
+
+def _pickled(value: Any, folder: Path | None) -> Blob:
+    spill = _Spill(folder)
+    try:
+        _Pickler(spill, protocol=5).dump(value)
+    except BaseException:
+        spill.discard()
+        raise
+    return spill.blob()
+
+
+NOTHING = _pickled(((), {}), None)
+_functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
+
+
+def _function_blob(fn: Callable[..., Any], name: str, folder: Path | None) -> Blob:
+    try:
+        return _functions.get(fn, lambda: _pickled(fn, folder))
+    except Exception as error:
+        said = f"function {name} cannot travel to the nodes: {_reason(fn, error)}"
+        raise NotPicklableError(said) from error
+
+
+def _blame(pending: PendingFunction[Any], error: Exception) -> NotPicklableError:
+    """Say which argument, and where inside it, cannot be pickled."""
+    names = _parameter_names(pending)
+    values = [*zip(names, pending.args, strict=False), *pending.kwargs.items()]
+    for name, value in values:
+        failure = _failure(value)
+        if failure is not None:
+            return NotPicklableError(
+                f"argument {name!r} of {pending.name}() cannot travel to the nodes: {_reason(value, failure, name)}"
+            )
+    return NotPicklableError(f"the arguments of {pending.name}() cannot travel to the nodes: {error}")
+
+
+def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
+    """What to call each positional argument."""
+    import inspect
+
+    names: list[str] = []
+    try:
+        parameters = tuple(inspect.signature(pending.fn).parameters.values())
+    except (TypeError, ValueError):
+        parameters = ()
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(len(pending.args) - len(names))]
+    return names + [f"#{i}" for i in range(len(names), len(pending.args))]
+
+
+def _failure(value: Any) -> Exception | None:
+    try:
+        _Pickler(_Nowhere(), protocol=5).dump(value)
+    except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+        return error
+    return None
+
+
+class _Nowhere:
+    """Takes a pickle that only has to be possible."""
+
+    @staticmethod
+    def write(data: Any) -> None:
+        return None
+
+
+def _reason(value: Any, error: Exception, path: str = "") -> str:
+    where, culprit, why = find_culprit(value, error, path)
+    at = f" at {where}" if where and where != path else ""
+    return f"{type(culprit).__name__} object{at} ({why})"
+
+
+def find_culprit(value: Any, error: Exception, path: str, depth: int = 10) -> tuple[str, Any, Exception]:
+    """Follow containers, attributes and closures down to the object that cannot be pickled."""
+    if depth:
+        for name, part in _parts(value, path):
+            failure = _failure(part)
+            if failure is not None:
+                return find_culprit(part, failure, name, depth - 1)
+    return path, value, error
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"{path}[{key!r:.40}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{i}]", part) for i, part in enumerate(value))
+    elif isinstance(value, set | frozenset):
+        yield from ((path, part) for part in value)
+    elif isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        yield from ((name, cell.cell_contents) for name, cell in cells if _filled(cell))
+        yield from ((name, value.__globals__[name]) for name in _globals_of(value))
+        yield from _defaults_of(value)
+    elif isinstance(value, type):
+        own = ((name, part) for name, part in vars(value).items() if not hasattr(type(part), "__set__"))
+        yield from ((f"{value.__name__}.{name}", part) for name, part in own)
+    else:
+        yield from _state(value, path)
+
+
+def _state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  it is this object itself, then, that cannot be pickled
+        return
+    if not isinstance(reduced, tuple):
+        return
+    state = reduced[2] if len(reduced) > 2 else None
+    for attributes in state if isinstance(state, tuple) else (state,):
+        if isinstance(attributes, dict):
+            yield from ((f"{path}.{name}", part) for name, part in attributes.items())
+        else:
+            yield path, attributes
+    yield from ((path, part) for part in reduced[1])
+
+
+def _globals_of(fn: FunctionType) -> list[str]:
+    """Names of the globals that a function, and those written inside it, use."""
+    names, codes = set(), [fn.__code__]
+    while codes:
+        code = codes.pop()
+        names |= {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return sorted(names & fn.__globals__.keys())
+
+
+def _defaults_of(fn: FunctionType) -> Iterator[tuple[str, Any]]:
+    defaults = fn.__defaults__ or ()
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (fn.__kwdefaults__ or {}).items()
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

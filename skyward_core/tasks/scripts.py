@@ -1,0 +1,391 @@
+"""A person's script, seen from outside: its functions, their arguments, and a task made of them.
+
+Functions are listed by the script's syntax tree: nothing of it runs. Only :func:`build_task` executes the
+script, in a child process (:mod:`skyward_core.tasks.loader`), so that whatever it does at import cannot harm us.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import difflib
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from ..model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
+from ..model.outcome import signal_name
+from .annotations import is_known, is_told, many, own_types, source_type
+from .arguments import Text, typed
+
+if TYPE_CHECKING:
+    from .payload import Task
+
+PACKAGES = ("skyward_core", "skyward")
+DECORATORS = ("function", "compute")  # the second is the older name of the first
+
+ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of a function; ``annotation`` and ``default`` are source text."""
+
+    name: str
+    annotation: str | None
+    default: str | None
+    required: bool
+    kind: ParamKind
+
+    def __str__(self) -> str:
+        star = {"var_positional": "*", "var_keyword": "**"}.get(self.kind, "")
+        text = f"{star}{self.name}" + (f": {self.annotation}" if self.annotation else "")
+        if self.default is None:
+            return text
+        return f"{text} = {self.default}" if self.annotation else f"{text}={self.default}"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A decorated function of a script. ``line`` counts from 1; ``timeout`` is source text; ``types``: the script's
+    own classes, as :func:`~skyward_core.tasks.annotations.own_types` gives them."""
+
+    name: str
+    params: tuple[Param, ...]
+    doc: str
+    line: int
+    is_generator: bool
+    timeout: str | None
+    types: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.params))})"
+
+
+def split_target(text: str) -> tuple[Path, str | None]:
+    """``"train.py:main"`` -> the script and the function; the whole is a path where such a file exists."""
+    head, colon, tail = text.rpartition(":")
+    if not colon or not tail.isidentifier() or Path(text).exists():
+        return Path(text), None
+    return Path(head), tail
+
+
+def list_functions(path: Path) -> list[FunctionInfo]:
+    """The functions of a script that carry our decorator, in the order they stand; nothing is executed.
+
+    Raises:
+        ScriptError: no such file, a folder, it does not parse (with the line), or holds no such function.
+    """
+    tree = parse(path)
+    modules, names = _bindings(tree)
+    found: dict[str, FunctionInfo] = {}
+    statements = list(_top_level(tree.body))
+    types = own_types([each for each in statements if isinstance(each, ast.ClassDef)])
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            for decorator in statement.decorator_list:
+                if _is_ours(decorator, modules, names):
+                    found.pop(statement.name, None)  # a later definition takes the name
+                    found[statement.name] = _describe(statement, decorator, types)
+    if not found:
+        raise ScriptError(
+            f"{path} holds no function decorated with @sky.function; "
+            "import skyward_core as sky and put @sky.function above the one to run"
+        )
+    return list(found.values())
+
+
+def find_function(path: Path, name: str | None) -> FunctionInfo:
+    """The function of that name; without a name, the script's only one.
+
+    Raises:
+        ScriptError: as :func:`list_functions`; several functions and none named; no function of that name.
+    """
+    functions = list_functions(path)
+    if name is None:
+        if len(functions) == 1:
+            return functions[0]
+        listing = "".join(f"\n  {function}" for function in functions)
+        raise ScriptError(
+            f"{path} has {len(functions)} functions; name one, as in {path}:{functions[0].name}{listing}"
+        )
+    for function in functions:
+        if function.name == name:
+            return function
+    raise ScriptError(f"{path} has no function {name!r}" + _suggest(name, [f.name for f in functions]))
+
+
+def parse_arguments(info: FunctionInfo, pairs: Sequence[str]) -> dict[str, Any]:
+    """Type ``name=value`` texts as the function's signature says.
+
+    The annotation decides; without one the type of the default; without either, a Python literal is taken as
+    such and anything else as text. Names the signature does not know go to ``**kwargs`` where it has that.
+
+    Returns:
+        Values by name; ``*args`` as a list under its own name. What only the loaded script can make (of a class of
+        its own) is checked as far as the source tells, and stays :class:`.arguments.Text` until then.
+
+    Raises:
+        UsageError: names the argument, what it got and what it wants; or it is missing, unknown, given twice.
+    """
+    params = {param.name: param for param in info.params if param.kind != "var_keyword"}
+    rest = next((param for param in info.params if param.kind == "var_keyword"), None)
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise UsageError(f"an argument is written name=value, got {pair!r}")
+        if name in values:
+            raise UsageError(f"argument {name} of {info.name} is given twice")
+        param = params.get(name, rest)
+        if param is None:
+            raise UsageError(f"{info.name} takes no argument {name!r}" + _suggest(name, list(params)))
+        values[name] = _value(info, param, name, text)
+    missing = [param.name for param in params.values() if param.required and param.name not in values]
+    if missing:
+        raise UsageError(f"{info.name} needs {', '.join(missing)}: it is {info}")
+    return values
+
+
+def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
+    if param.default == "None" and text in ("None", "null"):
+        return None
+    kind = source_type(param.annotation, param.default, info.types)
+    if param.kind == "var_positional":
+        kind = many(kind)
+    try:
+        value = typed(name, text, kind, info.name) if is_told(kind) else None
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return value if is_known(kind) else Text(text)
+
+
+def build_task(
+    path: Path, function: str, kwargs: Mapping[str, Any], *, plugins: Sequence[Any] = (), echo: bool = False
+) -> Task:
+    """Load the script in a child process and have it pickle the call of one of its functions.
+
+    Args:
+        kwargs: as :func:`parse_arguments` gives them.
+        plugins: those of the pool; they may wrap the function.
+        echo: pass on to our standard error what the script prints while it is loaded. Without it, that
+            is shown only with an error.
+
+    Raises:
+        ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
+        ScriptError: it cannot be read, or its function gives no call.
+        UsageError: an argument is none of the values that its type has.
+        NotPicklableError: an argument or something the function refers to cannot travel; says which.
+    """
+    from .payload import read_task
+
+    try:
+        request = pickle.dumps((str(path.absolute()), function, dict(kwargs), tuple(plugins)))
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise NotPicklableError(f"an argument of {function} cannot be sent: {error}") from error
+    folder = _workplace()
+    # Large parts of the task stay in files there, which must live as long as the task may.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    printed = folder / "printed"
+    with printed.open("wb") as sink:
+        status = _run_loader(folder, request, 2 if echo else sink.fileno())
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        how = f"exit status {status}" if status >= 0 else signal_name(-status)
+        report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
+    if report["kind"] == "task":
+        # Pools hand our import path to their ranks, which must find what lies beside the script.
+        if (beside := str(path.resolve().parent)) not in sys.path:
+            sys.path.append(beside)
+        task = read_task(folder)
+        if task.fn.path is task.args.path is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return task
+    _raise(report, "" if echo else printed.read_text(encoding="utf-8", errors="replace"))
+
+
+def _workplace() -> Path:
+    """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
+    from ..store.home import home
+    from ..store.ledger import process_lives
+
+    base = home() / "tasks"
+    base.mkdir(mode=0o700, exist_ok=True)
+    for left in base.iterdir():
+        owner = left.name.partition("-")[0]
+        if owner.isdecimal() and not process_lives(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
+
+
+def _run_loader(folder: Path, request: bytes, sink: int) -> int:
+    # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
+    root = str(Path(__file__).resolve().parents[2])
+    code = f"import sys; sys.path.append({root!r}); from skyward_core.tasks.loader import main; main(sys.argv[1])"
+    command = [sys.executable, "-P", "-c", code, str(folder)]
+    # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
+        try:
+            assert child.stdin is not None
+            rest = memoryview(b"%08x" % len(request) + request)
+            with suppress(BrokenPipeError):  # its status tells why it ended
+                while rest:
+                    rest = rest[os.write(child.stdin.fileno(), rest) :]
+            return child.wait()
+        except BaseException:
+            child.kill()
+            raise
+
+
+def _raise(report: Mapping[str, str], printed: str) -> NoReturn:
+    parts = [report["message"], report.get("traceback", "").rstrip()]
+    if printed.strip():
+        parts.append("what it printed:\n" + printed.rstrip())
+    kinds = {"pickle": NotPicklableError, "script": ScriptError, "usage": UsageError}
+    raise kinds.get(report["kind"], ScriptFailed)("\n".join(part for part in parts if part))
+
+
+def parse(path: Path) -> ast.Module:
+    try:
+        source = path.read_bytes()
+    except FileNotFoundError:
+        raise ScriptError(f"no such script: {path}{_neighbours(path)}") from None
+    except IsADirectoryError:
+        raise ScriptError(f"{path} is a folder; name a script in it") from None
+    except OSError as error:
+        raise ScriptError(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the loader's compile shows them, once
+            tree = ast.parse(source, str(path))
+            compile(
+                tree, str(path), "exec", dont_inherit=True
+            )  # finds what the grammar lets pass, such as a stray return
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        shown = f"\n  {error.text.strip()}" if error.text else ""
+        raise ScriptError(f"{path}{where} does not parse: {error.msg}{shown}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ScriptError(f"{path} does not parse: {error or type(error).__name__}") from error
+    return tree
+
+
+def _neighbours(path: Path) -> str:
+    if not path.parent.is_dir():
+        return ""
+    close = difflib.get_close_matches(path.stem, [other.stem for other in path.parent.glob("*.py")], n=1)
+    return f"; did you mean '{close[0]}.py'?" if close else ""
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; it has {', '.join(known)}" if known else ""
+
+
+def _top_level(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements that run when the script is imported, those under ``if`` and ``try`` included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If):
+            if not _is_main_guard(statement.test):
+                yield from _top_level(statement.body)
+            yield from _top_level(statement.orelse)
+        elif isinstance(statement, ast.Try | ast.TryStar):
+            for block in (statement.body, *(h.body for h in statement.handlers), statement.orelse):
+                yield from _top_level(block)
+            yield from _top_level(statement.finalbody)
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _bindings(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """Names under which the script knows our package, and our decorators themselves."""
+    modules: set[str] = set()
+    names: set[str] = set()
+    for statement in _top_level(tree.body):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                root = alias.name.partition(".")[0]
+                if root in PACKAGES:
+                    modules.add(alias.asname or root)
+        elif isinstance(statement, ast.ImportFrom) and statement.level == 0:
+            if (statement.module or "").partition(".")[0] not in PACKAGES:
+                continue
+            for alias in statement.names:
+                if alias.name in DECORATORS:
+                    names.add(alias.asname or alias.name)
+                elif alias.name == "*":
+                    names.update(DECORATORS)
+                elif alias.name == "compat":
+                    modules.add(alias.asname or alias.name)
+    return modules, names
+
+
+def _is_ours(decorator: ast.expr, modules: set[str], names: set[str]) -> bool:
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    match target:
+        case ast.Name(id=name):
+            return name in names
+        case ast.Attribute(value=ast.Name(id=module), attr=name):
+            return module in modules and name in DECORATORS
+    return False
+
+
+def _describe(
+    function: ast.FunctionDef | ast.AsyncFunctionDef, decorator: ast.expr, types: Mapping[str, Any]
+) -> FunctionInfo:
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+    return FunctionInfo(
+        name=function.name,
+        params=tuple(_params(function.args)),
+        doc=ast.get_docstring(function) or "",
+        line=function.lineno,
+        is_generator=_yields(function),
+        timeout=next((ast.unparse(k.value) for k in keywords if k.arg == "timeout"), None),
+        types=types,
+    )
+
+
+def _params(args: ast.arguments) -> Iterator[Param]:
+    def param(arg: ast.arg, default: ast.expr | None, kind: ParamKind, required: bool) -> Param:
+        annotation = None if arg.annotation is None else ast.unparse(arg.annotation)
+        return Param(arg.arg, annotation, None if default is None else ast.unparse(default), required, kind)
+
+    positional = [*args.posonlyargs, *args.args]
+    padding: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults))
+    for arg, default in zip(positional, [*padding, *args.defaults], strict=True):
+        yield param(arg, default, "positional", default is None)
+    if args.vararg:
+        yield param(args.vararg, None, "var_positional", False)
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield param(arg, default, "keyword", default is None)
+    if args.kwarg:
+        yield param(args.kwarg, None, "var_keyword", False)
+
+
+def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether the function's own body yields; functions within it have yields of their own."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo.extend(ast.iter_child_nodes(node))
+    return False

@@ -1,0 +1,1 @@
+"""How the client reaches agents on this machine."""

@@ -1,0 +1,124 @@
+"""The way to a node that is a folder of this machine: the agent is a process here, its files are our files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..base import Flow, Gate, OnData, OnLost, Report
+from .agent_starter import ROOT, Starter
+
+BUFFER = 1 << 18
+# Ranks that use all cores must leave the terminal that shows them alive.
+NICE = 5
+
+
+class SocketPipe(Flow, asyncio.BufferedProtocol):
+    """A Unix socket as a :class:`..base.Pipe`."""
+
+    def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
+        super().__init__()
+        self._on_data = on_data
+        self._buffer = memoryview(bytearray(BUFFER))
+        self._on_lost = on_lost
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._on_data(self._buffer[:nbytes])
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.resume_writing()
+        self._on_lost(exc)
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class LocalTransport:
+    """See :class:`..base.Transport`."""
+
+    shares_files = True
+    direct = None
+
+    def __init__(self, folder: Path, socket: Path, starter: Starter) -> None:
+        self.folder = folder
+        self.socket = socket
+        self._starter = starter
+
+    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+        report("running", f"starting an agent in {self.folder}")
+        entries = [
+            entry for entry in [ROOT, *(config.get("path") or sys.path)] if entry and Path(entry).exists()
+        ]
+        request = config | {
+            "folder": str(self.folder),
+            "socket": str(self.socket),
+            "path": list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries)),
+            "python": sys.executable,
+            "nice": NICE,
+            "cwd": config.get("cwd") or str(Path.cwd()),
+            "env": self._threads(config) | config.get("env", {}),
+        }
+        await self._starter.start(request)
+        for phase in ("connected", "synced", "installed"):
+            report(phase)
+
+    @staticmethod
+    def _threads(config: dict[str, Any]) -> dict[str, str]:
+        """All nodes share this machine's cores: every rank gets its part of them, not all."""
+        if "OMP_NUM_THREADS" in os.environ:
+            return {}
+        per_node = config["ranks_per_node"]
+        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
+
+    async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
+        loop = asyncio.get_running_loop()
+        _, pipe = await loop.create_unix_connection(lambda: SocketPipe(on_data, on_lost), str(self.socket))
+        return pipe
+
+    async def put(self, source: Path, name: str) -> None:
+        target = self.folder / "blobs" / name
+        if target.exists():
+            return
+        try:
+            await asyncio.to_thread(os.link, source, target)
+        except FileExistsError:
+            return
+        except OSError:
+            await asyncio.to_thread(self._copy, source, target)  # another file system
+
+    @staticmethod
+    def _copy(source: Path, target: Path) -> None:
+        import shutil
+
+        partial = target.with_suffix(f".{os.getpid()}.part")
+        shutil.copyfile(source, partial)
+        partial.replace(target)
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        if offset:
+            return False
+        try:
+            await asyncio.to_thread(os.link, self.folder / "spool" / name, target)
+        except OSError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        return None

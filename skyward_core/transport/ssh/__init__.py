@@ -1,0 +1,1 @@
+"""How the client reaches agents through SSH."""

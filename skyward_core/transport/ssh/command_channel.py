@@ -1,0 +1,323 @@
+"""One command channel to a host, in which :mod:`...node.boot.bootstrap` runs and answers requests.
+
+A login shell runs once per channel, may take its time and print what it likes; answers are lines that begin
+with a word made for the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import marshal
+import secrets
+import shlex
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import IO, Any
+
+from ...model.errors import PoolError
+from ...wire.frames import WireError
+from ...wire.messages import done as check_done
+from ...wire.messages import facts as check_facts
+from ..base import Flow
+from ..upload.bundle import bundle
+from .asyncssh_import import asyncssh
+from .connect import Link
+
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+CHUNK = 1 << 18
+KEPT_NOISE = 2000  # characters of a login shell's output kept for an error message
+WINDOW = 1 << 22
+# What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
+LONGEST, MOST_LINES = 64 << 20, 100_000
+
+Said = Callable[[str], None]
+
+# The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
+# $1 version, $2 the same with a comma, $3 the interpreter asked for, $4 the client's own, $5 the word, $6 the pool's
+# name or its folder's, for people who look at the host's processes.
+# The client's path is tried only where it is nobody else's on this host: own() looks at the owners and modes of all
+# that leads there, links and their targets too. A group that has the user's own number is the user's alone.
+# An interpreter that is none, or has another version, leaves standard input untouched; the next one is tried.
+# Nobody looks for garbage: what is imported is there to stay, and no more is made than what ends with the channel.
+_PYTHON = (
+    "import gc,marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);gc.disable();"
+    "n=int(os.read(0,8),16);s=bytearray();"
+    "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
+    "exec(marshal.loads(s))"
+)
+_SHELL = (
+    "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
+    'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
+    'own(){ u=$(id -u);e=$1;set -- /;while test -n "$e";do r=$(cd "${e%/*}/" && pwd -P)||return 1;'
+    'for q in "$e" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;'
+    'if test -L "$e";then q=$(readlink "$e")||return 1;case $q in /*)e=$q;;*)e=${e%/*}/$q;;esac;else e=;fi;done;'
+    'test -z "$(find "$@" -prune "(" -not -user 0 -not -user $u -o '
+    '-not -type l "(" -perm -2 -o -perm -20 -not -group $u ")" ")" 2>&1)";};'
+    f'B="{_PYTHON}";V=$1;W=$5;N=$6;'
+    'if test -n "$3";then try "$3";else '
+    'test -x "$4" && own "$4" && try "$4";'
+    'for p in python$V python3 "$HOME"/.local/share/uv/python/cpython-$V.*/bin/python$V '
+    '"$HOME"/.pyenv/versions/$V.*/bin/python$V;do command -v "$p" >/dev/null 2>&1 && try "$p";done;'
+    'if command -v uv >/dev/null 2>&1;then echo;echo "$W uv";uv python install $V >&2;'
+    'p=$(uv python find --no-project $V) && try "$p";fi;fi;'
+    'f=;for p in "$3" python3 python3.9 python3.10 python3.11 python3.12 python3.13 python3.14 python;do '
+    'v=$("$p" -V 2>&1) && f="$f $v;";done;echo;echo "$W none $f";exit 97'
+)
+
+
+class Failed(PoolError):
+    """The host answered that it could not do what was asked."""
+
+
+class Lines(Flow, asyncssh.SSHClientSession[bytes]):
+    """The lines that a command prints, and whether its input can take more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.errors = bytearray()
+        self._partial = bytearray()
+        self._channel: asyncssh.SSHClientChannel[bytes]
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._channel = chan
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        if datatype is not None:
+            self.errors += data
+            del self.errors[:-KEPT_NOISE]
+            return
+        self._partial += data
+        if b"\n" in data:
+            *whole, rest = self._partial.split(b"\n")
+            self._partial = rest
+            for line in whole:
+                self.lines.put_nowait(bytes(line))
+        if len(self._partial) > LONGEST or self.lines.qsize() > MOST_LINES:
+            self._partial.clear()
+            self._channel.close()  # it floods us
+
+    def eof_received(self) -> bool:
+        self.lines.put_nowait(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lines.put_nowait(None)
+        self.resume_writing()
+
+
+class Channel:
+    """A running :mod:`...node.boot.bootstrap`; ``facts`` is what it said first."""
+
+    def __init__(self, link: Link, python: str | None) -> None:
+        self.link = link
+        self.facts: dict[str, Any] = {}
+        self._python = python
+        self._word = f"skyward-{secrets.token_hex(8)}".encode()
+        self._said: Said = lambda line: None
+        self._noise = b""
+        self._session = Lines()
+        self._channel: asyncssh.SSHClientChannel[bytes]
+
+    @classmethod
+    async def open(
+        cls,
+        link: Link,
+        *,
+        python: str | None,
+        folder: str,
+        said: Said,
+        status: bool = False,
+        starts: bool = False,
+    ) -> Channel:
+        """Start :mod:`...node.boot.bootstrap` on a host.
+
+        Args:
+            python: the interpreter to use there; None to look for one of the client's minor version.
+            folder: name of the pool's folder, or "".
+            said: takes lines that tell how long work goes on.
+            status: have the facts tell of orphaned workers, too.
+            starts: an agent will probably be started, so that the host may get ready for that.
+
+        Raises:
+            PoolError: the host has no fitting Python, or runs no command.
+            ConnectionError: the link is gone.
+        """
+        begun, link.begun = link.begun, None
+        if begun is not None and begun._python != python:
+            begun.close()
+            begun = None
+        self = begun or await cls._begin(link, python, folder)
+        self._said = said
+        word = self._word.decode()
+        try:
+            self._send(
+                {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
+            )
+            self.facts = await self._answer()
+            check_facts(self.facts, status=status)
+        except WireError as error:
+            self.close()
+            raise Failed(f"Host {link.target.host} tells nonsense of itself: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    @classmethod
+    async def begin(cls, link: Link, python: str | None, name: str) -> None:
+        """Have :mod:`...node.boot.bootstrap` started by the time that :meth:`open` asks it for the first time.
+
+        Args:
+            name: of the pool, for people who look at the host's processes.
+
+        Raises:
+            PoolError, ConnectionError: as of :meth:`open`.
+        """
+        link.begun = await cls._begin(link, python, name)
+
+    @classmethod
+    async def _begin(cls, link: Link, python: str | None, name: str) -> Channel:
+        code = _onnode()
+        self = cls(link, python)
+        words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, self._word.decode(), name]
+        self._channel = await open_session(
+            link, f"exec sh -c '{_SHELL}' skyward {shlex.join(words)}", self._session
+        )
+        self._channel.write(b"%08x" % len(code) + code)
+        return self
+
+    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> dict[str, Any]:
+        """Have something done; ``payload`` follows the request, and its length goes along as ``size``.
+
+        Raises:
+            Failed: it could not be done, or the answer is none to that; says why.
+            ConnectionError: the link is gone.
+        """
+        source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        try:
+            self._send(values | {"do": do, "size": size})
+            while data := source.read(CHUNK):
+                self._channel.write(data)
+                await self._session.drain()
+        except OSError as error:
+            raise self._gone() from error
+        return self._looked_at(do, await self._answer())
+
+    async def start(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Have the agent started with a config (it may hold secrets); this channel ends with that.
+
+        Raises:
+            Failed: the agent did not start, or the host answers nonsense; says why.
+            ConnectionError: the link is gone.
+        """
+        await self.ask("start")
+        self._channel.write(json.dumps(config).encode())
+        self._channel.write_eof()
+        while (line := await self._session.lines.get()) is not None:
+            if line.startswith(b"{"):
+                self.close()
+                answer = self._read(line)
+                if not answer.get("ok"):
+                    raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
+                return self._looked_at("agent", answer)
+        raise self._gone()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = json.dumps(request).encode()
+        self._channel.write(b"%08x" % len(data) + data)
+
+    async def _answer(self) -> dict[str, Any]:
+        while (line := await self._session.lines.get()) is not None:
+            word, _, rest = line.partition(b" ")
+            if word != self._word:
+                self._noise = (self._noise + line + b"\n")[-KEPT_NOISE:]
+            elif rest.startswith(b"{"):
+                answer = self._read(rest)
+                if "line" in answer:
+                    self._said(str(answer["line"]))
+                elif "error" in answer:
+                    raise Failed(f"Host {self.link.target.host}: {answer['error']}")
+                else:
+                    return answer
+            elif rest.startswith(b"uv"):
+                self._said(f"no Python {MINOR} here; uv fetches it")
+            else:
+                raise self._no_python(rest.removeprefix(b"none").split(b" Python"))
+        raise self._gone()
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        try:
+            return dict(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+
+    def _looked_at(self, done: str, answer: dict[str, Any]) -> dict[str, Any]:
+        try:
+            check_done(done, answer)
+        except WireError as error:
+            raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
+        return answer
+
+    def _no_python(self, found: list[bytes]) -> PoolError:
+        versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})
+        has = f"it has Python {', '.join(versions)}" if versions else "it has no Python at all"
+        return PoolError(
+            f"Host {self.link.target.host} has no Python {MINOR} ({has}). Functions travel as bytecode, so a "
+            f"host needs the version that runs here: install python{MINOR} or uv there (uv is then used to "
+            "fetch it), or name the interpreter with SSH(python=...). Nothing was sent to it."
+        )
+
+    def _gone(self) -> ConnectionError:
+        host = self.link.target.host
+        if self.link.lost.is_set():
+            return ConnectionError(f"lost the connection to host {host}")
+        said = (self._noise + bytes(self._session.errors)).decode(errors="replace").strip()
+        return ConnectionError(
+            f"host {host} ended the command before it answered"
+            + (f"; it said: {said[-500:]}" if said else " and said nothing: may its user run commands?")
+        )
+
+
+async def open_session(
+    link: Link, command: str, handler: asyncssh.SSHClientSession[bytes]
+) -> asyncssh.SSHClientChannel[bytes]:
+    """Run a command on a host in a channel of its own.
+
+    Raises:
+        PoolError: the host opens no channel.
+        ConnectionError: the link is gone.
+    """
+    try:
+        channel, _ = await link.ssh.create_session(
+            lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
+        )
+    except asyncssh.ChannelOpenError as error:
+        if link.lost.is_set():
+            raise ConnectionError(f"lost the connection to host {link.target.host}") from error
+        raise PoolError(
+            f"Host {link.target.host} opens no command channel ({error.reason}): its SSH server's "
+            "MaxSessions may be used up, or commands are not allowed for this key."
+        ) from error
+    except asyncssh.Error as error:
+        raise ConnectionError(f"lost the connection to host {link.target.host}: {error}") from error
+    return channel
+
+
+@cache
+def _onnode() -> bytes:
+    """The module's code, compiled: the host's Python is of this version, and need not do that, too."""
+    name = "skyward_core.node.boot.bootstrap"
+    loader: Any = getattr(find_spec(name), "loader", None)
+    if loader is None:
+        raise PoolError(f"The Python module {name} is not installed here; install skyward-tui anew.")
+    return marshal.dumps(loader.get_code(name))

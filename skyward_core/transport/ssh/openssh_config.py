@@ -1,0 +1,88 @@
+"""Plain ``ssh POOL`` and ``ssh POOL-1``: an OpenSSH configuration of the pools that are up.
+
+Each pool has a file of its own; one file includes them all, and one line in the person's ``~/.ssh/config``, added
+only when asked for, includes that. Everything a host needs is written out, as an alias of theirs is not looked up
+a second time by OpenSSH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...store import home as config
+from .connect import resolve
+from .target import Target
+
+
+def main_file() -> Path:
+    """The file that includes those of all pools."""
+    return config.home() / "ssh_config"
+
+
+def include_line() -> str:
+    """The line that a person's ``~/.ssh/config`` needs, at its top."""
+    return f"Include {_quoted(str(main_file()))}"
+
+
+async def write(pool: str, targets: Sequence[Target]) -> Path:
+    """Write the entries of a pool: ``POOL`` is node 0, ``POOL-1`` node 1, and so on.
+
+    Returns:
+        The file for ``ssh -F``: these entries and then the person's own.
+
+    Raises:
+        UsageError: ``~/.ssh/config`` does not parse.
+        OSError: the file cannot be written.
+    """
+    entries = [await _entry(pool, node, target) for node, target in enumerate(targets)]
+    folder = config.home() / "ssh_config.d"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _replace(folder / f"{pool}.conf", "\n".join(entries))
+    _replace(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n")
+    whole = config.home() / "ssh_config.whole"
+    _replace(whole, f"{include_line()}\nInclude ~/.ssh/config\n")
+    return whole
+
+
+def remove(pool: str) -> None:
+    """Remove the entries of a pool that is gone."""
+    (config.home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
+
+
+def add_include_line() -> bool:
+    """Put :func:`include_line` at the top of the person's ``~/.ssh/config``; False where it is there already."""
+    file = Path("~/.ssh/config").expanduser()
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    if include_line() in text.splitlines():
+        return False
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    _replace(file.resolve(), f"{include_line()}\n\n{text}")
+    return True
+
+
+async def _entry(pool: str, node: int, target: Target) -> str:
+    route = await resolve(target)
+    names = f"{pool} {pool}-{node}" if node == 0 else f"{pool}-{node}"
+    lines = [f"HostName {route.host}", f"Port {route.port}", f"User {route.user}"]
+    lines += [f"HostKeyAlias {route.name}"] if route.has_alias else []
+    lines += [f"IdentityFile {_quoted(file)}" for file in route.identities]
+    lines.append("UserKnownHostsFile " + " ".join(_quoted(str(file)) for file in route.known_hosts))
+    lines += [f"RevokedHostKeys {_quoted(str(file))}" for file in route.revoked]
+    lines.append("StrictHostKeyChecking yes")
+    if route.jump:
+        lines.append(f"ProxyJump {route.jump}")
+    elif route.proxy_command:
+        lines.append(f"ProxyCommand {route.proxy_command}")
+    return f"Host {names}\n" + "".join(f"  {line}\n" for line in lines)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if " " in text else text
+
+
+def _replace(file: Path, text: str) -> None:
+    partial = file.with_name(file.name + ".part")
+    partial.write_text(text, encoding="utf-8")
+    partial.chmod(0o600)
+    partial.replace(file)

@@ -1,0 +1,436 @@
+"""The way to a node over SSH: one connection, kept and renewed; the agent's socket through it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from ...model.errors import HostKeyError, PoolError, UsageError
+from ...node.boot.working_copy import Item
+from ...store.working_folder import unfit as why_unfit
+from ..base import Gate, OnData, OnLost, Pipe, Report
+from ..upload import working_folder as workdir
+from ..upload.bundle import bundle
+from . import pipes
+from .asyncssh_import import asyncssh
+from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
+from .connect import Link, connect
+from .target import Target
+
+PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
+CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
+
+# Past the package's start, which takes longer than all the rest of it.
+_MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
+
+
+class SSHTransport:
+    """The way to one node over SSH; see :class:`~skyward_core.transport.base.Transport`.
+
+    Args:
+        target: the host and how it is reached.
+        folder: name of the pool's folder on the host; unique to pool, node and client.
+        python: the interpreter to use on the host; None to look for one.
+        patience: seconds of attempts before a host counts as unreachable.
+    """
+
+    shares_files = False
+    # Those of pools: a provider asks about hosts over the connections that there are.
+    live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
+
+    def __init__(
+        self, target: Target, folder: str, *, python: str | None = None, patience: float = PATIENCE
+    ) -> None:
+        self.target = target
+        self.folder = folder
+        self.python = python
+        self.patience = patience
+        self.loop = asyncio.get_running_loop()
+        self._link: Link | None = None
+        self._linking = asyncio.Lock()
+        self._facts: dict[str, Any] = {}
+        self._asked: Link | None = None  # over which the host told its facts
+        self._forwards = True  # until the host has refused to
+        self.untouched = False  # being prepared, and nothing was left on the host so far
+
+    # -- preparing ---------------------------------------------------------------------------------------
+
+    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+        """Connect; send what the host lacks; have the agent running.
+
+        Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
+        ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
+        ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
+        """
+        wanted = (config.get("image") or {}).get("python")
+        if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
+            raise UsageError(
+                f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
+                f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
+            )
+        report("running", detail=f"connecting to {self.target.host}")
+        if gate is not None and config.get("cwd"):
+            # Begun now, ready when we are connected.
+            _snapshot(config["cwd"], config.get("image") or {}, gate)
+        self.untouched = True
+        SSHTransport.live.add(self)
+        deadline = time.monotonic() + self.patience
+        while True:
+            link = await self._connected(report, max(0.0, deadline - time.monotonic()))
+            try:
+                return await self._prepare(link, dict(config), report, gate)
+            except ConnectionError as error:
+                if not link.lost.is_set() or time.monotonic() > deadline:
+                    raise PoolError(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                report("running", detail=f"{error}; connecting again")
+
+    async def _connected(self, report: Report | None, patience: float) -> Link:
+        async with self._linking:
+            if self._link is None or self._link.lost.is_set():
+
+                def waiting(why: str, at: float) -> None:
+                    if report is not None:
+                        report("running", detail=f"{self.target.host}: {why}", retry_at=at)
+
+                self._link = await connect(self.target, patience=patience, waiting=waiting)
+            return self._link
+
+    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> Channel:
+        """A command channel on this node, connected where it was not; the caller closes it."""
+        link = await self._connected(None, self.patience)
+        return await Channel.open(link, python=self.python, folder=self.folder, said=said, status=status)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection that is not known to be lost."""
+        return self._link is not None and not self._link.lost.is_set()
+
+    @property
+    def direct(self) -> str | None:
+        """The host's address, if the connection goes there and to no jump host or proxy command."""
+        if self._link is None or self._link.route.jump or self._link.route.proxy_command:
+            return None
+        peer = self._link.ssh.get_extra_info("peername")
+        return str(peer[0]).partition("%")[0] if peer else None
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Address and port at which peers reach the host's SSH server, once it has told."""
+        address = self._facts.get("address")
+        return (address, self._facts["port"]) if address else None
+
+    async def _prepare(self, link: Link, config: dict[str, Any], report: Report, gate: Gate | None) -> None:
+        phase = "connected"
+        channel = await Channel.open(
+            link,
+            python=self.python,
+            folder=self.folder,
+            said=lambda line: report(phase, detail=line),
+            starts=True,
+        )
+        try:
+            facts = self._facts = channel.facts
+            self._asked = link
+            address = facts["address"]
+            report("connected", detail=describe(facts))
+            self._refuse_no_room(facts)
+            phase = "synced"
+            sent = await send_bundle(channel)
+            image = config.pop("image", None) or {}
+            given, config["path"] = config.get("path") or [], []
+            if facts["running"]:
+                report("synced", detail=sent)
+                report("installed", detail="the agent runs already")
+            else:
+                there, detail = await send_workdir(channel, config.get("cwd") or "", image, gate)
+                report("synced", detail=f"{sent}; {detail}")
+                phase = "installed"
+                config["python"] = facts["python"]
+                if any(image.get(part) for part in ("pip", "apt", "setup")):
+                    if gate is not None:
+                        await gate.arrive(config["node"])
+                    report("installed", detail="looking at the environment")
+                    env = config.get("env") or {}
+                    made = await channel.ask("environment", image=image, env=env, cwd=there)
+                    config["python"] = made["python"]
+                else:
+                    report("installed", detail="nothing to install")
+                config["path"] = moved(given, config.get("cwd") or "", there)
+                config["cwd"] = there
+            config |= {
+                "folder": f"{facts['root']}/pools/{self.folder}",
+                "socket": facts["socket"],
+                "bundle": f"{facts['root']}/{bundle().name}",
+                "address": config.get("address") or address or "127.0.0.1",
+                "accelerators": config.get("accelerators") or len(facts["gpus"]),
+            }
+            self.untouched = False
+            started = await channel.start(config)
+            facts["socket"] = started["socket"]
+        finally:
+            channel.close()
+
+    def _refuse_no_room(self, facts: Mapping[str, Any]) -> None:
+        if not facts["root"]:
+            tried = "; ".join(facts["unusable"])
+            raise PoolError(
+                f"Host {self.target.host} has no folder that its user can write to with room to spare "
+                f"({tried}). Free some space there, or set XDG_CACHE_HOME in its ~/.ssh/environment or shell."
+            )
+
+    # -- the agent's socket ------------------------------------------------------------------------------
+
+    async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
+        """Connect to the agent's socket, over a new SSH connection where the old one is gone."""
+        SSHTransport.live.add(self)
+        try:
+            link = await self._connected(None, 0)
+            await self._learn(link)
+            if self._forwards:
+                forwarded = await self._forward(link, on_data, on_lost)
+                if forwarded is not None:
+                    return forwarded
+            return await self._relay(link, on_data, on_lost)
+        except HostKeyError:
+            raise
+        except (PoolError, asyncssh.Error) as error:
+            raise ConnectionError(str(error)) from error
+
+    async def _learn(self, link: Link) -> None:
+        """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
+        one the host may have been started anew, and all there be somebody else's."""
+        if not self._facts or (self._facts["shared"] and self._asked is not link):
+            channel = await Channel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
+            channel.close()
+            self._refuse_no_room(channel.facts)
+            self._facts, self._asked = channel.facts, link
+
+    async def _forward(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe | None:
+        pipe = pipes.Forwarded(on_data, on_lost)
+        try:
+            await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
+        except asyncssh.ChannelOpenError:
+            if link.lost.is_set():
+                raise
+            # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
+            return None
+        return pipe
+
+    def _on_host(self, module: str, *arguments: str) -> str:
+        """The command line that runs one of the agent's modules on the host."""
+        folder = f"{self._facts['root']}/{bundle().name}/skyward_core/agent"
+        return module_command(self._facts["python"], folder, module, *arguments)
+
+    async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
+        word = f"skyward-{secrets.token_hex(8)}"
+        command = self._on_host("relay", self._facts["socket"], word)
+        pipe = pipes.Relayed(on_data, on_lost, word.encode())
+        await open_session(link, command, pipe)
+        try:
+            await pipe.joined
+        except BaseException:
+            pipe.close()
+            raise
+        self._forwards = False
+        return pipe
+
+    # -- files -------------------------------------------------------------------------------------------
+
+    async def put(self, source: Path, name: str) -> None:
+        """Copy a file of the client into the agent's folder, as ``blobs/<name>``: whole, or not at all.
+
+        Where the connection breaks, another one goes on where it stopped, for as long as each gets further and the
+        next comes within our patience.
+
+        Raises:
+            ConnectionError: the host cannot be reached, or did not take it.
+        """
+        attempts = secrets.token_hex(8)
+        deadline, taken = time.monotonic() + self.patience, 0
+
+        def goes_on_at(at: int) -> None:
+            nonlocal deadline, taken
+            if at > taken:
+                deadline, taken = time.monotonic() + self.patience, at
+
+        while True:
+            try:
+                link = await self._connected(None, max(0.0, deadline - time.monotonic()))
+                await self._learn(link)
+                return await self._put(link, source, name, attempts, goes_on_at)
+            except PoolError as error:
+                raise ConnectionError(str(error)) from error
+            except ConnectionError:
+                if not link.lost.is_set() or time.monotonic() > deadline:
+                    raise
+
+    async def _put(
+        self, link: Link, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
+    ) -> None:
+        """One attempt; tells how many bytes the host had when it began."""
+        size = source.stat().st_size
+        word = f"skyward-{secrets.token_hex(8)}"
+        blobs = f"{self._facts['root']}/pools/{self.folder}/blobs"
+        lines = Lines()
+        command = self._on_host("incoming", blobs, name, str(size), attempts, word)
+        channel = await open_session(link, command, lines)
+        try:
+            at = await _said(lines, word)
+            if at is not None:
+                goes_on_at(int(at))
+                with source.open("rb") as file:
+                    file.seek(int(at))
+                    while data := file.read(CHUNK):
+                        channel.write(data)
+                        await lines.drain()
+                channel.write_eof()
+                if await _said(lines, word) is not None:
+                    return
+        except (OSError, asyncssh.Error) as error:
+            raise ConnectionError(f"lost the connection to host {self.target.host}") from error
+        finally:
+            channel.close()
+        said = lines.errors.decode(errors="replace").strip() or "the connection was lost"
+        raise ConnectionError(f"host {self.target.host} did not take the file {name} ({size} bytes): {said}")
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        """There is no shorter way than asking the agent."""
+        return False
+
+    async def close(self) -> None:
+        """Close the connection; the agent goes on."""
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+
+
+async def _said(lines: Lines, word: str) -> bytes | None:
+    """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
+    while (line := await lines.lines.get()) is not None:
+        if line.startswith(word.encode()):
+            return line.removeprefix(word.encode())
+    return None
+
+
+def module_command(python: str, folder: str, module: str, *arguments: str) -> str:
+    """The command line that runs a module's ``main`` with arguments, whatever the login shell is."""
+    return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
+
+
+def describe(facts: Mapping[str, Any]) -> str:
+    """A host in one line, from what it said of itself."""
+    version = ".".join(map(str, facts["version"]))
+    parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
+    gpus = facts["gpus"]
+    parts += [f"{len(gpus)} x {gpus[0]}" if len(set(gpus)) == 1 else ", ".join(gpus)] if gpus else []
+    parts += [f"{facts['free'] / 1e9:.0f} GB free"] if "free" in facts else []
+    offset = facts["time"] - time.time()
+    if abs(offset) > CLOCK_SLACK:
+        parts.append(f"its clock is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}")
+    return ", ".join(parts)
+
+
+async def send_bundle(channel: Channel) -> str:
+    """Have the bundle on the host; says what that took."""
+    if channel.facts["bundle"]:
+        return "bundle is there"
+    archive = bundle().archive
+    await channel.ask("bundle", archive)
+    return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
+
+
+async def send_workdir(
+    channel: Channel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+) -> tuple[str, str]:
+    """Bring the host's copy of the working folder up to date: where it is there, and what that took.
+
+    Raises:
+        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit; or the host
+            asks for what is not in it.
+    """
+    if not cwd:
+        return "", "no working folder"
+    snapshot = _snapshot(cwd, image, gate)
+    if isinstance(snapshot, str):
+        if image.get("workdir"):
+            raise PoolError(
+                f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...)."
+            )
+        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
+    try:
+        items, listing = await snapshot.files()
+    except workdir.TooLarge as error:
+        raise PoolError(str(error)) from error
+    name = workdir.name_of(snapshot.folder)
+    total = sum(item.size for item in items)
+    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > workdir.WARNING else ""
+    much += _kept_here(snapshot.withheld)
+    there = await channel.ask("manifest", listing, name=name)
+    if there.get("current"):
+        return there["folder"], f"none of {len(items)} files has changed{much}"
+    doubtful = dict(there["doubtful"])
+    _refuse_others(channel.link.target.host, items, there["wanted"], doubtful)
+    changed = await snapshot.differ(doubtful) if doubtful else []
+    wanted = sorted({*there["wanted"], *changed})
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK * 128) as contents:
+        compressed = bool(wanted) and await snapshot.pack(wanted, contents)
+        size = contents.tell()
+        same = sorted(doubtful.keys() - set(changed))
+        await channel.ask("files", contents, name=name, same=same, wanted=wanted, compressed=compressed)
+    return there["folder"], f"{len(wanted)} of {len(items)} files sent ({size / 1e3:.0f} kB){much}"
+
+
+def _refuse_others(
+    host: str, items: Sequence[Item], wanted: Sequence[int], doubtful: Mapping[int, str]
+) -> None:
+    """Refuse to tell a host of files that are not among the items.
+
+    No link is ever doubtful: what it leads to may lie outside of the folder, and whether a hash is that file's is
+    nothing that a host may learn.
+    """
+    for index in (*wanted, *doubtful):
+        if index >= len(items):
+            raise Failed(
+                f"Host {host} asks for file {index:,} of {len(items):,} that the working folder has."
+            )
+    for index in doubtful:
+        if items[index].link:
+            raise Failed(
+                f"Host {host} asks what the link {items[index].path} leads to, which no host is told."
+            )
+
+
+def _kept_here(withheld: Sequence[str]) -> str:
+    if not withheld:
+        return ""
+    named = ", ".join(withheld[:3]) + (f" and {len(withheld) - 3} more" if len(withheld) > 3 else "")
+    return f"; not sent, as keys have such names: {named} (Image(includes=...) sends what it names)"
+
+
+def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> workdir.Snapshot | str:
+    """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
+    folder = Path(cwd).resolve()
+    if unfit := why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder"):
+        return unfit
+
+    def make() -> workdir.Snapshot:
+        return workdir.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
+
+    return gate.share(folder, make) if gate is not None else make()
+
+
+def moved(paths: Sequence[str], cwd: str, there: str) -> list[str]:
+    """Those of the client's import paths that lie in its working folder, as they are on the host."""
+    if not (cwd and there):
+        return []
+    root = Path(cwd).resolve()
+    inside = [path for path in map(Path.resolve, map(Path, paths)) if path.is_relative_to(root)]
+    return [str(Path(there) / path.relative_to(root)) for path in inside]

@@ -1,0 +1,1 @@
+"""What is sent to hosts: the bundle and the working folder."""

@@ -1,0 +1,147 @@
+"""The bundle: this library, cloudpickle and pynvml as one zip file named by its content, for nodes to import from.
+
+Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
+names and contents, not of the archive, whose bytes depend on the zlib at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import struct
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from ...model.errors import PoolError
+from . import zip_writer as zipped
+
+UNCHECKED_HASH = 0b01
+PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
+# What nodes load when they start: it comes compiled, and lies in the file as it is read.
+LOADED = (
+    "cloudpickle/",
+    "skyward_core/__init__.py",
+    "skyward_core/model/__init__.py",
+    "skyward_core/model/errors.py",
+    "skyward_core/model/function.py",
+    "skyward_core/node/__init__.py",
+    "skyward_core/node/agent/",
+    "skyward_core/node/boot/__init__.py",
+    "skyward_core/node/boot/bootstrap.py",
+    "skyward_core/node/boot/host_tasks.py",
+    "skyward_core/node/boot/relay.py",
+    "skyward_core/node/boot/working_copy.py",
+    "skyward_core/node/worker/",
+    "skyward_core/plugins/__init__.py",
+    "skyward_core/plugins/base.py",
+    "skyward_core/runtime/",
+    "skyward_core/wire/__init__.py",
+    "skyward_core/wire/disguises.py",
+    "skyward_core/wire/frames.py",
+    "skyward_core/wire/marks.py",
+    "skyward_core/wire/messages.py",
+    "skyward_core/wire/redact.py",
+)
+# What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
+# would be sent in vain.
+COMPILED = (
+    *LOADED,
+    "pynvml.py",
+    "skyward_core/node/",
+    "skyward_core/plugins/",
+    "skyward_core/wire/content_name.py",
+    "skyward_core/wire/keepalive.py",
+    "skyward_core/wire/tls_protocol.py",
+    "skyward_core/wire/tls_stream.py",
+)
+ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
+# Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
+# these come compiled, that is enough. Tracebacks of user code show no line of them.
+SOURCELESS = (*LOADED, "pynvml.py")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What travels to a node.
+
+    Attributes:
+        name: of the folder and the file on nodes; it stands for the content.
+        files: path in the archive and content, sorted.
+        origins: where the files lie here.
+    """
+
+    name: str
+    files: tuple[tuple[str, bytes], ...]
+    origins: tuple[str, ...]
+
+    @cached_property
+    def archive(self) -> bytes:
+        """What :func:`...node.boot.bootstrap.unpack` takes: the files, and bytecode of those in ``COMPILED``
+        where it lies here already, which every process on a node would have to make by itself otherwise.
+
+        One file is written in less time than many, and is there whole or not at all.
+        """
+        loaded: dict[str, bytes] = {}
+        rest: dict[str, bytes] = {}
+        for (path, data), origin in zip(self.files, self.origins, strict=True):
+            code = _bytecode(origin) if path.startswith(COMPILED) else b""
+            part = loaded if path.startswith(LOADED) else rest
+            if not code or not path.startswith(SOURCELESS):
+                part[path] = data
+            if code:
+                part[path + "c"] = code
+        return zipped.sent(loaded, rest)
+
+
+@cache
+def bundle() -> Bundle:
+    """The bundle of the packages that this process runs; made once.
+
+    Raises:
+        PoolError: a package that belongs in it is not installed.
+    """
+    sources = sorted(source for name in PACKAGES for source in _files_of(name))
+    files = tuple((path, _read(source)) for path, source in sources)
+    digest = hashlib.sha256()
+    for path, data in files:
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+    return Bundle(f"bundle-{digest.hexdigest()[:16]}/all.zip", files, tuple(source for _, source in sources))
+
+
+def _bytecode(source: str) -> bytes:
+    """A source's compiled file, if there is one that fits, marked to be taken without a look at the source; or b"".
+
+    The layout is that of PEP 552: magic number, flags, time and size (or, here, a hash that nobody checks), code.
+    """
+    try:
+        data, found = _read(importlib.util.cache_from_source(source)), os.stat(source)
+    except OSError:
+        return b""
+    expected = struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
+    if data[:16] != importlib.util.MAGIC_NUMBER + expected:
+        return b""
+    head = importlib.util.MAGIC_NUMBER + struct.pack("<IQ", UNCHECKED_HASH, 0)
+    return head + data[16:]
+
+
+def _files_of(package: str) -> list[tuple[str, str]]:
+    """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise PoolError(f"The Python package {package} is not installed here; install skyward-tui anew.")
+    above, name = os.path.split(spec.origin)
+    if not spec.submodule_search_locations:
+        return [(name, spec.origin)]
+    found = []
+    for folder, folders, names in os.walk(above):
+        if "__pycache__" in folders:
+            folders.remove("__pycache__")
+        inside = package + folder[len(above) :]
+        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in names if name.endswith(ENDINGS)]
+    return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,233 @@
+"""The working folder's way to a node: only what the node lacks travels.
+
+This is the client's half; the node's is :mod:`...node.boot.working_copy`. The client lists the folder (as git does,
+where there is git) and asks; the node compares by size and time of change, and answers with what it wants, and
+with its own hashes of files whose time alone differs, so that a fresh checkout costs no transfer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import getpass
+import hashlib
+import io
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+from ...node.boot.working_copy import PIECE, VANISHED, Item, file_hash, to_json
+from .ignored_files import walk
+
+LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
+WARNING = 100_000_000
+COMPRESS_BELOW = 32 << 20  # above it packing takes longer than a local network
+NEVER = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
+         ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
+
+# Never sent unless Image(includes=...) names it: what opens other doors.
+SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
+          ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
+
+
+class TooLarge(ValueError):
+    """The working folder holds more than may travel."""
+
+
+def name_of(folder: Path) -> str:
+    """What the folder's copy is called on a node: the same for the same folder of the same client."""
+    owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
+    return f"{folder.name or 'root'}-{hashlib.sha256(owner.encode()).hexdigest()[:10]}"
+
+
+class Manifest(NamedTuple):
+    """What travels of a folder, sorted by path, and what does not for its name alone."""
+
+    items: list[Item]
+    withheld: list[str]
+
+
+def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
+    """The files that travel.
+
+    Args:
+        includes: glob patterns of files or folders to take although ignored. What is :func:`is_secret` is taken only
+            by a pattern that is so as well: ".env" or "certs/*.pem", and not "*".
+        excludes: glob patterns of files or folders to leave out.
+
+    Raises:
+        TooLarge: names what takes the room.
+    """
+    listed = [path for path in _listed(folder) if not _matches(path, NEVER)]
+    wanted = [path for path in listed if not is_secret(path)]
+    for pattern in includes:
+        named = is_secret(pattern) or _matches(pattern, (".git",))
+        for found in folder.glob(pattern):
+            inside = [found] if not found.is_dir() else [p for p in found.rglob("*") if not p.is_dir()]
+            paths = [path.relative_to(folder).as_posix() for path in inside]
+            wanted += [path for path in paths if named or not (is_secret(path) or _matches(path, (".git",)))]
+    items = []
+    for path in sorted(set(wanted)):
+        if _matches(path, excludes):
+            continue
+        try:
+            found_as = (folder / path).lstat()
+        except FileNotFoundError:
+            continue  # git still lists a file that was removed
+        link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
+        if link or stat.S_ISREG(found_as.st_mode):
+            mode = stat.S_IMODE(found_as.st_mode) & 0o755
+            items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
+    _refuse_too_large(folder, items)
+    withheld = sorted(path for path in set(listed) - set(wanted) if not _matches(path, excludes))
+    return Manifest(items, withheld)
+
+
+def is_secret(path: str) -> bool:
+    """Whether a file, or a folder on the way to it, has a name that keys and passwords go by."""
+    parts = PurePosixPath(path).parts
+    return _matches(path, SECRET) or any("." not in part and part.startswith("id_") for part in parts[-1:])
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    parts = PurePosixPath(path).parts
+    prefixes = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    return any(
+        fnmatch.fnmatchcase(candidate, pattern.rstrip("/"))
+        for pattern in patterns
+        for candidate in (*prefixes, *parts)
+    )
+
+
+def _listed(folder: Path) -> list[str]:
+    """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
+    if shutil.which("git") is None:
+        return list(walk(folder, lambda path: _matches(path, NEVER)))
+    inside = _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
+    if inside:
+        listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
+    else:  # git reads .gitignore for a folder outside of any repository too, given an empty one
+        with tempfile.TemporaryDirectory() as empty:
+            _git(folder, "init", "--quiet", "--bare", empty)
+            listed = _git(
+                folder, f"--git-dir={empty}", f"--work-tree={folder}", "ls-files", "-oz", "--exclude-standard"
+            )
+    paths = []
+    for path in listed.decode("utf-8", "surrogateescape").split("\0"):
+        if path and (folder / path).is_dir() and not (folder / path).is_symlink():
+            below = folder / path  # another repository inside of this one
+            paths += [f"{path.rstrip('/')}/{inner}" for inner in _listed(below)]
+        elif path:
+            paths.append(path)
+    return paths
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).stdout
+
+
+def _refuse_too_large(folder: Path, items: Sequence[Item]) -> None:
+    total = sum(item.size for item in items)
+    if total <= LIMIT:
+        return
+    by_top: dict[str, int] = {}
+    for item in items:
+        top = item.path.split("/")[0]
+        by_top[top] = by_top.get(top, 0) + item.size
+    largest = sorted(by_top.items(), key=lambda pair: -pair[1])[:3]
+    named = ", ".join(f"{name} ({size / 1e6:,.0f} MB)" for name, size in largest)
+    raise TooLarge(
+        f"The working folder {folder} holds {total / 1e9:.1f} GB; at most {LIMIT / 1e9:.0f} GB travels "
+        f"with a pool. Largest in it: {named}. Leave it out with Image(excludes=[...]) or .gitignore, or "
+        "name a smaller folder with Image(workdir=...)."
+    )
+
+
+def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
+    """Write the files' contents one after another, as :meth:`...node.boot.working_copy.Copy.apply` takes them.
+
+    Each is a row of pieces, which begin with their length (four bytes, network order); a length of 0 ends it. One
+    that has vanished meanwhile is a single piece of the length :data:`...node.boot.working_copy.VANISHED`.
+    """
+    with contextlib.ExitStack() as stack:
+        for item in items:
+            if item.link:
+                continue
+            try:
+                file = stack.enter_context((folder / item.path).open("rb"))
+            except FileNotFoundError:
+                target.write(PIECE.pack(VANISHED))
+                continue
+            while data := file.read(1 << 20):
+                target.write(PIECE.pack(len(data)) + data)
+            target.write(PIECE.pack(0))
+            stack.close()
+
+
+class Snapshot:
+    """The working folder as one start of a pool sees it: listed once, and packed once for all nodes that lack the same.
+
+    Args:
+        includes, excludes: see :func:`manifest`.
+
+    Attributes:
+        withheld: files that are not sent for their names; known with :meth:`files`.
+    """
+
+    def __init__(self, folder: Path, includes: Sequence[str], excludes: Sequence[str]) -> None:
+        self.folder = folder
+        self.withheld: list[str] = []
+        self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
+        # Where no node comes so far as to ask, nobody else hears of what went wrong.
+        self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
+        self._hashes: dict[int, str] = {}
+        self._packing: dict[tuple[int, ...], asyncio.Future[bytes]] = {}
+
+    async def files(self) -> tuple[list[Item], bytes]:
+        """The files, and the same as what travels.
+
+        Raises:
+            TooLarge: names what takes the room.
+        """
+        return await asyncio.shield(self._listing)
+
+    def _list(self, includes: Sequence[str], excludes: Sequence[str]) -> tuple[list[Item], bytes]:
+        items, self.withheld = manifest(self.folder, includes, excludes)
+        return items, to_json(items)
+
+    async def differ(self, hashes: Mapping[int, str]) -> list[int]:
+        """Those of the files (by index) that have another content than these hashes tell."""
+        items, _ = await self.files()
+
+        def hash_all() -> None:
+            for index in hashes.keys() - self._hashes.keys():
+                self._hashes[index] = file_hash(self.folder / items[index].path)
+
+        await asyncio.to_thread(hash_all)
+        return [index for index, digest in hashes.items() if self._hashes[index] != digest]
+
+    async def pack(self, wanted: Sequence[int], target: IO[bytes]) -> bool:
+        """Write the contents of files (by index); says whether they are compressed (zlib)."""
+        items, _ = await self.files()
+        chosen = [items[index] for index in wanted]
+        if sum(item.size for item in chosen) >= COMPRESS_BELOW:
+            await asyncio.to_thread(pack, self.folder, chosen, target)
+            return False
+
+        def compressed() -> bytes:
+            plain = io.BytesIO()
+            pack(self.folder, chosen, plain)
+            return zlib.compress(plain.getbuffer(), 1)
+
+        key = tuple(wanted)
+        if key not in self._packing:
+            self._packing[key] = asyncio.ensure_future(asyncio.to_thread(compressed))
+        target.write(await asyncio.shield(self._packing[key]))
+        return True

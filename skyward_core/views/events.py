@@ -1,0 +1,198 @@
+"""What happened, as typed values. Together with ``views`` the only door between the pools and any screen.
+
+Events are small and frozen; they go to disk as JSON lines (:func:`to_json`), from which the same views can be
+rebuilt offline. Log bytes are not events: they have files and cursors of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to a pool. ``at`` is Unix time in seconds."""
+
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+    pool: str
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOpened(Event):
+    """A pool was asked for, or found again. ``spec`` as :meth:`PoolSpec.describe` gives it."""
+
+    spec: dict[str, Any]
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState(Event):
+    """``state``: starting, up, degraded, stopping, gone, failed, unreachable."""
+
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePhase(Event):
+    """A node entered a phase (requested, running, connected, synced, installed, ready, gone), or says more
+    of the one it is in. ``retry_at``: when what failed is tried again, Unix time."""
+
+    node: int
+    phase: str
+    detail: str = ""
+    retry_at: float | None = None
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLink(Event):
+    """The link to a node came up or went down."""
+
+    node: int
+    up: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOpened(Event):
+    """A run was dispatched. ``kind``: broadcast, single, gather. ``total``: ranks or tasks."""
+
+    run: str
+    function: str
+    kind: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPhase(Event):
+    """What a rank's process is at, since ``at``: starting, importing, joining (it waits for the other ranks),
+    running; "" where it is idle. Only phases that last are told."""
+
+    rank: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBegan(Event):
+    """A rank began its part of a run."""
+
+    run: str
+    index: int
+    rank: int
+    node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemYielded(Event):
+    """A generator function yielded its ``seq``-th value on a rank."""
+
+    run: str
+    index: int
+    rank: int
+    seq: int
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnded(Event):
+    """A rank (or task) of a run ended."""
+
+    run: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(Event):
+    """All outcomes are in. ``state``: done, failed, cancelled."""
+
+    run: str
+    state: str
+    root_cause: RootCause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseNews(Event):
+    """When the pool ends itself, as things stand (seconds since 1970): nobody uses it, or its time to live is
+    running out. None where nothing counts down."""
+
+    ends_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfetchedNews(Event):
+    """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
+
+    runs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolGone(Event):
+    """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger.Receipt` gives it."""
+
+    receipt: dict[str, Any]
+
+
+for _kind in (
+    PoolOpened,
+    PoolState,
+    NodePhase,
+    NodeLink,
+    RunOpened,
+    RankPhase,
+    RankBegan,
+    ItemYielded,
+    RankEnded,
+    RunEnded,
+    LeaseNews,
+    UnfetchedNews,
+    PoolGone,
+):
+    Event.kinds[_kind.__name__] = _kind
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as JSON types, with its class under "event"."""
+    return {"event": type(event).__name__} | plain(event)
+
+
+def from_json(data: dict[str, Any]) -> Event | None:
+    """Rebuild an event; None for a kind this version does not know."""
+    kind = Event.kinds.get(data.get("event", ""))
+    if kind is None:
+        return None
+    known = {f.name for f in fields(kind)}
+    values = {key: value for key, value in data.items() if key in known}
+    if values.get("outcome") is not None:
+        values["outcome"] = Outcome.from_json(values["outcome"])
+    if values.get("root_cause") is not None:
+        values["root_cause"] = RootCause(**values["root_cause"])
+    if values.get("summary") is not None:
+        values["summary"] = Summary(**values["summary"])
+    return kind(**values)
+
+
+__all__ = [
+    "ErrorInfo",
+    "Event",
+    "ItemYielded",
+    "LeaseNews",
+    "NodeLink",
+    "NodePhase",
+    "PoolGone",
+    "PoolOpened",
+    "PoolState",
+    "RankBegan",
+    "RankEnded",
+    "RankPhase",
+    "RunEnded",
+    "RunOpened",
+    "UnfetchedNews",
+    "from_json",
+    "to_json",
+]

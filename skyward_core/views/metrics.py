@@ -1,0 +1,136 @@
+"""The numbers that ranks send (``sky.log``) and yield, as any screen reads them: the latest, and a short history."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import Any
+
+from ..wire.safe_text import field as safe
+
+POINTS = 512  # of one name's history; beyond that every other point goes
+NAMES = 64  # of one rank in one run
+RUNS = 64  # of one pool
+LATEST = 1 << 40  # seconds since 1970 beyond which a clock's word is none
+MOST = 1e308
+LINE = 1 << 16  # bytes of a line that has no end yet; longer than any that a rank writes
+
+
+class Series:
+    """One name's numbers of one rank in one run.
+
+    A history that is full is thinned to every other point, and from then on takes half as many: it always spans
+    the whole run, evenly, in at most ``POINTS`` points.
+
+    Attributes:
+        points: (Unix time, value), oldest first; replaced, never changed in place, when it is thinned.
+        latest: the newest value, whether or not it is among the points.
+    """
+
+    __slots__ = ("_seen", "_stride", "latest", "points")
+
+    def __init__(self) -> None:
+        self.points: list[tuple[float, float]] = []
+        self.latest = 0.0
+        self._stride = 1
+        self._seen = 0
+
+    def add(self, at: float, value: float) -> None:
+        self.latest = value
+        if self._seen % self._stride == 0:
+            if len(self.points) >= POINTS:
+                self.points = self.points[::2]
+                self._stride *= 2
+            self.points.append((at, value))
+        self._seen += 1
+
+
+class MetricBook:
+    """All numbers of a pool, by run, rank and name. One thread writes, others may read.
+
+    Attributes:
+        version: raised by all that is taken, so that a screen paints only what is new.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._runs: dict[str, dict[int, dict[str, Series]]] = {}
+        self._yielded: dict[tuple[str, int], int] = {}
+        self._begun: dict[str, bytes] = {}  # by file: a line of which the end has not come
+
+    def feed(self, name: str, rank: int, data: bytes) -> None:
+        """Take the next bytes of a metrics file; a line that is none (its beginning was cut off) is passed over.
+
+        Args:
+            name: of the file; lines of each are put together by themselves.
+        """
+        *lines, rest = (self._begun.get(name, b"") + data).split(b"\n")
+        self._begun[name] = rest if len(rest) <= LINE else b""
+        for line in lines:
+            try:
+                told = json.loads(line)
+                run, at, values = str(told["run"]), float(told["at"]), dict(told["values"])
+                seq = None if "seq" not in told else int(told["seq"])
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                continue
+            if not 0 <= at < LATEST:
+                continue
+            self.note(run, rank, at, values, seq)
+
+    def note(self, run: str, rank: int, at: float, values: dict[str, Any], seq: int | None = None) -> None:
+        """Take numbers of a rank; whatever else is among the values is passed over.
+
+        Args:
+            seq: of what was yielded, its place among all that was: it is told by the agent and by the file, and
+                taken once.
+        """
+        if seq is not None:
+            if seq <= self._yielded.get((run, rank), -1):
+                return
+            self._yielded[run, rank] = seq
+        numbers = {k: v for k, v in values.items() if _is_number(v)}
+        if not numbers:
+            return
+        if run not in self._runs and len(self._runs) >= RUNS:
+            self._runs = dict(list(self._runs.items())[1 - RUNS :])
+            self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
+        series = self._runs.setdefault(run, {}).setdefault(rank, {})
+        for told, value in numbers.items():
+            name = safe(str(told))
+            if name not in series:
+                if len(series) >= NAMES:
+                    continue
+                series[name] = Series()
+            series[name].add(at, float(value))
+        self.version += 1
+
+    def latest(self, run: str, rank: int) -> dict[str, float]:
+        """The newest value of every name of a rank, in the order in which the names came."""
+        return {name: one.latest for name, one in list(self._of(run, rank).items())}
+
+    def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
+        """(Unix time, value) of one name, oldest first, at most ``POINTS``."""
+        found = self._of(run, rank).get(name)
+        return list(found.points) if found else []
+
+    def ranks(self, run: str) -> list[int]:
+        """The ranks that have sent numbers in a run."""
+        return sorted(self._runs.get(run, {}))
+
+    def _of(self, run: str, rank: int) -> dict[str, Series]:
+        return self._runs.get(run, {}).get(rank, {})
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return -MOST < value < MOST  # whole numbers may be longer than what a float can hold
+    return isinstance(value, float)
+
+
+def numbers_line(values: dict[str, float]) -> str:
+    """``step 1,234  loss 2.31``: four significant digits of what is no whole number."""
+    return "  ".join(
+        f"{name} {int(value):,}" if isfinite(value) and value == int(value) and abs(value) < 1e15
+        else f"{name} {value:.4g}"
+        for name, value in values.items()
+    )  # fmt: skip

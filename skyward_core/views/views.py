@@ -1,0 +1,411 @@
+"""What it looks like now: plain state, kept by :func:`apply` from events, read by any screen.
+
+Views are written by one thread only (the one that runs the pools) and may be read by another: fields are
+replaced, never half-written, and every change raises ``version``, so that a screen repaints only what is dirty.
+
+Text comes from ranks, hosts and files; here it is made safe to show (:mod:`..wire.safe_text`), whoever makes a view, so
+that screens need not think of it. What programs want, values as they were told, stands beside it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, singledispatch
+from math import fsum, hypot, sqrt
+from typing import Any
+
+from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from ..wire.safe_text import field as safe
+from ..wire.safe_text import paragraph, value
+from . import events as ev
+from .logs import LogBook
+from .metrics import MetricBook
+
+PHASES = ("requested", "running", "connected", "synced", "installed", "ready", "gone")
+RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
+TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
+
+
+@dataclass(slots=True)
+class NodeView:
+    """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection."""
+
+    index: int
+    phase: str = "requested"
+    since: float = 0.0
+    detail: str = ""
+    retry_at: float | None = None
+    address: str = ""
+    link_up: bool | None = None
+    link_since: float = 0.0
+    link_detail: str = ""
+
+
+@dataclass(slots=True)
+class TaskView:
+    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome.
+
+    ``outcome`` and ``last_item`` may be shown; ``told`` and ``last_told`` are the same as they came, for files and
+    programs, and for no screen.
+    """
+
+    index: int
+    rank: int
+    node: int
+    state: str = "waiting"
+    began_at: float | None = None
+    outcome: Outcome | None = None
+    items: int = 0
+    last_item: Summary | None = None
+    told: Outcome | None = None
+    last_told: Summary | None = None
+
+    def __post_init__(self) -> None:
+        if self.outcome is not None:
+            self.end(self.outcome)
+
+    def end(self, outcome: Outcome) -> None:
+        """Take how it ended."""
+        self.state, self.told, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
+        if outcome.items and outcome.last is not None:
+            self.give(outcome.items - 1, outcome.last)
+
+    def give(self, seq: int, item: Summary) -> None:
+        """Take the ``seq``-th value that it yielded."""
+        self.items = max(self.items, seq + 1)
+        self.last_told, self.last_item = item, _safe_summary(item)
+
+
+@dataclass(slots=True)
+class RunView:
+    """A run. ``state``: running, done, failed, cancelled."""
+
+    id: str
+    pool: str
+    function: str
+    kind: str
+    total: int
+    opened_at: float
+    state: str = "running"
+    ended_at: float | None = None
+    tasks: dict[int, TaskView] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    root_cause: RootCause | None = None
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self.pool, self.function = safe(self.pool), safe(self.function)
+        if self.root_cause is not None:
+            self.end(self.state, self.ended_at, self.root_cause)
+
+    def end(self, state: str, at: float | None, cause: RootCause | None) -> None:
+        """Take how it ended, and when."""
+        self.state, self.ended_at = state, at
+        if cause is not None:
+            cause = replace(cause, type=safe(cause.type), message=paragraph(cause.message))
+        self.root_cause = cause
+
+    @property
+    def ended(self) -> int:
+        """How many ranks or tasks have ended."""
+        return sum(self.counts.values())
+
+    def outcomes(self) -> list[Outcome]:
+        """Outcomes held, by index."""
+        return [t.outcome for _, t in sorted(self.tasks.items()) if t.outcome is not None]
+
+    def aggregate(self) -> dict[str, dict[str, float]] | None:
+        """Mean, standard deviation, minimum and maximum of numeric results; see :func:`aggregate`."""
+        return aggregate([o.summary for o in self.outcomes() if o.kind == "returned"])
+
+
+@dataclass(slots=True)
+class PoolView:
+    """A pool. ``state``: starting, up, degraded, stopping, gone, failed, unreachable.
+
+    ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
+    Unix time at which it was verified gone.
+    """
+
+    name: str
+    provider: str = ""
+    state: str = "starting"
+    detail: str = ""
+    created_at: float = 0.0
+    spec: dict[str, Any] = field(default_factory=dict)
+    nodes: list[NodeView] = field(default_factory=list)
+    runs: dict[str, RunView] = field(default_factory=dict)
+    rank_phases: dict[int, tuple[str, float]] = field(
+        default_factory=dict
+    )  # before a function runs, and since
+    logs: LogBook = field(default_factory=LogBook)
+    metrics: MetricBook = field(default_factory=MetricBook)
+    price_hourly: float = 0.0
+    ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
+    unfetched: dict[str, int] = field(
+        default_factory=dict
+    )  # run -> bytes that wait for somebody to fetch them
+    receipt: dict[str, Any] | None = None
+    version: int = 0
+    key: str = ""
+    ended_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.name, self.provider = safe(self.name), safe(self.provider)
+        self.detail = paragraph(self.detail)
+        self.spec, self.receipt = value(self.spec), value(self.receipt)
+
+    @property
+    def nodes_ready(self) -> int:
+        return sum(n.phase == "ready" for n in self.nodes)
+
+    @property
+    def ranks_per_node(self) -> int:
+        count = self.spec.get("worker", {}).get("ranks_per_node", 1)
+        return count if isinstance(count, int) else 1
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.ranks_per_node
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it can be used, or is on the way there."""
+        return self.state not in ("gone", "failed")
+
+    @property
+    def is_precious(self) -> bool:
+        """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
+        fetched."""
+        runs = self.runs.values()
+        return self.price_hourly > 0 or bool(self.unfetched) or any(run.state == "running" for run in runs)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it is left. Of one that failed, something may still run, and cost money."""
+        return self.state == "gone"
+
+    def lease_left(self, now: float) -> float | None:
+        """Seconds until the pool ends itself as things stand; None while a run goes on, or nothing counts down."""
+        if (
+            self.ends_at is None
+            or not self.is_live
+            or any(run.state == "running" for run in self.runs.values())
+        ):
+            return None
+        return max(0.0, self.ends_at - now)
+
+    def spent(self, now: float) -> float:
+        """Money spent so far, at the hourly price, in the provider's currency."""
+        return self.price_hourly * max(0.0, now - self.created_at) / 3600
+
+
+def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
+    """Order-free statistics of numeric results.
+
+    A number per rank gives one row named ``value``; a dict per rank gives a row for each numeric key that every
+    rank has. Anything else has no aggregate (None).
+
+    Returns:
+        name -> {"mean", "std" (population), "min", "max", "sum", "n"}
+    """
+    values = [s.json for s in summaries if s is not None and s.is_json]
+    if not values or len(values) != len(summaries):
+        return None
+    if all(_is_number(v) for v in values):
+        columns = {"value": values}
+    elif all(isinstance(v, dict) for v in values):
+        keys = [k for k in values[0] if all(_is_number(v.get(k)) for v in values)]
+        columns = {k: [v[k] for v in values] for k in keys}
+    else:
+        return None
+    return {name: _statistics([float(v) for v in column]) for name, column in columns.items()} or None
+
+
+def _is_number(value: object) -> bool:
+    # Not NaN, and no integer that is too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _statistics(column: list[float]) -> dict[str, float]:
+    # Divided before they are added, and squared by hypot: numbers near the largest float do not overflow.
+    n = len(column)
+    mean = fsum(value / n for value in column)
+    return {
+        "mean": mean,
+        "std": hypot(*(value - mean for value in column)) / sqrt(n),
+        "min": min(column),
+        "max": max(column),
+        "sum": sum(column),
+        "n": n,
+    }
+
+
+def apply(view: PoolView, event: ev.Event) -> None:
+    """Bring a pool's view up to date with one event."""
+    _handler(type(event))(event, view)
+    view.version += 1
+
+
+@singledispatch
+def _apply(event: ev.Event, view: PoolView) -> None:
+    raise TypeError(f"no view knows {type(event).__name__}")
+
+
+# A task's events come by the thousand.
+_handler: Callable[[Any], Callable[[ev.Event, PoolView], None]] = cache(_apply.dispatch)
+
+
+@_apply.register
+def _(event: ev.PoolOpened, view: PoolView) -> None:
+    view.spec = value(event.spec)
+    view.provider = view.spec.get("provider", "")
+    view.created_at = event.created_at
+    if len(view.nodes) != event.spec.get("nodes", 0):
+        view.nodes = [NodeView(i, since=event.at) for i in range(event.spec.get("nodes", 0))]
+
+
+@_apply.register
+def _(event: ev.PoolState, view: PoolView) -> None:
+    view.state, view.detail = event.state, paragraph(event.detail)
+
+
+@_apply.register
+def _(event: ev.NodePhase, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if node.phase != event.phase:
+        node.phase, node.since = event.phase, event.at
+    node.detail, node.retry_at = safe(event.detail), event.retry_at
+    node.address = safe(event.address) or node.address
+
+
+@_apply.register
+def _(event: ev.NodeLink, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if node.link_up is not event.up:
+        node.link_up, node.link_since = event.up, event.at
+    node.link_detail = safe(event.detail)
+
+
+@_apply.register
+def _(event: ev.RunOpened, view: PoolView) -> None:
+    if event.run not in view.runs:
+        run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at)
+        kept = dict(view.runs)
+        if len(kept) >= RUNS_KEPT:
+            over = next((old.id for old in kept.values() if old.state != "running"), None)
+            if over is not None:
+                del kept[over]
+        kept[event.run] = run
+        view.runs = kept
+
+
+@_apply.register
+def _(event: ev.RankPhase, view: PoolView) -> None:
+    phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
+    view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
+
+
+@_apply.register
+def _(event: ev.RankBegan, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        task = _task(run, event.index, event.rank, event.node)
+        if task.outcome is None:
+            task.state, task.began_at = "running", event.at
+        run.version += 1
+
+
+@_apply.register
+def _(event: ev.ItemYielded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        # A quick call's beginning is not announced: what it yields may be the first that is heard of it.
+        task = run.tasks.get(event.index) or _task(
+            run, event.index, event.rank, event.rank // view.ranks_per_node
+        )
+        if task.outcome is None:
+            task.state = "running"
+        task.give(event.seq, event.summary)
+        if event.summary.is_json and isinstance(event.summary.json, dict):
+            view.metrics.note(run.id, event.rank, event.at, event.summary.json, event.seq)
+        run.version += 1
+
+
+@_apply.register
+def _(event: ev.RankEnded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        out = event.outcome
+        task = _task(run, out.index, out.rank, out.node)
+        if task.outcome is not None:
+            run.counts[task.outcome.kind] -= 1
+        task.end(out)
+        run.counts = run.counts | {out.kind: run.counts.get(out.kind, 0) + 1}
+        run.version += 1
+        if len(run.tasks) > TASKS_KEPT and out.kind == "returned":
+            del run.tasks[out.index]
+
+
+@_apply.register
+def _(event: ev.RunEnded, view: PoolView) -> None:
+    if run := view.runs.get(event.run):
+        run.end(event.state, event.at, event.root_cause)
+        run.version += 1
+
+
+@_apply.register
+def _(event: ev.LeaseNews, view: PoolView) -> None:
+    view.ends_at = event.ends_at
+
+
+@_apply.register
+def _(event: ev.UnfetchedNews, view: PoolView) -> None:
+    view.unfetched = event.runs
+
+
+@_apply.register
+def _(event: ev.PoolGone, view: PoolView) -> None:
+    view.receipt = value(event.receipt)
+    view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
+    view.ended_at = event.at if view.state == "gone" else None
+    for node in view.nodes:
+        if node.phase != "gone" and node.index in event.receipt.get("gone", []):
+            node.phase, node.since = "gone", event.at
+
+
+def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
+    task = run.tasks.get(index)
+    if task is None:
+        task = TaskView(index, rank, node)
+        run.tasks = run.tasks | {index: task} if len(run.tasks) < 512 else _added(run.tasks, task)
+    task.rank, task.node = rank, node
+    return task
+
+
+def _added(tasks: dict[int, TaskView], task: TaskView) -> dict[int, TaskView]:
+    # Copying for every one of thousands of tasks would cost more than the tasks; readers of big runs use counts.
+    tasks[task.index] = task
+    return tasks
+
+
+_PLAIN = frozenset((int, float, bool, type(None)))
+
+
+def _safe_outcome(outcome: Outcome) -> Outcome:
+    error, summary = outcome.error, outcome.summary
+    if error is not None:
+        error = ErrorInfo(safe(error.type), paragraph(error.message), paragraph(error.traceback))
+    if summary is not None:
+        summary = _safe_summary(summary)
+    if error == outcome.error and summary is outcome.summary:
+        return outcome
+    return replace(outcome, error=error, summary=summary)
+
+
+def _safe_summary(summary: Summary) -> Summary:
+    if type(summary.json) in _PLAIN and summary.type.isprintable() and summary.text.isprintable():
+        return summary
+    kind, text, json = safe(summary.type), safe(summary.text), value(summary.json)
+    if kind == summary.type and text == summary.text and json == summary.json:
+        return summary  # nearly always: then nothing is held twice
+    return replace(summary, type=kind, text=text, json=json)

@@ -1,0 +1,1 @@
+"""What client, agent and worker say to each other. Standard library only."""

@@ -1,0 +1,441 @@
+"""What frames must hold, by who sends them. Standard library only.
+
+Whoever is on the other side may be of another release, broken, or hostile. So a frame is looked at before anything acts
+on it, and before its body is taken in: how large that may be depends on its kind, names that files are called by are
+of a few plain characters, numbers are in bounds. Kinds and keys that are not listed here pass, small; who does not
+know them does nothing with them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache, partial
+from math import isfinite
+from typing import Any
+
+from .frames import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, WireError
+
+HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
+RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
+RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
+
+# Patterns take longer to be made than a process that starts has.
+_ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
+
+Check = Callable[[Any], object]
+Checks = dict[str, Check]
+
+
+class Form:
+    """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
+
+    __slots__ = ("body", "checks", "head", "may", "needs")
+
+    def __init__(self, needs: Checks = {}, may: Checks = {}, body: int = 0, head: int = HEAD) -> None:  # noqa: B006
+        self.needs = needs
+        self.may = may
+        self.checks = {**needs, **may}
+        self.body = body
+        self.head = head
+
+
+Forms = Mapping[str, Form]
+
+
+def is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def is_number(value: Any) -> bool:
+    """Neither infinite nor NaN."""
+    return (type(value) is float or type(value) is int) and -MOST < value < MOST
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def is_call(value: Any) -> bool:
+    return type(value) is int and 0 <= value < CALLS
+
+
+def is_rank(value: Any) -> bool:
+    """A rank or a node; -1 where a call has none."""
+    return type(value) is int and -1 <= value < RANKS
+
+
+def is_run(value: Any) -> object:
+    return type(value) is str and 0 < len(value) <= 64 and (_is_alnum(value) or not value.strip(_IN_RUN))
+
+
+def is_file(value: Any) -> object:
+    """A file's name: never a path."""
+    if type(value) is not str or not 0 < len(value) <= 200:
+        return False
+    return _is_alnum(value) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
+
+
+def _is_alnum(name: str) -> bool:
+    """Nearly all names are; this is quicker than to look for each letter."""
+    return name.isalnum() and name.isascii()
+
+
+def is_log(value: Any) -> object:
+    """A log file's name: its rank, its slot, its stream."""
+    return type(value) is str and _is_log(value)
+
+
+@lru_cache(1024)
+def _is_log(name: str) -> bool:
+    return _log().fullmatch(name) is not None
+
+
+@cache
+def _log() -> re.Pattern[str]:
+    return re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")
+
+
+def _one_of(*values: str) -> Check:
+    return lambda value: type(value) is str and value in values
+
+
+def _or_none(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
+def _all(check: Check) -> Check:
+    return lambda value: type(value) is list and all(map(check, value))
+
+
+def _each(name: Check, check: Check) -> Check:
+    def each(value: Any) -> bool:
+        if type(value) is not dict:
+            return False
+        for key, one in value.items():  # noqa: SIM110  a generator takes longer than a small object's checks
+            if not (name(key) and check(one)):
+                return False
+        return True
+
+    return each
+
+
+def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
+    known = {**needs, **may}
+    find = known.get
+
+    def check(value: Any) -> bool:
+        if type(value) is not dict or not value.keys() >= needs.keys():
+            return False
+        for key, one in value.items():
+            found = find(key)
+            if only if found is None else not found(one):
+                return False
+        return True
+
+    return check
+
+
+def _is_some(ranks: Any) -> bool:
+    """How many ranks a node has; none where its agent only gives out results."""
+    return type(ranks) is int and 0 <= ranks <= 4096
+
+
+def _is_span(value: Any) -> bool:
+    if type(value) is not list or len(value) != 2:
+        return False
+    start, end = value
+    return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
+
+
+def _is_blob(value: Any) -> object:
+    if type(value) is not list or len(value) != 2:
+        return False
+    name, size = value
+    return type(size) is int and 0 <= size < MOST and is_file(name)
+
+
+def _is_path(value: Any) -> bool:
+    """A whole path on a host."""
+    return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
+
+
+def _is_doubt(value: Any) -> object:
+    """Which file a host has with another time, and the hash of what it has."""
+    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
+
+
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 16
+
+
+def _is_plain(value: Any, depth: int = 40) -> bool:
+    """Of JSON's types, no number that others cannot read, not deep: other programs and threads write it down."""
+    kind = type(value)
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return kind is not float or isfinite(value)
+    return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
+
+
+_is_any: Check = lambda value: True  # noqa: E731
+_IS_SUMMARY = _made_of(
+    {"type": is_text, "text": is_text},
+    {"json": _is_plain, "is_json": is_flag, "size": is_count},
+    only=True,
+)
+_IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
+_SPANS = _each(is_log, _is_span)
+_SIZES = _each(is_log, is_count)
+_CALL: Checks = {"run": is_run, "i": is_call}
+_PLACE: Checks = {"rank": is_rank, "node": is_rank}
+_ASKED: Checks = {"id": is_count}
+_PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
+_WHEN: Checks = {"at": is_number}
+_ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
+_TOLD: Checks = {
+    "summary": _or_none(_IS_SUMMARY),
+    "error": _or_none(_IS_ERROR),
+    "seconds": is_number,
+    "exit_code": _or_none(lambda code: type(code) is int),
+    "signal": _or_none(is_rank),
+    "file": is_file,
+    "size": is_count,
+    "log": _SPANS,
+    "items": is_count,
+    "last": _or_none(_IS_SUMMARY),
+    "begun": is_flag,
+}
+_ITEM: Checks = _CALL | {"seq": is_count, "summary": _or_none(_IS_SUMMARY)}
+_RECORD: Checks = {
+    "run": is_run,
+    "function": is_text,
+    "kind": _one_of("", "broadcast", "single", "gather"),
+    "total": is_call,
+    "opened_at": is_number,
+}
+_REMEMBERED = _made_of(
+    _RECORD
+    | {
+        "outcomes": _all(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _TOLD | _WHEN)),
+        "began": _all(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
+        "returned": is_call,
+    },
+    {"items": _all(_made_of({"t": _one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
+)
+_PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
+_UNFETCHED = _each(is_run, is_count)
+
+# What an agent says to clients.
+FROM_AGENT: Forms = {
+    "welcome": Form(
+        {
+            "version": is_count,
+            "epoch": is_count,
+            "broken": is_text,
+            "node": is_rank,
+            "address": is_text,
+            "ranks_per_node": _is_some,
+            "lease": _or_none(is_number),
+            "runs": _all(_REMEMBERED),
+        },
+        {"now": is_number, "phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
+        head=RUNS,
+    ),
+    "log": Form({"f": is_log, "at": is_count}, body=CHUNK),
+    "data": Form(_ASKED | {"last": is_flag}, {"error": is_text}, body=CHUNK),
+    "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD | _WHEN, body=FAILURE),
+    "item": Form(_ITEM | {"rank": is_rank}, _TOLD | _WHEN, body=INLINE),
+    "began": Form(_CALL | _PLACE, {"log": _each(is_log, is_count)} | _WHEN),
+    "stale": Form(_CALL, {"why": is_text} | _WHEN),
+    "run": Form(_RECORD, _WHEN),
+    "gang": Form({"epoch": is_count, "broken": is_text}),
+    "phase": Form(_PHASE),
+    "granted": Form({"unclean": is_flag}),
+    "held": Form({"by": is_text}),
+    "pong": Form({"lease": _or_none(is_number)}, {"unfetched": _UNFETCHED} | _ASKED),
+    "known": Form(_ASKED, {"error": is_text, "unreachable": is_flag}, body=PLUGINS),
+    "formed": Form(_ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": _is_port}),
+    "bye": Form({"logs": _SIZES}),
+    "ending": Form({"by": is_text, "why": is_text}),
+    "error": Form({"message": is_text}),
+}
+
+# What it says in answer, by what it was asked.
+ANSWERS: Mapping[str, Checks] = {
+    "claim": {"calls": _all(is_call)},
+    "ports": {"ports": _all(_is_port)},
+    "line": {"port": _is_port},
+    "peers": {"port": _is_port},
+    "setup": {
+        "env": _or_none(_each(is_text, is_text)),
+        "known": is_flag,
+        "secrets": _all(is_text),
+        "apps": is_flag,
+    },
+    "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+}
+FAILS = {"line", "peers", "pull"}  # what may not be possible: an error is an answer, too
+ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
+
+# What a host tells of itself; of one that can hold nothing of ours some of it is missing.
+FACTS: Checks = {
+    "python": is_text,
+    "version": _all(is_count),
+    "home": is_text,
+    "hostname": is_text,
+    "system": is_text,
+    "machine": is_text,
+    "address": is_text,
+    "port": _is_port,
+    "time": is_number,
+    "root": is_text,
+    "unusable": _all(is_text),
+    "doubted": is_text,
+    "gpus": _all(is_text),
+    "cpus": _or_none(is_count),
+}
+FACTS_OF_ROOT: Checks = {
+    "free": is_count,
+    "bundle": is_flag,
+    "socket": is_text,
+    "shared": is_flag,
+    "running": is_flag,
+}
+FACTS_OF_POOL: Checks = {
+    "kept": lambda kept: type(kept) is dict,  # looked into where it is written down
+    "orphans": _all(is_count),
+    "left": is_flag,
+    "ended": is_text,
+}
+
+# What it says when something was done on it, by what that was.
+DONE: Mapping[str, Checks] = {
+    "environment": {"python": _is_path},
+    "manifest": {"folder": _is_path, "wanted": _all(is_count), "doubtful": _all(_is_doubt)},
+    "gpus": {"gpus": _all(is_text)},
+    "reach": {"reached": _all(is_flag)},
+    "agent": {"socket": _is_path},
+}
+
+# What clients ask of an agent.
+FROM_CLIENT: Forms = {
+    "tail": Form({}, {"cursors": _SIZES}),
+    "call": Form(
+        _CALL | {"fn": _is_blob, "args": _is_blob},
+        {"rank": _or_none(is_rank), "timeout": _or_none(is_number), "name": is_text, "total": is_call},
+        body=2 * INLINE,
+    ),
+    "claim": Form({"run": is_run}, {"next": is_count, "taken": is_count}),
+    "ack": Form({"calls": _each(is_run, _or_none(_all(is_call)))}),
+    "credit": Form(_CALL | {"next": is_count}),
+    "stop": Form({"run": is_run}, {"i": is_call, "grace": is_number, "why": is_text}),
+    "fetch": Form(_ASKED | {"f": is_file}, {"at": is_count}),
+    "peers": Form(_ASKED | _PAPERS),
+    "pull": Form(_ASKED | {"hash": is_file, "size": is_count, "from": _is_any}),
+    "drop": Form(_ASKED | {"blobs": _all(is_file)}),
+    "line": Form(_ASKED | _PAPERS),
+    "ports": Form(_ASKED),
+    "setup": Form(_ASKED),
+    "where": Form(_ASKED),
+    "shutdown": Form({}, {"drop": _all(is_run), "keep": _or_none(is_number)}),
+    "gang": Form({"epoch": is_count, "info": lambda info: type(info) is dict}, body=PLUGINS),
+}
+
+# What workers, and the process around them, say to their agent.
+FROM_WORKER: Forms = {
+    "hello": Form({"pid": is_count}, {"epoch": is_count}, body=PLUGINS),
+    "outcome": Form(_CALL | _ENDING, _TOLD, body=FAILURE),
+    "item": Form(_CALL | {"seq": is_count}, _TOLD, body=INLINE),
+    "phase": Form({"phase": is_text}),
+    "entering": Form({"plugin": is_text}),
+    "failed": Form({"error": _IS_ERROR}, body=FAILURE),
+}
+
+
+_UNKNOWN = Form(body=INLINE)
+_OTHER_RELEASE = {"welcome": Form({"version": is_count})}
+
+
+def admit(forms: Forms, header: Header, head: int, body: int) -> None:
+    """Look at a frame whose header has come.
+
+    Args:
+        head, body: how many bytes header and body have.
+
+    Raises:
+        WireError: it is not as frames of its kind are.
+    """
+    kind = header["t"]
+    form = forms.get(kind, _UNKNOWN)
+    if body > form.body or head > form.head:
+        raise WireError(f"a frame {kind!r:.40} of {head:,} and {body:,} bytes is not of this protocol")
+    if not header.keys() >= form.needs.keys():
+        key = min(form.needs.keys() - header.keys())
+        raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be None")
+    find = form.checks.get
+    for key, value in header.items():
+        check = find(key)
+        if check is not None and not check(value):
+            raise WireError(f"{key!r} of a frame {kind!r:.40} cannot be {value!r:.80}")
+
+
+def from_agent(header: Header, head: int, body: int) -> None:
+    """As :func:`admit`; a greeting of another release need only tell of which."""
+    greets = header["t"] == "welcome" and header.get("version") != VERSION
+    admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
+
+
+def answer(asked: str, header: Header) -> None:
+    """Look at an agent's answer.
+
+    Args:
+        asked: the kind of what it was asked.
+
+    Raises:
+        WireError: it is no answer to that.
+    """
+    if header["t"] != ANSWERED.get(asked, "known"):
+        raise WireError(f"a frame {header['t']!r} is no answer to {asked!r}")
+    failed = asked in FAILS and "error" in header
+    for key, check in () if failed else ANSWERS.get(asked, {}).items():
+        if key not in header or not check(header[key]):
+            # What it is stays unsaid: it may hold secrets.
+            raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
+
+
+def facts(told: dict[str, Any], *, status: bool) -> None:
+    """Look at what a host tells of itself.
+
+    Args:
+        status: whether it was asked for the state of a pool, too.
+
+    Raises:
+        WireError: it is not as such facts are.
+    """
+    _look_at(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
+
+
+def done(what: str, told: dict[str, Any]) -> None:
+    """Look at what a host says when something was done on it.
+
+    Raises:
+        WireError: it is not as such answers are.
+    """
+    _look_at(told, DONE.get(what, {}))
+
+
+def _look_at(told: dict[str, Any], checks: Checks) -> None:
+    for key, check in checks.items():
+        if key not in told or not check(told[key]):
+            raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")
+
+
+from_client = partial(admit, FROM_CLIENT)
+from_worker = partial(admit, FROM_WORKER)
