@@ -14,10 +14,11 @@ from typing import Any
 import cloudpickle
 
 from ..model.errors import Cancelled, PoolError, PoolExistsError, UsageError
+from ..model.machine import Machine
 from ..model.spec import Options, PoolSpec
 from ..plugins.base import has_app
 from ..providers import from_json
-from ..providers.base import Machine, Provider
+from ..providers.base import Provider
 from ..store.archive import Archive, rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger, PoolRow, Receipt

@@ -15,7 +15,7 @@ from ..views import events as ev
 from .client_name import ourselves
 
 if TYPE_CHECKING:
-    from ..providers.base import Machine
+    from ..model.machine import Machine
     from .links.link import Link
     from .pool import Pool
 

@@ -4,48 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from ..model.machine import Check, Machine
 from ..model.spec import PoolSpec
 from ..transport.base import Transport
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One machine of a pool, as its provider knows it. Everything in it can be written to the ledger.
-
-    Attributes:
-        id: the provider's own identifier.
-        node: index of the node it is.
-        address: where the client reaches it; for people to read.
-        private_address: where its peers reach it.
-        state: "running"; "orphaned" (it is there, but no agent runs on it: one can be started again); "unreachable"
-            (nothing can be said of it now); "gone"; or what the provider calls it on its way.
-        extra: what the provider needs to reach it again. No secrets. Of one that is gone also "why", in words, and
-            "kept": what of it was not fetched and stays on its host (see ``agent.kept``).
-        logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
-    """
-
-    id: str
-    node: int
-    address: str
-    private_address: str
-    state: str = "running"
-    extra: dict[str, Any] = field(default_factory=dict)
-    logs_from: dict[str, int] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line of a check-up: what was looked at, how it went, in words."""
-
-    subject: str
-    state: Literal["ok", "warn", "fail"]
-    detail: str
 
 
 class Provider(Protocol):

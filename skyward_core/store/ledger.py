@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import LedgerError, PoolExistsError
+from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
 from ..node.agent.unfetched import kept_name
-from ..providers.base import Machine
 from ..wire.frames import encoder
 from ..wire.safe_text import paragraph
 from . import lost_pools as traces

@@ -5,7 +5,6 @@ Made where the objects live (a script's process); everything after that handles 
 
 from __future__ import annotations
 
-import dis
 import io
 import json
 import pickle
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -25,6 +23,7 @@ from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
+from ..wire.pickling import Nowhere, find_culprit, flat
 from .pickled_functions import PickledFunctions
 from .stdout_lines import is_stdout
 
@@ -207,11 +206,6 @@ class _Spill(io.RawIOBase):
             self._path.unlink(missing_ok=True)
 
 
-def flat(data: Any) -> memoryview:
-    """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
-    return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
-
-
 def _pickled(value: Any, folder: Path | None) -> Blob:
     spill = _Spill(folder)
     try:
@@ -266,92 +260,13 @@ def _parameter_names(pending: PendingFunction[Any]) -> list[str]:
 
 def _failure(value: Any) -> Exception | None:
     try:
-        _Pickler(_Nowhere(), protocol=5).dump(value)
+        _Pickler(Nowhere(), protocol=5).dump(value)
     except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None
 
 
-class _Nowhere:
-    """Takes a pickle that only has to be possible."""
-
-    @staticmethod
-    def write(data: Any) -> None:
-        return None
-
-
 def _reason(value: Any, error: Exception, path: str = "") -> str:
-    where, culprit, why = find_culprit(value, error, path)
+    where, culprit, why = find_culprit(value, error, path, _failure)
     at = f" at {where}" if where and where != path else ""
     return f"{type(culprit).__name__} object{at} ({why})"
-
-
-def find_culprit(value: Any, error: Exception, path: str, depth: int = 10) -> tuple[str, Any, Exception]:
-    """Follow containers, attributes and closures down to the object that cannot be pickled."""
-    if depth:
-        for name, part in _parts(value, path):
-            failure = _failure(part)
-            if failure is not None:
-                return find_culprit(part, failure, name, depth - 1)
-    return path, value, error
-
-
-def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        yield from ((f"{path}[{key!r:.40}]", part) for key, part in value.items())
-    elif isinstance(value, list | tuple):
-        yield from ((f"{path}[{i}]", part) for i, part in enumerate(value))
-    elif isinstance(value, set | frozenset):
-        yield from ((path, part) for part in value)
-    elif isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
-        yield from ((name, cell.cell_contents) for name, cell in cells if _filled(cell))
-        yield from ((name, value.__globals__[name]) for name in _globals_of(value))
-        yield from _defaults_of(value)
-    elif isinstance(value, type):
-        own = ((name, part) for name, part in vars(value).items() if not hasattr(type(part), "__set__"))
-        yield from ((f"{value.__name__}.{name}", part) for name, part in own)
-    else:
-        yield from _state(value, path)
-
-
-def _state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
-    try:
-        reduced = value.__reduce_ex__(4)
-    except Exception:  # noqa: BLE001  it is this object itself, then, that cannot be pickled
-        return
-    if not isinstance(reduced, tuple):
-        return
-    state = reduced[2] if len(reduced) > 2 else None
-    for attributes in state if isinstance(state, tuple) else (state,):
-        if isinstance(attributes, dict):
-            yield from ((f"{path}.{name}", part) for name, part in attributes.items())
-        else:
-            yield path, attributes
-    yield from ((path, part) for part in reduced[1])
-
-
-def _globals_of(fn: FunctionType) -> list[str]:
-    """Names of the globals that a function, and those written inside it, use."""
-    names, codes = set(), [fn.__code__]
-    while codes:
-        code = codes.pop()
-        names |= {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
-        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-    return sorted(names & fn.__globals__.keys())
-
-
-def _defaults_of(fn: FunctionType) -> Iterator[tuple[str, Any]]:
-    defaults = fn.__defaults__ or ()
-    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
-    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
-    yield from (fn.__kwdefaults__ or {}).items()
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

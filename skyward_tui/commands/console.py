@@ -14,7 +14,7 @@ import click
 from skyward_core.views.logs import Lines, prefix_of
 from skyward_core.wire.safe_text import RESET, closed, paragraph
 
-from ..widgets.text import clip
+from ..words import clip
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
 
@@ -157,7 +157,7 @@ class LogPrinter:
     def _draw(self) -> None:
         if self._columns is None or self._newest is None:
             return
-        from ..widgets.sgr import plain  # and Rich, which only a terminal needs
+        from ..sgr import plain  # and Rich, which only a terminal needs
 
         prefix = prefix_of(self._newest[0]) if self._prefixed else ""
         begun = plain(self._shown[self._newest].preview())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from skyward_core import providers
 from skyward_core.model import exit_status as exits
 from skyward_core.model.errors import SkywardError
-from skyward_core.providers.base import Check
+from skyward_core.model.machine import Check
 from skyward_core.store import home as config
 from skyward_core.store.ledger import VERSION, Ledger
 

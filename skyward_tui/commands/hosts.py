@@ -15,7 +15,7 @@ from skyward_core.transport.ssh import host_keys as hostkeys
 from skyward_core.transport.ssh import openssh_config as sshconfig
 from skyward_core.transport.ssh.target import Target
 
-from ..widgets.text import count
+from ..words import count
 from .console import Console
 from .reach import opened, up
 

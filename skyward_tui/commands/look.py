@@ -17,7 +17,7 @@ from skyward_core.store.run_logs import Part, RunLogs
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.views.weave import Place, weave
 
-from ..widgets.text import duration, money
+from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import kept_json, pool_json, run_json, show_run, table, unfetched

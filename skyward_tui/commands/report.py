@@ -10,7 +10,7 @@ from skyward_core.store.ledger import Kept, Receipt
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
 
-from ..widgets.text import clip, count, number, one_line, took
+from ..words import clip, count, number, one_line, took
 from .console import Console
 
 _GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}

@@ -25,7 +25,7 @@ from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
 from ..packaged import PREFIX, examples, located
-from ..widgets.text import count
+from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up

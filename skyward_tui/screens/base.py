@@ -17,7 +17,7 @@ from ..actions import ALWAYS, HINTS, Action, named, of
 from ..app import SkywardApp
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
-from ..widgets.text import count, duration, money
+from ..words import count, duration, money
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView

@@ -14,7 +14,7 @@ from skyward_core.views.views import RunView
 from ..actions import bindings
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.text import one_line, took
+from ..words import one_line, took
 from .base import BaseScreen
 
 _ORDER = ("raised", "exited", "lost", "collateral")

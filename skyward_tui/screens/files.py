@@ -12,7 +12,7 @@ from textual.widgets.option_list import Option
 from skyward_core.tasks.missing_packages import FRAMEWORKS, is_missing
 
 from ..packaged import about, examples, named
-from ..widgets.text import one_line
+from ..words import one_line
 from .launch_plan import Form, imports_of
 from .picker import Picker
 

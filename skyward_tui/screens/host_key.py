@@ -16,7 +16,7 @@ from textual.widgets import Button, Static
 
 from ..actions import bindings
 from ..app import SkywardApp
-from ..widgets.text import count
+from ..words import count
 from .ask import DIALOG_CSS
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from ..actions import bindings
 from ..packaged import named
 from ..recent import recent, remember
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.text import one_line
 from ..widgets.toggles import Toggles
+from ..words import one_line
 from .base import BaseScreen
 from .launch_plan import (
     PROVIDERS,

@@ -10,7 +10,7 @@ from skyward_core.model.errors import Cancelled, PoolError, SkywardError
 from skyward_core.views.views import PoolView
 
 from ..app import settled
-from ..widgets.text import one_line
+from ..words import one_line
 
 if TYPE_CHECKING:
     from skyward_core.tasks.payload import Task

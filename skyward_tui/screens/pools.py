@@ -13,7 +13,7 @@ from ..actions import bindings
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..widgets.text import ago, clip, count, duration, money, one_line
+from ..words import ago, clip, count, duration, money, one_line
 from .base import BaseScreen
 
 if TYPE_CHECKING:

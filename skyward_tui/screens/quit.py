@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..widgets.text import count
+from ..words import count
 from .ask import ChoiceScreen
 
 

@@ -29,7 +29,7 @@ from ..widgets.phase_board import PhaseBoard
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 from ..widgets.results import ResultsPane
-from ..widgets.text import count, one_line
+from ..words import count, one_line
 from .base import BaseScreen, pool_status
 from .pools import newest_run
 

@@ -18,7 +18,7 @@ from skyward_core.views.views import PoolView
 
 from ..app import SkywardApp, settled
 from ..theme import node_look
-from ..widgets.text import count, duration, money
+from ..words import count, duration, money
 from .ask import DIALOG_CSS
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views.logs import Line, LogRing
 
 from ..actions import bindings
+from ..sgr import CELL_LIMIT, Parsed, parse
+from ..words import count
 from .log_window import LogWindow, Matcher, search_files
-from .sgr import CELL_LIMIT, Parsed, parse
-from .text import count
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")

@@ -6,10 +6,10 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Input
 
+from ..words import count
 from .chrome import Panel
 from .log_pane import LogPane
 from .log_window import Matcher
-from .text import count
 
 
 class LogPanel(Panel):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from skyward_core.store.stored_lines import StoredLines
 from skyward_core.views.logs import Line, LogRing
 
-from .sgr import plain
+from ..sgr import plain
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
 PIECE = 4096  # lines of files that are searched at once

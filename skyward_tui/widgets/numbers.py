@@ -16,8 +16,8 @@ from textual.widget import Widget
 from skyward_core.views.metrics import MetricBook
 
 from ..actions import bindings
+from ..words import clip, duration, number
 from .braille import Canvas, Points, bounds, mean, spark
-from .text import clip, duration, number
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
 RANKS_DRAWN = 8  # of those that send numbers, evenly among them; a chart of 256 lines shows none of them

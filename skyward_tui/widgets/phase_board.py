@@ -7,9 +7,9 @@ from textual.content import Content
 from skyward_core.views.views import PHASES, NodeView, PoolView
 
 from ..theme import node_look
+from ..words import clip, duration
 from .rank_state import link_note
 from .roll import Roll
-from .text import clip, duration
 
 _ROAD = PHASES[:-1]
 

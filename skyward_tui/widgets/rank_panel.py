@@ -11,9 +11,9 @@ from textual.message import Message
 from textual.reactive import var
 
 from ..theme import look
+from ..words import clip, duration, took
 from .rank_state import BEFORE, FAILURES, RankState
 from .roll import Roll
-from .text import clip, duration, took
 
 CARDS, TABLE = 8, 64
 _LABEL = 6  # cells before a row of the grid

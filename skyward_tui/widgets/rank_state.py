@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
 
+from ..sgr import plain
+from ..words import clock, count, duration
 from .results import task_note
-from .sgr import plain
-from .text import clock, count, duration
 
 FAILURES = ("raised", "exited", "lost")
 BEFORE = {

@@ -8,8 +8,8 @@ from skyward_core.model.outcome import Summary, signal_name
 from skyward_core.views.views import RunView, TaskView
 
 from ..theme import look
+from ..words import clip, number, one_line, took
 from .roll import Roll
-from .text import clip, number, one_line, took
 
 
 def task_note(task: TaskView) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
-from skyward_core.providers.base import Check
+from skyward_core.model.machine import Check
 
 from . import HostOptions, Lab
 from .conftest import MakeLab

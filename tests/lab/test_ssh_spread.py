@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.providers.base import Machine
+from skyward_core.model.machine import Machine
 
 from . import Lab
 from .pools import pool, rank, ssh

@@ -19,7 +19,7 @@ from skyward_core.pool.runs.run import Run
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from skyward_core.wire.content_name import name_of
-from skyward_core.wire.frames import Decoder, frame
+from skyward_core.wire.frames import VERSION, Decoder, frame
 from skyward_core.wire.messages import from_agent
 from tests.local.cli import Cli
 from tests.local.faults import agent_pids, on_loop, wait_until
@@ -74,7 +74,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
         (outcome | {"log": {"../../x": [0, 9]}}, b"x"),
         (outcome | {"i": -1}, b""),
         ({"t": "began", "run": "another"}, b""),
-        ({"t": "welcome", "version": 3, "runs": [7]}, b""),
+        ({"t": "welcome", "version": VERSION, "runs": [7]}, b""),
         ({"t": "ending"}, b""),
     ):
         link = pool.pool.links[1]

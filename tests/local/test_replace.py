@@ -20,8 +20,8 @@ import pytest
 import skyward_core as sky
 from skyward_core.api.session import Session
 from skyward_core.model.errors import PoolError
+from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace
-from skyward_core.providers.base import Machine
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
 from tests.local.faults import agent_pids, wait_until

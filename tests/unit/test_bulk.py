@@ -18,8 +18,9 @@ import pytest
 from skyward_core.node.agent import blob_server as peers
 from skyward_core.node.agent.blob_server import Peers
 from skyward_core.transport.direct.certificates import Authority, node_name
+from skyward_core.transport.direct.endpoint import Node
 from skyward_core.transport.direct.idle_streams import IDLE, LIFE, Kept
-from skyward_core.transport.direct.transfer import Node, Transfer
+from skyward_core.transport.direct.transfer import Transfer
 from skyward_core.transport.incoming_result import Landing
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.tls_stream import CLIENT, Line, LineError, Refused, context

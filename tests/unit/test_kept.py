@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from skyward_core import Options, SpecError
+from skyward_core.model.machine import Machine
 from skyward_core.node.agent import unfetched as kept
 from skyward_core.node.boot import bootstrap as onnode
-from skyward_core.providers.base import Machine
 from skyward_core.store.ledger import Kept
 from skyward_core.wire.frames import Header, frame
 from skyward_core.wire.redact import Redactor

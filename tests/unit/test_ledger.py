@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError, PoolExistsError
+from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from skyward_core.providers.base import Machine
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Kept, Ledger, Receipt
 
 SPEC = {"nodes": 2}

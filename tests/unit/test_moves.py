@@ -17,7 +17,7 @@ from skyward_core.pool.links.link import Link
 from skyward_core.transport.base import OnData, OnLost
 from skyward_core.transport.direct import pipe as line
 from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.transport.direct.transfer import Node
+from skyward_core.transport.direct.endpoint import Node
 from skyward_core.transport.local.transport import SocketPipe
 from skyward_core.wire.frames import VERSION, Header
 from skyward_core.wire.tls_stream import CLIENT, LineError, context

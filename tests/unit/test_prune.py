@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError
+from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import Outcome
-from skyward_core.providers.base import Machine
 from skyward_core.store.home import PRUNED, pool_dir
 from skyward_core.store.ledger import Kept, Ledger, Receipt
 from skyward_core.store.prune import prune, prune_when_due

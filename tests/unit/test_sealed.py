@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from skyward_core.transport.direct.certificates import Authority, node_name
+from skyward_core.transport.direct.endpoint import Node
 from skyward_core.transport.direct.pipe import LinePipe, connect
-from skyward_core.transport.direct.transfer import Node
 from skyward_core.wire.tls_protocol import BUFFER, Sealed
 from skyward_core.wire.tls_stream import CLIENT, LineError, context
 

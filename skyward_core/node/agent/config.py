@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,10 @@ class AgentConfig:
         config = cls(**{key: value for key, value in data.items() if key in known})
         if data.get("ranks_per_node") != "gpu":
             return config
-        from .gpus import one_rank_per_gpu
+        from .gpus import gpus_of
 
-        return one_rank_per_gpu(config)
+        devices = gpus_of(config.node, config.python, config.bundle, config.path, config.env)
+        return replace(config, ranks_per_node=len(devices), accelerators=1, devices=devices)
 
     @property
     def spool(self) -> Path:

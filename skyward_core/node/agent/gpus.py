@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import replace
-
-from .config import AgentConfig
+from collections.abc import Mapping, Sequence
 
 LIST = (
     "import sys; bundle, path = sys.argv[1:];"
@@ -17,19 +15,23 @@ LIST = (
 PATIENCE = 60  # seconds; a driver that has to wake its GPUs first takes some
 
 
-def one_rank_per_gpu(config: AgentConfig) -> AgentConfig:
-    """The config with a rank, and a device of its own, for every GPU of this node.
+def gpus_of(node: int, python: str, bundle: str, path: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """The devices of this node, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     A child asks the driver: its library would stay in an agent for good, and can hang.
+
+    Args:
+        node: who we are, for the message.
+        python, bundle, path, env: what ranks run with.
 
     Raises:
         ValueError: this node has no GPU that could be found; says what to do.
     """
-    command = [config.python, "-c", LIST, config.bundle, ":".join(config.path)]
+    command = [python, "-c", LIST, bundle, ":".join(path)]
     try:
         asked = subprocess.run(
             command,
-            env=os.environ | config.env,
+            env=os.environ | dict(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -44,7 +46,7 @@ def one_rank_per_gpu(config: AgentConfig) -> AgentConfig:
         why = said[-1].removeprefix("skyward_core.model.errors.PoolError: ")
     if not found:
         raise ValueError(
-            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({why}); '
+            f'ranks_per_node="gpu" needs a GPU and node {node} has none ({why}); '
             "give the number of ranks: ranks_per_node=2, say"
         )
-    return replace(config, ranks_per_node=len(found), accelerators=1, devices=found)
+    return found

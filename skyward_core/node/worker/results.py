@@ -105,11 +105,23 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
     return pickled
 
 
-def _culprit(value: Any, error: BaseException) -> tuple[str, Any, BaseException]:
-    from ...tasks.payload import find_culprit
+def _failure(value: Any) -> Exception | None:
+    import cloudpickle
+
+    from ...wire.pickling import Nowhere
 
     try:
-        return find_culprit(value, error, "result")  # type: ignore[arg-type]
+        cloudpickle.dump(value, Nowhere(), protocol=5)
+    except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
+        return error
+    return None
+
+
+def _culprit(value: Any, error: BaseException) -> tuple[str, Any, BaseException]:
+    from ...wire.pickling import find_culprit
+
+    try:
+        return find_culprit(value, error, "result", _failure)  # type: ignore[arg-type]
     except BaseException:  # noqa: BLE001  it asks user code once more
         return "result", value, error
 

@@ -102,7 +102,7 @@ class Direct:
     async def _move(self, link: Link, node: _Node) -> None:
         from ...transport.direct import pipe as line
         from ...transport.direct.certificates import node_name
-        from ...transport.direct.transfer import Node
+        from ...transport.direct.endpoint import Node
 
         name = node_name(link.node)
         try:
@@ -174,13 +174,14 @@ class Direct:
         from ...transport.direct import idle_streams as kept
         from ...transport.direct import transfer as bulk
         from ...transport.direct.certificates import node_name
+        from ...transport.direct.endpoint import Node
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._kept is None:
             # Beside SSH and lines for calls they are to take a small part only of what may be open.
             self._kept = kept.Kept(KEPT if _room_for(4 * KEPT) else 0)
-        transfer = bulk.Transfer(bulk.Node(place, node_name(link.node)), self._own(), self._kept)
+        transfer = bulk.Transfer(Node(place, node_name(link.node)), self._own(), self._kept)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, work, transfer)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...model.errors import PoolError
+from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
-from ...providers.base import Machine
 from ...transport.base import Gate, Report
 from ...views import events as ev
 from ...wire.frames import WireError

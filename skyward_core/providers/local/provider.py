@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ...model.errors import PoolError
+from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...node.agent import unfetched as kept
 from ...node.boot.bootstrap import is_running, members
 from ...store.home import home, socket_dir
 from ...transport.local.agent_starter import Starter
 from ...transport.local.transport import LocalTransport
-from ..base import Check, Machine
 
 PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, UsageError
+from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...runtime.info import instance_info
 from ...store import home as config
@@ -19,7 +20,6 @@ from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
-from ..base import Check, Machine
 
 if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport

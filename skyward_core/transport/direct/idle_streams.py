@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from ...wire.tls_stream import Line
-
-if TYPE_CHECKING:
-    from .transfer import Node
+from .endpoint import Node
 
 # Seconds that a line is used: RFC 8446 (5.5) wants other keys after some 400 GB, and Python cannot ask for them.
 LIFE = 120.0

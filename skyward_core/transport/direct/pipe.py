@@ -9,7 +9,7 @@ import ssl
 from ...wire.tls_protocol import Sealed
 from ...wire.tls_stream import LineError
 from ..base import Flow, OnData, OnLost
-from .transfer import CONNECT_TIMEOUT, Node
+from .endpoint import CONNECT_TIMEOUT, Node
 
 
 async def connect(node: Node, papers: ssl.SSLContext) -> Sealed:

@@ -9,22 +9,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...wire.tls_stream import Line, LineError, Whole
 from ..incoming_result import Landing
+from .endpoint import CONNECT_TIMEOUT, Node
 from .idle_streams import Kept
-
-CONNECT_TIMEOUT = 2.0  # seconds; there is another way
-
-
-@dataclass(frozen=True)
-class Node:
-    """Where a node listens, and what it is called in its certificate."""
-
-    place: tuple[str, int]
-    name: str
 
 
 class Transfer:

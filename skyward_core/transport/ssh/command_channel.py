@@ -147,10 +147,10 @@ class Channel:
             PoolError: the host has no fitting Python, or runs no command.
             ConnectionError: the link is gone.
         """
-        begun, link.begun = link.begun, None
-        if begun is not None and begun._python != python:
-            begun.close()
-            begun = None
+        ahead, link.begun = link.begun, None
+        begun = ahead if isinstance(ahead, cls) and ahead._python == python else None
+        if ahead is not None and begun is None:
+            ahead.close()
         self = begun or await cls._begin(link, python, folder)
         self._said = said
         word = self._word.decode()

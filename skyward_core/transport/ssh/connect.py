@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
 from ...wire.keepalive import watch
@@ -19,9 +19,6 @@ from . import host_keys as hostkeys
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
 from .target import SSH_PORT, Target
-
-if TYPE_CHECKING:
-    from .command_channel import Channel
 
 SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
@@ -39,6 +36,12 @@ MSG_IGNORE = 2  # RFC 4253, 11.2
 
 Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
 Begin = Callable[["Link"], Awaitable[None]]
+
+
+class Begun(Protocol):
+    """What was begun on a host ahead of who needs it."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,7 @@ class Link(asyncssh.SSHClient):
         self.signed = False
         self.made = False
         self.lost = asyncio.Event()
-        self.begun: Channel | None = None
+        self.begun: Begun | None = None
         self.jump: _Jump | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:

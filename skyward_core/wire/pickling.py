@@ -1,0 +1,104 @@
+"""What is the matter with an object that cannot be pickled, and bytes as picklers write them. Standard library only."""
+
+from __future__ import annotations
+
+import dis
+import pickle
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+
+def flat(data: Any) -> memoryview:
+    """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
+    return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
+
+
+class Nowhere:
+    """Takes a pickle that only has to be possible."""
+
+    @staticmethod
+    def write(data: Any) -> None:
+        return None
+
+
+def find_culprit(
+    value: Any, error: Exception, path: str, failure_of: Callable[[Any], Exception | None], depth: int = 10
+) -> tuple[str, Any, Exception]:
+    """Follow containers, attributes and closures down to the object that cannot be pickled.
+
+    Args:
+        error: what pickling the value raised.
+        path: what the value is called.
+        failure_of: pickles an object, and gives what that raises.
+
+    Returns:
+        What the object is called, the object, and why it cannot be pickled.
+    """
+    if depth:
+        for name, part in _parts(value, path):
+            failure = failure_of(part)
+            if failure is not None:
+                return find_culprit(part, failure, name, failure_of, depth - 1)
+    return path, value, error
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"{path}[{key!r:.40}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple):
+        yield from ((f"{path}[{i}]", part) for i, part in enumerate(value))
+    elif isinstance(value, set | frozenset):
+        yield from ((path, part) for part in value)
+    elif isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        yield from ((name, cell.cell_contents) for name, cell in cells if _filled(cell))
+        yield from ((name, value.__globals__[name]) for name in _globals_of(value))
+        yield from _defaults_of(value)
+    elif isinstance(value, type):
+        own = ((name, part) for name, part in vars(value).items() if not hasattr(type(part), "__set__"))
+        yield from ((f"{value.__name__}.{name}", part) for name, part in own)
+    else:
+        yield from _state(value, path)
+
+
+def _state(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What pickle would take of an object: its attributes, in ``__dict__`` or slots, and how it is made."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001  it is this object itself, then, that cannot be pickled
+        return
+    if not isinstance(reduced, tuple):
+        return
+    state = reduced[2] if len(reduced) > 2 else None
+    for attributes in state if isinstance(state, tuple) else (state,):
+        if isinstance(attributes, dict):
+            yield from ((f"{path}.{name}", part) for name, part in attributes.items())
+        else:
+            yield path, attributes
+    yield from ((path, part) for part in reduced[1])
+
+
+def _globals_of(fn: FunctionType) -> list[str]:
+    """Names of the globals that a function, and those written inside it, use."""
+    names, codes = set(), [fn.__code__]
+    while codes:
+        code = codes.pop()
+        names |= {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return sorted(names & fn.__globals__.keys())
+
+
+def _defaults_of(fn: FunctionType) -> Iterator[tuple[str, Any]]:
+    defaults = fn.__defaults__ or ()
+    names = fn.__code__.co_varnames[: fn.__code__.co_argcount]
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (fn.__kwdefaults__ or {}).items()
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
