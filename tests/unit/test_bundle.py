@@ -27,7 +27,7 @@ WORKER_SIDE = (
     "skyward_core.node.agent.agent",
     "skyward_core.node.worker.worker",
     "skyward_core.node.boot.relay",
-    "skyward_core.node.agent.incoming",
+    "skyward_core.node.boot.incoming",
     "skyward_core.runtime.info",
     "skyward_core.runtime.output",
     "skyward_core.runtime.shard",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.agent import incoming
 from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.node.boot import incoming
 from skyward_core.transport.ssh import command_channel as channel
 from skyward_core.transport.ssh import transport as ssh
 from skyward_core.transport.upload.bundle import bundle

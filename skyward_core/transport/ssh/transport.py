@@ -225,8 +225,8 @@ class SSHTransport:
         return pipe
 
     def _on_host(self, module: str, *arguments: str) -> str:
-        """The command line that runs one of the agent's modules on the host."""
-        folder = f"{self._facts['root']}/{bundle().name}/skyward_core/agent"
+        """The command line that runs one of the modules of ``node.boot`` on the host."""
+        folder = f"{self._facts['root']}/{bundle().name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
 
     async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:

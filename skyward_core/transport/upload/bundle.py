@@ -30,6 +30,7 @@ LOADED = (
     "skyward_core/node/boot/__init__.py",
     "skyward_core/node/boot/bootstrap.py",
     "skyward_core/node/boot/host_tasks.py",
+    "skyward_core/node/boot/incoming.py",
     "skyward_core/node/boot/relay.py",
     "skyward_core/node/boot/working_copy.py",
     "skyward_core/node/worker/",
