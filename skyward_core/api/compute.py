@@ -100,7 +100,7 @@ class Compute(Dispatching):
             with self.spec.provider.warm(self.spec):
                 # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
                 # on the other one.
-                from ..pool import pool as lifecycle  # noqa: F401
+                from ..pool import pool  # noqa: F401
                 from .console import Console
 
                 coming = submit(self._come_up())

@@ -18,7 +18,7 @@ class Machine:
         state: "running"; "orphaned" (it is there, but no agent runs on it: one can be started again); "unreachable"
             (nothing can be said of it now); "gone"; or what the provider calls it on its way.
         extra: what the provider needs to reach it again. No secrets. Of one that is gone also "why", in words, and
-            "kept": what of it was not fetched and stays on its host (see ``agent.kept``).
+            "kept": what of it was not fetched and stays on its host (see ``agent.unfetched``).
         logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
     """
 

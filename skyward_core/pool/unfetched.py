@@ -1,8 +1,8 @@
 """What was left on the hosts of a pool that has ended, because nobody had fetched it: brought home, or given up.
 
-A fresh agent, without ranks, is started in each of the folders that were kept (``agent/kept.py``). It takes up the
-calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged it ends, and
-with it the folder.
+A fresh agent, without ranks, is started in each of the folders that were kept (``node.agent.unfetched``). It takes up
+the calls whose results are there, as after the death of an agent, and hands them out; once all is acknowledged it ends,
+and with it the folder.
 """
 
 from __future__ import annotations

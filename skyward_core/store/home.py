@@ -56,7 +56,8 @@ def home() -> Path:
 
 
 def prune_is_due() -> bool:
-    """Whether it is time to look for what is long over; see :mod:`.prune`, which most starts need not load."""
+    """Whether it is time to look for what is long over; see :mod:`.prune`, which most starts need not load. A new home,
+    which holds nothing old, is marked as looked at."""
     mark = home() / PRUNED
     try:
         return time.time() - mark.stat().st_mtime > PRUNE_EVERY

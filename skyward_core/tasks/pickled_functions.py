@@ -100,7 +100,10 @@ def _parts(fn: FunctionType, names: tuple[str, ...]) -> _Parts | None:
             if sys.modules.get(module.__name__) is not module or f"{module.__name__}.".startswith(by_value):
                 return None  # what stands in it goes into the pickle, too
         # Which submodules a function can reach is a part of its pickle.
-        loaded = len(sys.modules), next(reversed(sys.modules))
+        try:
+            loaded = len(sys.modules), next(reversed(sys.modules))
+        except RuntimeError:  # another thread imports at this very moment
+            return None
     return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded
 
 

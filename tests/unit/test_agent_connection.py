@@ -77,6 +77,23 @@ async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
         await parting
 
 
+async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> None:
+    here, there = socket.socketpair()
+    with closing(there):
+        late = Connection(lambda *_: None, lambda lost: None)
+        late.open = True
+        clients: Any = SimpleNamespace(_open={})
+        connection = Connection(lambda *_: None, lambda lost: clients._open.pop(lost))
+        clients._open[connection] = SimpleNamespace(tail=None)
+        await plain(here, connection)
+        parting = asyncio.create_task(Clients.part(clients))
+        await asyncio.sleep(0)
+        clients._open[late] = SimpleNamespace(tail=None)
+        async with asyncio.timeout(5):  # less than anybody is waited for
+            await parting
+    assert late in clients._open
+
+
 async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skyward_core.node.agent.requests.FAREWELL", 0.05)
     here, there = socket.socketpair()

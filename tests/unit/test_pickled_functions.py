@@ -206,6 +206,19 @@ def test_other_modules_that_travel_by_value_do_not_matter(
         cloudpickle.unregister_pickle_by_value(package)
 
 
+def test_a_thread_that_imports_at_this_moment_spoils_no_call(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Changing(dict[str, Any]):
+        def __reversed__(self) -> Any:
+            raise RuntimeError("dictionary changed size during iteration")
+
+    pickles = Pickles()
+    fake = types.SimpleNamespace(modules=Changing(sys.modules))
+    monkeypatch.setattr("skyward_core.tasks.pickled_functions.sys", fake)
+    assert pickle.loads(pickles.of(script["work"]))(2.5) == 2 + 3 * 2
+
+
 def test_others_than_functions_of_a_script() -> None:
     pickles = Pickles()
     for thing in (math.floor, json.dumps, Pickles.of, len):

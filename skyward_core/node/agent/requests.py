@@ -117,13 +117,14 @@ class Clients:
     async def part(self) -> None:
         """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
         given to the kernel ends with it."""
-        for connection, client in list(self._open.items()):
+        parted = list(self._open.items())  # who comes now gets no goodbye, and is not waited for
+        for connection, client in parted:
             sizes = await client.tail.finish() if client.tail else {}
             connection.send({"t": "bye", "logs": sizes})
             connection.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FAREWELL
-        while self._open and loop.time() < deadline:
+        while any(connection.open for connection, _ in parted) and loop.time() < deadline:
             await asyncio.sleep(0.002)
 
     # -- connections -------------------------------------------------------------------------------------

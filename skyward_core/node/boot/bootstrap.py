@@ -213,7 +213,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept_facts(folder: str) -> dict[str, Any]:
-    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.kept``."""
+    """What a folder holds that its agent has left because nobody had fetched it; see ``agent.unfetched``."""
     try:
         with open(os.path.join(folder, "kept.json"), encoding="utf-8") as file:
             return dict(json.load(file))

@@ -82,7 +82,7 @@ class _Incoming:
 
 def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]:
     """End a node's agent and all else that belongs to it, for certain, and remove its folder, but for what nobody has
-    fetched (see ``agent.kept``); returns what had to be killed.
+    fetched (see ``agent.unfetched``); returns what had to be killed.
 
     The agent is asked first (SIGTERM): it ends its workers itself.
 
