@@ -40,6 +40,7 @@ from .log_intake import Intake
 from .nodes.heal import Healing
 from .nodes.reconcile import close_if_gone, in_words
 from .nodes.replace import Replacements
+from .nodes.revivals import Revivals
 from .nodes.startup import Startup, whole_image
 from .nodes.suspicion import Suspicion
 from .pool_end import PoolEnd
@@ -52,8 +53,6 @@ from .teardown import GOODBYE, tear_down
 A_MOMENT = 0.003  # seconds; longer than a small call takes
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 FAREWELL = 1.0  # seconds that what goes on beside may take to be broken off
-REVIVALS = 3  # new agents that a node may get within the window; more than that is no accident
-REVIVE_WINDOW = 60.0
 RECEIPT = 3.0  # seconds that the client which ended a pool may take to write so once its nodes are gone
 
 
@@ -102,7 +101,7 @@ class Pool:
         self.ending: PoolEnd | None = None  # by others, or by itself
         self._unfetched: dict[int, dict[str, int]] = {}  # by node
         self._examining: set[int] = set()
-        self._revived: dict[int, list[float]] = {}
+        self._revivals = Revivals()
         self.redactor = Redactor(secret_values(os.environ))
         self.startup = Startup(self)
         self.replacements = Replacements(self)
@@ -520,24 +519,30 @@ class Pool:
         if (why := seen.extra.get("why")) and not any(other.up for other in self.links):
             self.ended_by_others(PoolEnd.by_itself(self.name, why.removeprefix("the node ended itself: ")))
             return
-        if seen.state == "orphaned" and await self._revive(link):
-            return
-        self._lose(link, f"its machine is {seen.state}")
+        why = f"its machine is {seen.state}"
+        if seen.state == "orphaned":
+            if not (refused := self._revivals.refused(link.node)):
+                if self._revivals.is_due(link.node):
+                    await self._revive(link)
+                return
+            why = refused
+        self._lose(link, why)
         await self.provider.terminate(self.name, [machine])
 
-    async def _revive(self, link: Link) -> bool:
-        """Start an agent where the last one died; it adopts what it finds, and the link finds it."""
-        recent = [at for at in self._revived.get(link.node, ()) if time.monotonic() - at < REVIVE_WINDOW]
-        if len(recent) >= REVIVALS:
-            return False
-        self._revived[link.node] = [*recent, time.monotonic()]
+    async def _revive(self, link: Link) -> None:
+        """Start an agent where the last one died; it adopts what it finds, and the link finds it.
+
+        Where that fails the link goes on trying, and each of its attempts has the node examined again.
+        """
         try:
             report = await self.startup.prepare(link)
         except PoolError as error:
-            self.emit(ev.NodeLink(pool=self.name, node=link.node, up=False, detail=str(error)))
-            return False
+            why = self.redactor.text(str(error))
+            self._revivals.failed(link.node, why)
+            self.emit(ev.NodeLink(pool=self.name, node=link.node, up=False, detail=why))
+            return
+        self._revivals.succeeded(link.node)
         report("ready", "a new agent took over")
-        return True
 
     def _lose_silent(self, link: Link, why: str) -> None:
         """A node has not answered for too long. Its machine is left as it is; and who only watches goes on trying."""

@@ -81,12 +81,15 @@ class Transport(Protocol):
     def direct(self) -> str | None:
         """The address of the machine that the connection really goes to; None where something is in between."""
 
-    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+    async def prepare(
+        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+    ) -> None:
         """Reach the node and have its agent running: starts one, or finds the one that runs.
 
         ``config`` is the agent's (see ``agent.config``); it travels by standard input, never by argv.
         Idempotent. Progress goes to ``report`` as phases. What installs something waits at the ``gate`` first,
-        so that nothing is installed anywhere before all nodes are synced.
+        so that nothing is installed anywhere before all nodes are synced. ``first``: the pool has never been there, so
+        a start that ends early has left nothing.
 
         Raises:
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.views.events import Event, RankEnded
+from skyward_core.views.events import Event, NodeLink, NodePhase, RankEnded
 
 from . import Lab
 from .pools import DEADLINE, agents, allowed, nothing_runs, pool, rank, until
@@ -59,6 +59,34 @@ def test_agent_and_workers_that_die_together_are_followed_by_new_ones(lab: Lab) 
         assert compute.pool.view.state == "up"
     assert compute.receipt is not None and compute.receipt.ok
     assert compute.receipt.created == 4
+
+
+def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(lab: Lab) -> None:
+    news: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodeLink | NodePhase) and event.node == 1:
+            news.append(event.detail)
+
+    def told(words: str) -> int:
+        return sum(words in each for each in news)
+
+    def cannot_start(ends: int) -> bool:
+        if told("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
+            lab.hosts[1].kill_all()
+        return told("cannot be prepared") == ends
+
+    with pool(lab) as compute:
+        assert rank() @ compute == [0, 1, 2, 3]
+        old = compute.pool.links[1].welcome["pid"]
+        compute.pool.subscribe(note, None)
+        lab.hosts[1].kill_all()
+        for ends in (1, 2):
+            until(lambda: cannot_start(ends), f"start {ends} to fail")  # noqa: B023
+        until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
+        assert rank() @ compute == [0, 1, 2, 3]
+        assert compute.pool.view.state == "up"
+    assert compute.receipt is not None and compute.receipt.ok
 
 
 @pytest.mark.parametrize(

@@ -213,8 +213,11 @@ class Startup:
         self._env, self._knows_env = env, True
         self._pool.redactor.add(secret_values(env))
 
-    async def prepare(self, link: Link, gate: Gate | None = None) -> Report:
+    async def prepare(self, link: Link, gate: Gate | None = None, *, first: bool = False) -> Report:
         """Have an agent running on a node: a new one, or the one that is there.
+
+        Args:
+            first: the pool has never been on that machine.
 
         Returns:
             How to tell of the node's further phases.
@@ -227,11 +230,11 @@ class Startup:
         def report(phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
             self._phase(link, phase, detail, retry_at, address or machine.address)
 
-        await link.transport.prepare(self._config(link.node), report, gate)
+        await link.transport.prepare(self._config(link.node), report, gate, first=first)
         return report
 
     async def _bring_up(self, link: Link, gate: Gate) -> None:
-        report = await self.prepare(link, gate)
+        report = await self.prepare(link, gate, first=True)
         await self._connect(link)
         report("ready")
 

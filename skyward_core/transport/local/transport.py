@@ -60,7 +60,9 @@ class LocalTransport:
         self.socket = socket
         self._starter = starter
 
-    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+    async def prepare(
+        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+    ) -> None:
         report("running", f"starting an agent in {self.folder}")
         entries = [
             entry for entry in [ROOT, *(config.get("path") or sys.path)] if entry and Path(entry).exists()

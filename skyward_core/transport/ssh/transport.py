@@ -59,11 +59,13 @@ class SSHTransport:
         self._facts: dict[str, Any] = {}
         self._asked: Link | None = None  # over which the host told its facts
         self._forwards = True  # until the host has refused to
-        self.untouched = False  # being prepared, and nothing was left on the host so far
+        self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
 
     # -- preparing ---------------------------------------------------------------------------------------
 
-    async def prepare(self, config: dict[str, Any], report: Report, gate: Gate | None = None) -> None:
+    async def prepare(
+        self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
+    ) -> None:
         """Connect; send what the host lacks; have the agent running.
 
         Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
@@ -80,7 +82,7 @@ class SSHTransport:
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
             _snapshot(config["cwd"], config.get("image") or {}, gate)
-        self.untouched = True
+        self.untouched = first
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience
         while True:
