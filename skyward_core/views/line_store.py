@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 LARGE = 64  # lines of a piece that is held as it came; smaller ones are put together
@@ -22,17 +22,19 @@ class LineStore:
         end: number of the line that comes next.
     """
 
-    __slots__ = ("_capacity", "_gathers", "_pieces", "_starts", "end", "first")
+    __slots__ = ("_capacity", "_gathered", "_pieces", "_starts", "end", "first")
 
     def __init__(self, capacity: int) -> None:
         self.first = 0
         self.end = 0
         self._capacity = capacity
         self._starts: deque[int] = deque()
-        self._pieces: deque[tuple[str, list[str]]] = deque()  # what stands before each line, and the lines
-        self._gathers = False  # the last piece is ours to add to
+        self._pieces: deque[tuple[str, Sequence[str]]] = (
+            deque()
+        )  # what stands before each line, and the lines
+        self._gathered: list[str] | None = None  # the last piece, where it is ours to add to
 
-    def add(self, lines: list[str], prefix: str = "") -> None:
+    def add(self, lines: Sequence[str], prefix: str = "") -> None:
         """Append lines, which nobody may change from now on.
 
         Args:
@@ -40,19 +42,19 @@ class LineStore:
         """
         if len(lines) >= LARGE:
             self._begin(prefix, lines)
-            self._gathers = False
+            self._gathered = None
         elif lines:
-            if not self._gathers or len(self._pieces[-1][1]) >= LARGE:
-                self._begin("", [])
-                self._gathers = True
-            self._pieces[-1][1].extend([prefix + line for line in lines] if prefix else lines)
+            if self._gathered is None or len(self._gathered) >= LARGE:
+                self._gathered = []
+                self._begin("", self._gathered)
+            self._gathered.extend([prefix + line for line in lines] if prefix else lines)
         self.end += len(lines)
         self.first = max(self.first, self.end - self._capacity)
         while len(self._starts) > 1 and self._starts[1] <= self.first:
             self._starts.popleft()
             self._pieces.popleft()
 
-    def _begin(self, prefix: str, lines: list[str]) -> None:
+    def _begin(self, prefix: str, lines: Sequence[str]) -> None:
         self._starts.append(self.end)
         self._pieces.append((prefix, lines))
 

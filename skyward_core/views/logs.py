@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from codecs import utf_8_decode
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
 
 from ..wire.safe_text import colored, is_clean
-from .line_store import LineStore
+from .line_store import LARGE, LineStore
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
 RUNS_KEPT = 8  # runs of which a book has lines apart; older ones are in their files
@@ -76,23 +77,23 @@ class LogRing:
         """Absolute number of the line that comes next."""
         return self._lines.end
 
-    def feed(self, data: bytes, stream: str = "out") -> list[str]:
+    def feed(self, data: bytes, stream: str = "out") -> Sequence[str]:
         """Take bytes of one stream; return the lines they completed."""
         lines = self.split(data, stream)
         self.extend(lines, About(stream))
         return lines
 
-    def split(self, data: bytes, source: str) -> list[str]:
+    def split(self, data: bytes, source: str) -> Sequence[str]:
         """Take bytes of one source of lines; return those that they completed, which are not appended yet."""
         partial = self._partials.get(source)
         if partial is None:
             partial = self._partials[source] = Lines()
         self.bytes_total += len(data)
-        lines = partial.split(data)
+        lines = partial.take(data)
         self.version += 1
         return lines
 
-    def extend(self, lines: list[str], about: About = UNKNOWN, prefix: str = "") -> None:
+    def extend(self, lines: Sequence[str], about: About = UNKNOWN, prefix: str = "") -> None:
         """Append whole lines, which nobody changes any more; ``prefix`` stands before each of them."""
         with self._lock:
             if lines and (not self._abouts or self._abouts[-1] != about):
@@ -132,7 +133,7 @@ class LogRing:
             self._partials[source] = partial
         self.version += 1
 
-    def cut(self, source: str) -> list[str]:
+    def cut(self, source: str) -> Sequence[str]:
         """End the unfinished line of a source; return it, if there is one."""
         partial = self._partials.pop(source, None)
         return partial.end() if partial is not None else []
@@ -150,6 +151,10 @@ class Lines:
 
     def split(self, data: bytes) -> list[str]:
         """Take bytes; return the lines they completed, as a terminal would show them."""
+        return list(self.take(data))
+
+    def take(self, data: bytes) -> Sequence[str]:
+        """The same, for who may never read them."""
         body, newline, rest = data.rpartition(b"\n")
         if not newline:
             self._keep(data)
@@ -157,12 +162,10 @@ class Lines:
         if self._cut or self._returned:
             first, newline, body = body.partition(b"\n")
             self._keep(first)
-            lines = [_clipped(self._head, self._cut)]
-            if newline:
-                lines += _texts(body)
+            lines: Sequence[str] = [_clipped(self._head, self._cut), *(_texts(body) if newline else ())]
             self._cut, self._returned = 0, False
         else:
-            lines = _texts(self._head + body)
+            lines = _late(self._head + body)
         self._head = b""
         if rest:
             self._keep(rest)
@@ -190,6 +193,42 @@ class Lines:
             self._head += drawn[:room]
             self._cut += max(0, len(drawn) - room)
         self._returned = data.endswith(b"\r") or (self._returned and not data)
+
+
+class _Unread(Sequence[str]):
+    """Many lines of which perhaps none is ever looked at: a flood leaves the ring faster than anybody reads."""
+
+    __slots__ = ("_body", "_count", "_lines")
+
+    def __init__(self, body: bytes, count: int) -> None:
+        self._body = body
+        self._count = count
+        self._lines: list[str] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        return self._read()[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def _read(self) -> list[str]:
+        body = self._body  # before we look whether it is still needed: another thread may be reading, too
+        if self._lines is None:
+            self._lines = _texts(body)
+            self._body = b""
+        return self._lines
+
+
+def _late(body: bytes) -> Sequence[str]:
+    count = body.count(b"\n") + 1
+    return _texts(body) if count < LARGE else _Unread(body, count)
 
 
 def _texts(body: bytes) -> list[str]:
@@ -248,7 +287,7 @@ class LogBook:
 
     def feed(
         self, rank: int, stream: str, data: bytes, at: float | None = None, run: str = "", source: str = ""
-    ) -> list[str]:
+    ) -> Sequence[str]:
         """Take bytes of a rank's stream ("out" or "err"); return the lines they completed.
 
         Args:
@@ -269,7 +308,7 @@ class LogBook:
             self.of(run).rank(rank)._follow(ring, key)
         return lines
 
-    def _append(self, rank: int, lines: list[str], about: About) -> None:
+    def _append(self, rank: int, lines: Sequence[str], about: About) -> None:
         if not lines:
             return
         for book in (self, self.of(about.run)) if about.run else (self,):

@@ -145,6 +145,41 @@ def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
     assert ring.bytes_total == 200 * len(piece) + 6
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_ring_counts_the_lines_of_a_flood_as_it_shows_them(seed: int) -> None:
+    chance = random.Random(seed)
+    data = b"".join(chance.choices([*ALPHABET, b"\x1b]0;title\x07", b"\x1b[31mred"], k=4_000))
+    ring, book, count = LogRing(capacity=200), LogBook(capacity=200), 0
+    for piece in pieces(data, chance, (1, 50, 2_000, 9_000)):
+        assert len(ring.feed(piece)) == ring.end - count
+        book.feed(7, "out", piece)
+        count = ring.end
+    lines = model(data)
+    assert ring.end == book.merged.end == len(lines)
+    assert ring.lines(0, ring.end) == lines[-200:]
+    assert book.rank(7).lines(0, ring.end) == lines[-200:]
+    assert book.merged.lines(0, ring.end) == [prefix_of(7) + line for line in lines[-200:]]
+
+
+def test_threads_that_read_a_large_piece_at_once_read_the_same() -> None:
+    for _ in range(200):
+        book = LogBook()
+        book.feed(0, "out", b"".join(b"line %d\n" % i for i in range(500)))
+        rings = [book.rank(0), book.merged] * 2
+        start, got = threading.Barrier(len(rings)), list[int]()
+
+        def read(ring: LogRing, start: threading.Barrier, got: list[int]) -> None:
+            start.wait(30)
+            got.append(len(ring.lines(0, 500)))
+
+        readers = [threading.Thread(target=read, args=(ring, start, got)) for ring in rings]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(30)
+        assert got == [500] * len(rings)
+
+
 def test_numbers_stay_when_old_lines_go() -> None:
     ring = LogRing(capacity=10)
     for number in range(25):
