@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import NoReturn
 
-from .model import exit_status as exits
+from .model import exit_status
 from .model.errors import UsageError
 from .providers import by_name
-from .runtime import older_import as alias
-from .store import home as config
+from .runtime import older_import
+from .store import home
 from .tasks.scripts import parse
 
 
@@ -27,15 +27,15 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.provider is not None:
-            config.provider_override = by_name(arguments.provider).name
+            home.provider_override = by_name(arguments.provider).name
         tree = parse(Path(arguments.script))
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return exits.USAGE
+        return exit_status.USAGE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # parse has compiled it once already
         code = compile(tree, arguments.script, "exec", dont_inherit=True)
-    alias.install()
+    older_import.install()
     module = ModuleType("__main__")
     module.__file__ = str(Path(arguments.script).absolute())
     # Functions of the script find their globals here also after this function's end, in exit handlers.
@@ -52,8 +52,8 @@ def main(argv: list[str] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001  shown as Python shows it, then turned into a status
         own = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
         sys.excepthook(type(error), error.with_traceback(own), own)
-        return exits.of_error(error)
-    return exits.OK
+        return exit_status.of_error(error)
+    return exit_status.OK
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

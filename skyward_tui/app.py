@@ -142,12 +142,12 @@ class SkywardApp(App[None]):
 
     async def _open_session(self) -> None:
         from skyward_core.model.errors import SkywardError
-        from skyward_core.store import home as config
+        from skyward_core.store import home
         from skyward_core.wire.safe_text import paragraph
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = config.keys()
+            self.keys = home.keys()
             self.set_keymap(self.keys)
             if self.session.notice:
                 self.flash(self.session.notice, "error")

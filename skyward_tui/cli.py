@@ -43,7 +43,7 @@ def main() -> NoReturn:
 @contextmanager
 def _console(as_json: bool) -> Iterator[Console]:
     """Where the command's output goes; an error ends there as one line, and in the exit status."""
-    from skyward_core.model import exit_status as exits
+    from skyward_core.model import exit_status
     from skyward_core.model.errors import SkywardError
 
     from .commands.console import Console
@@ -53,13 +53,13 @@ def _console(as_json: bool) -> Iterator[Console]:
         yield console
     except SkywardError as error:
         console.fail(error)
-        sys.exit(exits.of_error(error))
+        sys.exit(exit_status.of_error(error))
     except BrokenPipeError:
         console.silence()
-        sys.exit(exits.FAILED)
+        sys.exit(exit_status.FAILED)
     except OSError as error:
         console.fail(error)
-        sys.exit(exits.FAILED)
+        sys.exit(exit_status.FAILED)
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -52,11 +52,11 @@ class HostKeyQuestions:
     def begin(self) -> None:
         """Answer for the pools of this process from now on. A pool that is launched is a new occasion: what was
         refused before it is asked again."""
-        from skyward_core.transport.ssh import host_keys as hostkeys
+        from skyward_core.transport.ssh import host_keys
 
         with self._lock:
             self._refused.clear()
-        hostkeys.ask_hook = self.ask
+        host_keys.ask_hook = self.ask
 
     async def ask(self, key: ServerKey) -> bool:
         """Whether a key is to be believed; waits for the person.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.errors import TeardownError
 from ..model.spec import Image, Options, PoolSpec, Worker
-from ..store import home as config
+from ..store import home
 from ..tasks import loader
 from ..transport.background_loop import submit
 from .dispatch import Dispatching
@@ -63,7 +63,7 @@ class Compute(Dispatching):
         from ..plugins.base import check_plugins
         from ..providers import resolve
 
-        provider = resolve(config.provider_override or provider)
+        provider = resolve(home.provider_override or provider)
         check_plugins(plugins)
         if accelerator is not None:
             from ..model import accelerators

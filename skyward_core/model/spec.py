@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from ..wire.redact import SHORTEST, each_text, without_credentials
-from . import spec_checks as checks
+from . import spec_checks
 from .errors import SpecError
 from .spec_checks import Checks
 
@@ -57,7 +57,7 @@ class PipIndex(_Spec):
     url: str
     packages: Sequence[str] = ()
 
-    _checks: ClassVar[Checks] = {"url": checks.text, "packages": checks.several(checks.text)}
+    _checks: ClassVar[Checks] = {"url": spec_checks.text, "packages": spec_checks.several(spec_checks.text)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +88,15 @@ class Image(_Spec):
     excludes: Sequence[str] = ()
 
     _checks: ClassVar[Checks] = {
-        "python": checks.optional(checks.text),
-        "pip": checks.several(checks.text),
-        "pip_indexes": checks.several(checks.instance(PipIndex)),
-        "apt": checks.several(checks.text),
-        "env": checks.variables,
-        "setup": checks.several(checks.text),
-        "workdir": checks.optional(checks.path),
-        "includes": checks.several(checks.text),
-        "excludes": checks.several(checks.text),
+        "python": spec_checks.optional(spec_checks.text),
+        "pip": spec_checks.several(spec_checks.text),
+        "pip_indexes": spec_checks.several(spec_checks.instance(PipIndex)),
+        "apt": spec_checks.several(spec_checks.text),
+        "env": spec_checks.variables,
+        "setup": spec_checks.several(spec_checks.text),
+        "workdir": spec_checks.optional(spec_checks.path),
+        "includes": spec_checks.several(spec_checks.text),
+        "excludes": spec_checks.several(spec_checks.text),
     }
 
     def describe(self) -> dict[str, Any]:
@@ -120,9 +120,9 @@ class Worker(_Spec):
     ranks_per_node: int | Literal["gpu"] = 1
 
     _checks: ClassVar[Checks] = {
-        "concurrency": checks.whole(1, 256),
-        "executor": checks.one_of("process", "thread"),
-        "ranks_per_node": checks.word_or("gpu", checks.whole(1, 64)),
+        "concurrency": spec_checks.whole(1, 256),
+        "executor": spec_checks.one_of("process", "thread"),
+        "ranks_per_node": spec_checks.word_or("gpu", spec_checks.whole(1, 64)),
     }
 
 
@@ -166,18 +166,18 @@ class Options(_Spec):
     secrets: Sequence[str] = field(default=(), repr=False)
 
     _checks: ClassVar[Checks] = {
-        "fail_fast": checks.flag,
-        "grace": checks.seconds(least=0, most=3600),
-        "console": checks.flag,
-        "idle_timeout": checks.seconds(),
-        "ttl": checks.optional(checks.seconds()),
-        "log_limit": checks.size,
-        "keep_results": checks.duration,
-        "start_timeout": checks.seconds(),
-        "on_loss": checks.one_of("fail", "replace"),
-        "lost_after": checks.optional(checks.seconds()),
-        "cluster": checks.flag,
-        "secrets": checks.several(_secret),
+        "fail_fast": spec_checks.flag,
+        "grace": spec_checks.seconds(least=0, most=3600),
+        "console": spec_checks.flag,
+        "idle_timeout": spec_checks.seconds(),
+        "ttl": spec_checks.optional(spec_checks.seconds()),
+        "log_limit": spec_checks.size,
+        "keep_results": spec_checks.duration,
+        "start_timeout": spec_checks.seconds(),
+        "on_loss": spec_checks.one_of("fail", "replace"),
+        "lost_after": spec_checks.optional(spec_checks.seconds()),
+        "cluster": spec_checks.flag,
+        "secrets": spec_checks.several(_secret),
     }
 
     def describe(self) -> dict[str, Any]:
@@ -209,11 +209,11 @@ class PoolSpec(_Spec):
 
     _checks: ClassVar[Checks] = {
         "name": _pool_name,
-        "nodes": checks.whole(1, 1024),
-        "image": checks.instance(Image),
-        "plugins": checks.several(checks.anything),
-        "worker": checks.instance(Worker),
-        "options": checks.instance(Options),
+        "nodes": spec_checks.whole(1, 1024),
+        "image": spec_checks.instance(Image),
+        "plugins": spec_checks.several(spec_checks.anything),
+        "worker": spec_checks.instance(Worker),
+        "options": spec_checks.instance(Options),
     }
 
     @property

@@ -25,7 +25,7 @@ from ..model.outcome import Outcome, RootCause
 from ..node.agent.unfetched import kept_name
 from ..wire.frames import encoder
 from ..wire.safe_text import paragraph
-from . import lost_pools as traces
+from . import lost_pools
 from .home import home
 
 # Entry k brings a ledger of version k to version k + 1.
@@ -311,7 +311,7 @@ class Ledger:
 
     def _find_again(self, db: sqlite3.Connection) -> None:
         """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
-        for row, tables in traces.read(self.path.parent):
+        for row, tables in lost_pools.read(self.path.parent):
             columns = ", ".join(row)
             places = ", ".join("?" for _ in row)
             db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
@@ -329,13 +329,13 @@ class Ledger:
         known = dict(zip(columns.split(", "), rows[0], strict=True))
         tables = {
             table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
-            for table in traces.WIDTHS
+            for table in lost_pools.WIDTHS
         }
         folder = self.path.parent / "pools" / f"{known['name']}.{token}"
         if known["ended_at"] is None or tables["kept"]:
-            traces.write(folder, known, tables)
+            lost_pools.write(folder, known, tables)
         else:
-            traces.remove(folder)
+            lost_pools.remove(folder)
 
     @staticmethod
     def _version(db: sqlite3.Connection) -> int:

@@ -26,7 +26,7 @@ from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
 from ..model.errors import NotPicklableError
-from ..runtime import older_import as alias
+from ..runtime import older_import
 
 loading = False
 """Whether a script is being loaded: pools it opens must not start."""
@@ -187,7 +187,7 @@ def _serve(request: bytes, folder: Path) -> None:
     from .payload import make_task, write_task
 
     name, function, values, plugins = pickle.loads(request)  # of our parent, the same program
-    alias.install()
+    older_import.install()
     module = load(Path(name))
     cloudpickle.register_pickle_by_value(module)
     pending = call(module, function, values)
@@ -230,11 +230,11 @@ def _module_name(path: Path) -> str:
 
 
 def _what_to_install(error: BaseException) -> str:
-    from . import missing_packages as missing
+    from . import missing_packages
 
     name = (getattr(error, "name", None) or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and name and missing.is_missing(name):
-        return f"; {missing.advice(name)}"
+    if isinstance(error, ModuleNotFoundError) and name and missing_packages.is_missing(name):
+        return f"; {missing_packages.advice(name)}"
     return ""
 
 

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator
 
 from skyward_core import providers
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.machine import Check
-from skyward_core.store import home as config
+from skyward_core.store.home import home as state_folder
+from skyward_core.store.home import host_groups, socket_dir
 from skyward_core.store.ledger import VERSION, Ledger
 
 from .console import Console
@@ -36,7 +37,7 @@ def doctor(console: Console) -> int:
     else:
         for line, check in zip(lines, checks, strict=True):
             console.say(line, _LOOKS[check.state][1])
-    return exits.FAILED if any(c.state == "fail" for c in checks) else exits.OK
+    return exit_status.FAILED if any(c.state == "fail" for c in checks) else exit_status.OK
 
 
 def _python() -> Check:
@@ -66,11 +67,11 @@ def _files() -> Check:
 
 def _folders() -> Iterator[Check]:
     try:
-        home = config.home()
+        home = state_folder()
         probe = home / f".doctor-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()
-        config.socket_dir(home)
+        socket_dir(home)
     except SkywardError as error:
         yield Check("folders", "fail", str(error))
         return
@@ -95,7 +96,7 @@ def _folders() -> Iterator[Check]:
 def _providers() -> Iterator[Check]:
     yield from _checked("local", "local")
     try:
-        groups = config.host_groups()
+        groups = host_groups()
     except SkywardError as error:
         yield Check("settings", "fail", str(error))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
 from ..packaged import PREFIX, about, example, examples
@@ -22,7 +22,7 @@ def listing(console: Console) -> int:
             f"run one with: skyward-tui run {PREFIX}NAME; copy it here with: skyward-tui examples NAME --copy"
         )
     console.result({"examples": found})
-    return exits.OK
+    return exit_status.OK
 
 
 def show(name: str, copy: bool, console: Console) -> int:
@@ -46,4 +46,4 @@ def show(name: str, copy: bool, console: Console) -> int:
     elif not console.as_json:
         console.say(text.rstrip("\n"))
     console.result({"name": path.stem, "path": str(Path(path.name).absolute() if copy else path)})
-    return exits.OK
+    return exit_status.OK

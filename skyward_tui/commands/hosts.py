@@ -8,11 +8,9 @@ import shutil
 import sys
 
 from skyward_core import providers
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
-from skyward_core.transport.ssh import connect
-from skyward_core.transport.ssh import host_keys as hostkeys
-from skyward_core.transport.ssh import openssh_config as sshconfig
+from skyward_core.transport.ssh import connect, host_keys, openssh_config
 from skyward_core.transport.ssh.target import Target
 
 from ..words import count
@@ -31,13 +29,13 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
     found = {"host": host, "kind": key.kind, "fingerprint": key.fingerprint}
     console.note(f"host {host} ({key.name} port {key.port}) shows the {key.kind} key {key.fingerprint}")
     if known.is_revoked(key.key):
-        raise hostkeys.refused(host, "its key is revoked")
+        raise host_keys.refused(host, "its key is revoked")
     if known.verdict(key.key) == "known":
         console.note("it is known already")
         console.result(found | {"accepted": True, "file": None})
-        return exits.OK
-    if any(hostkeys.kind(other) == key.kind for other in known.trusted):
-        raise hostkeys.changed(key, known)
+        return exit_status.OK
+    if any(host_keys.kind(other) == key.kind for other in known.trusted):
+        raise host_keys.changed(key, known)
     if not yes:
         if not console.is_terminal:
             raise UsageError(
@@ -46,18 +44,18 @@ def trust(host: str, known_hosts: str | None, yes: bool, console: Console) -> in
         if not console.confirm("is it the one that the host itself prints? then accept it"):
             console.note("it was not accepted")
             console.result(found | {"accepted": False, "file": None})
-            return exits.FAILED
-    file = hostkeys.accept(key)
+            return exit_status.FAILED
+    file = host_keys.accept(key)
     console.note(f"written to {file}")
     console.result(found | {"accepted": True, "file": str(file)})
-    return exits.OK
+    return exit_status.OK
 
 
-async def _look(host: str, known_hosts: str | None) -> tuple[hostkeys.ServerKey, hostkeys.Known]:
+async def _look(host: str, known_hosts: str | None) -> tuple[host_keys.ServerKey, host_keys.Known]:
     target = Target("", known_hosts=known_hosts).named(host)
     key = await connect.fetch_host_key(target)
     route = await connect.resolve(target)
-    return key, hostkeys.look_up(route.known_hosts, key.name, key.port, route.revoked)
+    return key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked)
 
 
 def shell(pool: str, node: int, include: bool, console: Console) -> int:
@@ -81,10 +79,10 @@ def shell(pool: str, node: int, include: bool, console: Console) -> int:
             f"pool {pool} has {count(len(machines), 'node')}, 0 to {len(machines) - 1}; not {node}"
         )
     targets = [provider.target(machine.extra["host"]) for machine in machines]
-    file = asyncio.run(sshconfig.write(pool, targets))
-    if include and sshconfig.add_include_line():
+    file = asyncio.run(openssh_config.write(pool, targets))
+    if include and openssh_config.add_include_line():
         console.note(
-            f"added to ~/.ssh/config: {sshconfig.include_line()}; now plain `ssh {pool}-{node}` works too"
+            f"added to ~/.ssh/config: {openssh_config.include_line()}; now plain `ssh {pool}-{node}` works too"
         )
     sys.stdout.flush()
     os.execvp("ssh", ["ssh", "-F", str(file), f"{pool}-{node}"])

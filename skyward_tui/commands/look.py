@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from skyward_core.api.session import Session
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.store.archive import rank_of
 from skyward_core.store.ledger import Ledger, PoolRow, RunRow
@@ -21,7 +21,7 @@ from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import kept_json, pool_json, run_json, show_run, table, unfetched
-from .run import exit_status
+from .run import status_of
 
 PERIOD = 0.05  # seconds between two looks at log files
 SETTLED = 0.3  # seconds without anything new after which a log has been read
@@ -58,7 +58,7 @@ def ls(everything: bool, console: Console) -> int:
         for name, each in kept:
             fetch = f"skyward-tui results {next(iter(each.runs))}"
             console.say(f"of pool {name}, which has ended, nobody has fetched {each}; {fetch} does")
-    return exits.OK
+    return exit_status.OK
 
 
 def results(run: str, console: Console) -> int:
@@ -80,7 +80,7 @@ def results(run: str, console: Console) -> int:
     else:
         console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
         show_run(view, console)
-    return exits.OK if view.state == "running" else exit_status(view)
+    return exit_status.OK if view.state == "running" else status_of(view)
 
 
 def _recall(ledger: Ledger, row: RunRow, pool: str) -> RunView:
@@ -113,7 +113,7 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
         else:
             _print_recorded(ledger, row, out)
     out.finish(row.run)
-    return exits.OK
+    return exit_status.OK
 
 
 def _catch_up(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from skyward_core.api.session import Session
-from skyward_core.model import exit_status as exits
-from skyward_core.model import spec_checks as checks
+from skyward_core.model import exit_status, spec_checks
 from skyward_core.model.errors import UsageError
 from skyward_core.store import prune as pruning
 from skyward_core.store.ledger import PoolRow
@@ -31,7 +30,7 @@ def cancel(run: str, console: Console) -> int:
             state = session.wait(pool, run).result().state
     console.note(f"run {run} is {state}")
     console.result({"run": run, "state": state})
-    return exits.OK
+    return exit_status.OK
 
 
 def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, console: Console) -> int:
@@ -43,7 +42,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
         UsageError: something is to be given up, and nobody can be asked.
     """
     follower = Follower(console)
-    status, receipts = exits.OK, []
+    status, receipts = exit_status.OK, []
     with opened(console) as session:
         names, ended = with_kept(
             session, [row.name for row in session.ledger.live()] if everything else pools
@@ -56,7 +55,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
             not yes and console.is_terminal and not console.confirm(_question(session, names, ended, discard))
         ):
             console.note("nothing was torn down")
-            return exits.FAILED
+            return exit_status.FAILED
         with follower.signals():
             for row in ended:
                 for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
@@ -66,11 +65,11 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
                     receipt = follower.wait(future, heed=False)
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
                     console.note(f"error: pool {name} could not be torn down: {error}")
-                    status = exits.UNVERIFIED
+                    status = exit_status.UNVERIFIED
                     continue
                 console.note(receipt_line(receipt))
                 receipts.append(receipt.to_json())
-                status = status if receipt.ok else exits.UNVERIFIED
+                status = status if receipt.ok else exit_status.UNVERIFIED
     console.result({"receipts": receipts})
     return status
 
@@ -96,7 +95,7 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
         UsageError: a limit is no time or no size.
     """
     try:
-        age, limit = checks.duration(older), checks.size(most)
+        age, limit = spec_checks.duration(older), spec_checks.size(most)
     except ValueError as error:
         raise UsageError(f"--older or --most {error}") from error
     with opened(console) as session:
@@ -109,4 +108,4 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     if not gone:
         console.note("nothing is old or large enough to go")
     console.result({"pruned": [asdict(each) for each in gone]})
-    return exits.OK
+    return exit_status.OK

@@ -12,7 +12,7 @@ from typing import Literal, cast
 from skyward_core import accelerators, providers
 from skyward_core.api.compute import made_up_name
 from skyward_core.api.session import Session
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import Image, PoolSpec, Worker
 from skyward_core.plugins import by_name as plugin
@@ -102,7 +102,7 @@ def attach(pool: str, console: Console) -> int:
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")
             console.result(pool_json(view))
-            return exits.OK
+            return exit_status.OK
         job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
         with job.follower.signals():
             return job.resume(running[-1])
@@ -179,10 +179,10 @@ class _Job:
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
             status = self._see_out(self.run, detach)
         except Interrupted:
-            status = exits.INTERRUPTED
+            status = exit_status.INTERRUPTED
             self.leave &= up  # a pool half made is no use to keep
         except SkywardError as error:
-            self.error, status = error, exits.of_error(error)
+            self.error, status = error, exit_status.of_error(error)
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
         return self._finish(status)
@@ -200,7 +200,7 @@ class _Job:
             # Until its ranks have begun, the run needs us.
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
             self._part(run)
-            return exits.OK
+            return exit_status.OK
         ended = self.session.wait(self.pool, run.id)
         try:
             self._report(self.follower.wait(ended))
@@ -215,8 +215,8 @@ class _Job:
                 self._part(run)
             else:
                 self._cancel(run, ended)
-            return exits.INTERRUPTED
-        return exit_status(run)
+            return exit_status.INTERRUPTED
+        return status_of(run)
 
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
         self.console.note(f"cancelling run {run.id}")
@@ -233,11 +233,11 @@ class _Job:
             try:
                 receipt = self.follower.wait(self.session.down(self.pool), heed=False)
             except SkywardError as error:
-                self.error, status = error, exits.UNVERIFIED
+                self.error, status = error, exit_status.UNVERIFIED
         self.follower.finish()
         if receipt is not None:
             self.console.note(receipt_line(receipt))
-            status = status if receipt.ok else exits.UNVERIFIED
+            status = status if receipt.ok else exit_status.UNVERIFIED
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
@@ -267,8 +267,8 @@ class _Job:
         self.console.note(f"run {run.id} {said}")
 
 
-def exit_status(run: RunView) -> int:
+def status_of(run: RunView) -> int:
     """What a command ends with that saw this run end."""
     if run.state in ("done", "cancelled"):
-        return exits.OK if run.state == "done" else exits.INTERRUPTED
-    return exits.of_root_cause(run.root_cause)
+        return exit_status.OK if run.state == "done" else exit_status.INTERRUPTED
+    return exit_status.of_root_cause(run.root_cause)

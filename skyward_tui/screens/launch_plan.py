@@ -49,10 +49,10 @@ def _ssh(form: Form) -> Any:
 
 def host_groups() -> list[str]:
     """Names of the groups of hosts in ``skyward.toml``; none where it does not parse, which a launch tells."""
-    from skyward_core.store import home as config
+    from skyward_core.store import home
 
     try:
-        return sorted(config.host_groups())
+        return sorted(home.host_groups())
     except SkywardError:
         return []
 

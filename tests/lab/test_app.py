@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from skyward_core.api.session import Session
 from skyward_core.store.ledger import Ledger
-from skyward_core.transport.ssh import host_keys as hostkeys
+from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -46,9 +46,9 @@ def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     config = lab.ssh_config.read_text().replace(str(lab.known_hosts), str(known))
     (known.parent / "config").write_text(config)
     Path("where.py").write_text(SCRIPT)
-    hook = hostkeys.ask_hook
+    hook = host_keys.ask_hook
     yield known
-    hostkeys.ask_hook = hook
+    host_keys.ask_hook = hook
     session = Session()
     for row in session.ledger.live():  # of a test that failed midway
         session.down(row.name).result(60)
@@ -110,7 +110,7 @@ async def test_accepted_keys_are_written_down_and_the_run_goes_through(lab: Lab)
             await pilot.press(*keys)
         assert asked == {host.name for host in lab.hosts[:2]}
         await until(pilot, lambda: "✓ DONE 2/2" in screen_text(app))
-        assert {line.split()[0] for line in hostkeys.own_file().read_text().splitlines()} == {
+        assert {line.split()[0] for line in host_keys.own_file().read_text().splitlines()} == {
             host.address for host in lab.hosts[:2]
         }
         await pilot.press("X", "shift+tab", *"where", "enter")
@@ -137,7 +137,7 @@ async def test_a_refused_key_ends_the_start_and_nothing_was_sent(lab: Lab) -> No
         await until(pilot, lambda: "○ gone" in screen_text(app))
         assert not any(isinstance(screen, HostKeyScreen) for screen in app.screen_stack)
         assert live() == []
-    assert not hostkeys.own_file().exists()
+    assert not host_keys.own_file().exists()
     for host, old in zip(lab.hosts, before, strict=True):
         assert "Accepted" not in host.log().removeprefix(old)
 
@@ -155,7 +155,7 @@ async def test_a_pool_torn_down_while_it_asks(lab: Lab) -> None:
         assert live() == []
         await pilot.press("enter")
         await until(pilot, lambda: not app.is_running)
-    assert not hostkeys.own_file().exists()
+    assert not host_keys.own_file().exists()
     wait_until(lambda: not any(host.processes() for host in lab.hosts), "the end of the last errand")
 
 
@@ -168,7 +168,7 @@ async def test_quitting_with_an_open_question_refuses_it(lab: Lab) -> None:
         await pilot.press("enter")  # keep running: there is nothing to keep
         await until(pilot, lambda: not app.is_running)
         assert live() == []
-    assert not hostkeys.own_file().exists()
+    assert not host_keys.own_file().exists()
 
 
 async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> None:
@@ -181,4 +181,4 @@ async def test_a_changed_key_is_never_asked_about(lab: Lab, person: Path) -> Non
         assert "has CHANGED, so nothing was sent to it" in text
         assert old.get_fingerprint() in text
         assert lab.hosts[0].key.get_fingerprint() in text
-    assert person.read_text() and not hostkeys.own_file().exists()
+    assert person.read_text() and not host_keys.own_file().exists()

@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.links.link import Link
-from skyward_core.transport.direct import idle_streams as kept
+from skyward_core.transport.direct import idle_streams
 from skyward_core.transport.incoming_result import Landing
 from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.views.events import Event, NodeLink
@@ -150,7 +150,7 @@ def test_one_line_for_each_host_waits_for_the_next_file_but_not_for_ever(
             assert noise(SIZE) @ compute == expected(SIZE)
         assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 4
         assert [lines(host) for host in lab.hosts] == [1] * 4
-        monkeypatch.setattr(kept, "IDLE", 0.01)
+        monkeypatch.setattr(idle_streams, "IDLE", 0.01)
         assert noise(SIZE) @ compute == expected(SIZE)
         until(lambda: [lines(host) for host in lab.hosts] == [0] * 4, "their end")
 

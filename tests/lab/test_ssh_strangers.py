@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import skyward_core
 from skyward_core.node.boot.bootstrap import MARK
 from skyward_core.transport.upload.bundle import bundle
 
@@ -14,23 +17,29 @@ from .pools import pool, rank, until
 STRANGER = 65534
 THEIRS = "/var/tmp/skyward-0"
 
-# Makes a pool's folder, as an agent would have it that lives, and a bundle whose errands leave a mark of who ran them.
+# Makes a pool's folder, as an agent would have it that lives, and a bundle whose modules leave a mark when they run.
 PLANT = """
 import fcntl, json, os, sys, time
-root, folder, bundle = sys.argv[1:]
+root, folder, bundle, *modules = sys.argv[1:]
 place = os.path.join(root, "pools", folder)
-package = os.path.join(root, bundle, "skyward_core", "transport")
-for made in (place, package):
-    os.makedirs(made)
+os.makedirs(place)
 code = "import os\\nos.close(os.open('/tmp/owned', os.O_CREAT))\\ndef do(*all): return {}\\n"
-for name in ("__init__", "errands"):
-    open(os.path.join(package, name + ".py"), "w").write(code)
+for module in modules:
+    path = os.path.join(root, bundle, module)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    open(path, "w").write(code)
 json.dump({"pid": os.getpid(), "socket": os.path.join(place, "agent.sock")}, open(place + "/agent.json", "w"))
 lock = open(os.path.join(place, "agent.lock"), "w")
 fcntl.flock(lock, fcntl.LOCK_EX)
 print("planted", flush=True)
 time.sleep(600)
 """
+
+
+def modules() -> list[str]:
+    """Those that a node may be asked to run, as paths in a bundle."""
+    package = Path(skyward_core.__file__).parent
+    return sorted(str(path.relative_to(package.parent)) for path in (package / "node").rglob("*.py"))
 
 
 def as_stranger(host: Host, code: str, *arguments: str, env: str = "") -> None:
@@ -56,8 +65,8 @@ def test_a_stranger_s_folder_is_neither_believed_nor_run(make_lab: MakeLab) -> N
         assert rank() @ compute == [0]
         folder = compute.pool.machines[0].extra["folder"]
         assert host.run(f"ls /tmp/skyward-0/pools/{folder}")
-        as_stranger(host, PLANT, THEIRS, folder, bundle().name)
-    # What the stranger holds says that the pool lives on, and its end would be an errand of the stranger's.
+        as_stranger(host, PLANT, THEIRS, folder, bundle().name, *modules())
+    # What the stranger holds says that the pool lives on, and who believed it would run the stranger's code to end it.
     assert compute.receipt is not None and compute.receipt.ok
     assert host.run("ls /tmp | grep -c owned || true").strip() == "0"
     assert host.run("ls /tmp/skyward-0/pools").strip() == ""

@@ -21,10 +21,9 @@ import pytest
 from skyward_core.api.session import Session
 from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
 from skyward_core.model.spec import PoolSpec
-from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.node.boot import bootstrap
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import connect
-from skyward_core.transport.ssh import host_keys as hostkeys
+from skyward_core.transport.ssh import connect, host_keys
 from skyward_core.transport.ssh.command_channel import Failed
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
@@ -151,7 +150,7 @@ async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_
     file = tmp_path / "own"
     shown = await connect.fetch_host_key(target(host, file))
     assert shown.fingerprint == host.key.get_fingerprint()
-    hostkeys.accept(shown)
+    host_keys.accept(shown)
     link = await connect.connect(target(host, file))
     await link.close()
     assert host.logins == 1
@@ -168,14 +167,14 @@ async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Pa
 async def test_the_person_is_asked(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool
 ) -> None:
-    asked: list[hostkeys.ServerKey] = []
+    asked: list[host_keys.ServerKey] = []
 
-    async def hook(shown: hostkeys.ServerKey) -> bool:
+    async def hook(shown: host_keys.ServerKey) -> bool:
         assert host.logins == 0
         asked.append(shown)
         return answer
 
-    monkeypatch.setattr(hostkeys, "ask_hook", hook)
+    monkeypatch.setattr(host_keys, "ask_hook", hook)
     file = tmp_path / "own"
     if answer:
         link = await connect.connect(target(host, file, host_keys="ask"))
@@ -192,7 +191,7 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
 ) -> None:
     asked, withdrawn = threading.Event(), threading.Event()
 
-    async def hook(shown: hostkeys.ServerKey) -> bool:
+    async def hook(shown: host_keys.ServerKey) -> bool:
         asked.set()
         try:
             await asyncio.Event().wait()
@@ -200,7 +199,7 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
             withdrawn.set()
         return True
 
-    monkeypatch.setattr(hostkeys, "ask_hook", hook)
+    monkeypatch.setattr(host_keys, "ask_hook", hook)
     session = Session()
     creation = session.create(
         PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
@@ -450,8 +449,8 @@ async def test_nowhere_to_write_is_told_with_reasons(
 ) -> None:
     from skyward_core.transport.ssh import command_channel as module
 
-    source = Path(onnode.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    code = marshal.dumps(compile(source, "onnode", "exec"))
+    source = Path(bootstrap.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    code = marshal.dumps(compile(source, "bootstrap", "exec"))
     monkeypatch.setattr(module, "_onnode", lambda: code)
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):

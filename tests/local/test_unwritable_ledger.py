@@ -15,7 +15,7 @@ from faults import agent_pids, exists, worker_pids
 import skyward_core as sky
 from skyward_core.api.session import Session
 from skyward_core.pool import teardown
-from skyward_core.store import ledger as ledgers
+from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
 
 Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what mends it
@@ -23,7 +23,7 @@ Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what me
 
 @pytest.fixture(params=["locked", "full"])
 def fault(request: pytest.FixtureRequest, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Break]:
-    monkeypatch.setattr(ledgers, "PATIENCE", 0.1)
+    monkeypatch.setattr(ledger, "PATIENCE", 0.1)
     monkeypatch.setattr(teardown, "WRITE", 0.3)
     with ExitStack() as stack:
         if request.param == "full":

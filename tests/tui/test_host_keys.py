@@ -10,8 +10,8 @@ import asyncssh
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.transport import background_loop as loop
-from skyward_core.transport.ssh import host_keys as hostkeys
+from skyward_core.transport import background_loop
+from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.host_key import HostKeyScreen
 from skyward_tui.screens.quit import QuitScreen
@@ -26,19 +26,19 @@ FILE = Path("/home/me/.local/state/skyward/known_hosts")
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
 
-def shown(host: str = "gpu1", port: int = 22) -> hostkeys.ServerKey:
-    return hostkeys.ServerKey(host, "10.0.0.5", port, asyncssh.import_public_key(PUBLIC), FILE)
+def shown(host: str = "gpu1", port: int = 22) -> host_keys.ServerKey:
+    return host_keys.ServerKey(host, "10.0.0.5", port, asyncssh.import_public_key(PUBLIC), FILE)
 
 
 @pytest.fixture(autouse=True)
 def _hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostkeys, "ask_hook", None)
+    monkeypatch.setattr(host_keys, "ask_hook", None)
     monkeypatch.setenv("HOME", "/home/me")
 
 
-def ask(app: SkywardApp, key: hostkeys.ServerKey) -> Future[bool]:
+def ask(app: SkywardApp, key: host_keys.ServerKey) -> Future[bool]:
     """Ask as the core does: on its own thread."""
-    return loop.submit(app.host_keys.ask(key))
+    return background_loop.submit(app.host_keys.ask(key))
 
 
 async def asking(app: SkywardApp, pilot: Pilot[None], host: str) -> None:
@@ -69,7 +69,7 @@ async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp) -> None:
         assert not await asyncio.wrap_future(twin)  # two connections, one question
         assert not await asyncio.wrap_future(ask(app, shown()))
         app.host_keys.begin()
-        assert hostkeys.ask_hook == app.host_keys.ask
+        assert host_keys.ask_hook == app.host_keys.ask
         again = ask(app, shown())
         await asking(app, pilot, "gpu1")
         await pilot.press("A")

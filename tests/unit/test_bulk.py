@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import blob_server as peers
+from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import Peers
 from skyward_core.transport.direct.certificates import Authority, node_name
 from skyward_core.transport.direct.endpoint import Node
@@ -395,7 +395,7 @@ def test_a_node_ends_a_line_that_asks_nothing_more(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peers, "IDLE", 0.001)
+    monkeypatch.setattr(blob_server, "IDLE", 0.001)
     assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
     until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
     monkeypatch.undo()

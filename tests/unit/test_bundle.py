@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.node.boot import bootstrap
 from skyward_core.transport.upload.bundle import SOURCELESS, Bundle, bundle
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
@@ -45,10 +45,10 @@ CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdir
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
-    compileall.compile_dir(Path(onnode.__file__).parents[1], quiet=1)  # as pip does where it installs
+    compileall.compile_dir(Path(bootstrap.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
     path = folder / bundle().name
-    onnode.unpack(bundle().archive, str(path))
+    bootstrap.unpack(bundle().archive, str(path))
     return path
 
 
@@ -107,8 +107,8 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     name = "bundle-0/all.zip"
     for content in (b"first", b"second"):
         archive = zlib.compress(content)
-        monkeypatch.setattr(onnode, "receive", lambda size, archive=archive: archive)
-        onnode.take_bundle(str(tmp_path), name, len(archive))
+        monkeypatch.setattr(bootstrap, "receive", lambda size, archive=archive: archive)
+        bootstrap.take_bundle(str(tmp_path), name, len(archive))
     assert (tmp_path / name).read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
@@ -121,7 +121,7 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
         monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
     bundle.cache_clear()
     path = tmp_path / bundle().name
-    onnode.unpack(bundle().archive, str(path))
+    bootstrap.unpack(bundle().archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.worker.worker import Worker\n"
@@ -183,8 +183,8 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     config = {"pool": "p", "node": 0, "nodes": 1, "folder": str(tmp_path), "socket": str(tmp_path / "s")}
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.boot import bootstrap as onnode\n"
-        "onnode.get_ready(sys.argv[1])\n"
+        "from skyward_core.node.boot import bootstrap\n"
+        "bootstrap.get_ready(sys.argv[1])\n"
         "import urllib.parse\n"  # which pathlib does late since Python 3.13
         "before = set(sys.modules)\n"
         "import asyncio, json, os, signal\n"
@@ -208,8 +208,8 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.boot import bootstrap as onnode\n"
-        "onnode.get_ready(sys.argv[1])\n"
+        "from skyward_core.node.boot import bootstrap\n"
+        "bootstrap.get_ready(sys.argv[1])\n"
         "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale')\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"

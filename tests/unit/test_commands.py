@@ -13,7 +13,7 @@ import pyte
 import pytest
 from click.testing import CliRunner
 
-from skyward_core.model import exit_status as exits
+from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
@@ -191,7 +191,7 @@ def test_tables_and_failures_in_words() -> None:
     ],
 )
 def test_exit_status_of_errors(error: BaseException, status: int) -> None:
-    assert exits.of_error(error) == status
+    assert exit_status.of_error(error) == status
 
 
 # Runs and teardowns, with a session that does as it is told

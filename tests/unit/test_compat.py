@@ -7,13 +7,13 @@ import warnings
 import pytest
 
 import skyward_core as sky
-from skyward_core.api import older_names as compat
+from skyward_core.api import older_names
 from skyward_core.model.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
-    monkeypatch.setattr(compat, "_warned", set())
+    monkeypatch.setattr(older_names, "_warned", set())
 
 
 def test_compute_is_function_bare_and_with_arguments():
@@ -44,7 +44,7 @@ def test_compute_works_whatever_was_imported_first(first):
 def test_a_pools_pip_goes_into_its_image():
     image = sky.Image(pip=["a"], env={"A": "1"})
     with pytest.warns(FutureWarning) as caught:
-        pool = compat.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
+        pool = older_names.ComputePool(nodes=2, pip=["b"], env={"B": "2"}, image=image, accelerator="A100:2")
     said = [str(warning.message) for warning in caught]
     assert said[0] == "sky.ComputePool is the older name; write sky.Compute"
     assert "sky.Image(pip=[...], env={...})" in said[1]
@@ -56,10 +56,10 @@ def test_a_pools_pip_goes_into_its_image():
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_an_accelerator_cut_by_mig_brings_a_rank_for_each_slice():
-    pool = compat.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
+    pool = older_names.ComputePool(accelerator=sky.Accelerator.NVIDIA.A100(mig="3g.40gb"))
     assert [plugin.name for plugin in pool.spec.plugins] == ["mig"]
     assert pool.spec.ranks_per_node == 2
-    assert compat.ComputePool(accelerator="A100").spec.ranks_per_node == 1
+    assert older_names.ComputePool(accelerator="A100").spec.ranks_per_node == 1
 
 
 def test_accelerators_by_maker():

@@ -16,7 +16,7 @@ import pytest
 from skyward_core.api.console import Console
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
-from skyward_core.tasks import stdout_lines as whole_lines
+from skyward_core.tasks import stdout_lines
 from skyward_core.tasks.payload import make_task
 from skyward_core.transport.background_loop import submit
 from tests.terminals import through_pty
@@ -57,7 +57,7 @@ def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_lines, "PATIENCE", 60.0)  # however slow the machine is
+    monkeypatch.setattr(stdout_lines, "PATIENCE", 60.0)  # however slow the machine is
 
 
 @pytest.fixture

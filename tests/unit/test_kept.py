@@ -12,8 +12,8 @@ import pytest
 
 from skyward_core import Options, SpecError
 from skyward_core.model.machine import Machine
-from skyward_core.node.agent import unfetched as kept
-from skyward_core.node.boot import bootstrap as onnode
+from skyward_core.node.agent import unfetched
+from skyward_core.node.boot import bootstrap
 from skyward_core.store.ledger import Kept
 from skyward_core.wire.frames import Header, frame
 from skyward_core.wire.redact import Redactor
@@ -47,15 +47,15 @@ def power_cut(root: Path, *frames: Header, keep: float = 7 * DAY, name: str = "p
 
 def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path) -> None:
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
-    onnode.sweep(str(tmp_path))
+    bootstrap.sweep(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = onnode.kept_facts(str(left))
+    told = bootstrap.kept_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
-    onnode.sweep(str(tmp_path))
-    assert onnode.kept_facts(str(left)) == told
+    bootstrap.sweep(str(tmp_path))
+    assert bootstrap.kept_facts(str(left)) == told
 
 
 @pytest.mark.parametrize(
@@ -70,28 +70,28 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
 )
 def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header, ...]) -> None:
     folder = power_cut(tmp_path, *frames)
-    onnode.sweep(str(tmp_path))
+    bootstrap.sweep(str(tmp_path))
     assert list(folder.parent.iterdir()) == []
 
 
 def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tmp_path: Path) -> None:
     power_cut(tmp_path, outcome("aa"), keep=0)
     late = power_cut(tmp_path, outcome("bb"), name="kept.q.t.0")
-    (late / kept.FACTS).write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
+    (late / unfetched.FACTS).write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
     for path in (late, *late.iterdir()):
         os.utime(path, (time.time() - DAY,) * 2)
-    onnode.sweep(str(tmp_path))
+    bootstrap.sweep(str(tmp_path))
     assert not (tmp_path / "pools").exists() or list((tmp_path / "pools").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "at", [0, 5, kept.BLANKED_AT_ONCE - 4, kept.BLANKED_AT_ONCE, 2 * kept.BLANKED_AT_ONCE - 1]
+    "at", [0, 5, unfetched.BLANKED_AT_ONCE - 4, unfetched.BLANKED_AT_ONCE, 2 * unfetched.BLANKED_AT_ONCE - 1]
 )
 def test_secrets_are_blanked_wherever_they_lie(tmp_path: Path, at: int) -> None:
     secret, log = b"hush-hush-hush", tmp_path / "r000.out"
     log.write_bytes(b"x" * at + secret + b"\ny")
     redactor = Redactor([secret.decode()])
-    kept.blank(tmp_path, redactor.data, redactor.reach)
+    unfetched.blank(tmp_path, redactor.data, redactor.reach)
     assert log.read_bytes() == b"x" * at + b"*" * len(secret) + b"\ny"
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from skyward_core.model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from skyward_core.plugins.built_in.huggingface import HuggingFace
-from skyward_core.tasks import missing_packages as missing
+from skyward_core.tasks import missing_packages
 from skyward_core.tasks.arguments import Text
 from skyward_core.tasks.scripts import build_task
 
@@ -194,8 +194,8 @@ def test_packages_are_installed_as_the_tool_was(
     prefix: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", prefix)
-    monkeypatch.setattr(missing, "is_missing", lambda module: False)
-    assert missing.advice("sklearn").endswith(command)
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
+    assert missing_packages.advice("sklearn").endswith(command)
 
 
 def test_sys_exit_in_a_script_is_an_error(build: Any) -> None:

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import bootstrap as onnode
-from skyward_core.node.boot import incoming
-from skyward_core.transport.ssh import command_channel as channel
-from skyward_core.transport.ssh import transport as ssh
+from skyward_core.node.boot import bootstrap, incoming
+from skyward_core.transport.ssh import command_channel, transport
 from skyward_core.transport.upload.bundle import bundle
 
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "tcsh", "fish")
@@ -38,8 +36,8 @@ def run(shell: str, command: str, given: bytes, home: Path) -> bytes:
 def test_the_first_command(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
-    command = f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"
-    code = channel._onnode()
+    command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
+    code = command_channel._onnode()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundle": "0"}).encode()
     said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
@@ -138,7 +136,7 @@ def test_the_clients_path_is_not_run_below_tmp(interpreter: Path, tmp_path: Path
 def _is_tried(python: Path, home: Path) -> bool:
     words = ["3.0", "3,0", "", str(python), "word", "p"]  # of that version is no other
     done = subprocess.run(
-        ["sh", "-c", f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"],
+        ["sh", "-c", f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -155,12 +153,12 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
 ) -> None:
     made = bundle()
     if bundled:
-        onnode.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
+        bootstrap.unpack(made.archive, str(tmp_path / ".cache/skyward" / made.name))
     major, minor = sys.version_info[:2]
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
-    command = f"exec sh -c '{channel._SHELL}' skyward {shlex.join(words)}"
-    code = channel._onnode()
+    command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
+    code = command_channel._onnode()
     asked = json.dumps({"word": "word", "folder": folder, "bundle": made.name, "starts": True}).encode()
     said = run("sh", command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled
@@ -176,7 +174,7 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
         words = (str(folder), "name", "3", attempts, "word")
         return run(
             shell,
-            ssh.module_command(sys.executable, str(Path(incoming.__file__).parent), "incoming", *words),
+            transport.module_command(sys.executable, str(Path(incoming.__file__).parent), "incoming", *words),
             data,
             tmp_path,
         )
@@ -191,5 +189,5 @@ def test_putting_a_file(shell: str, tmp_path: Path) -> None:
 
 
 def test_command_lines_need_no_quoting_beyond_single_quotes() -> None:
-    assert not set(channel._SHELL) & set("'!\\\n")
-    assert not set(ssh._MODULE) & set("'!\\\n")
+    assert not set(command_channel._SHELL) & set("'!\\\n")
+    assert not set(transport._MODULE) & set("'!\\\n")

@@ -18,7 +18,7 @@ import pytest
 
 from skyward_core.node.agent.blob_server import PAUSE, STRANGERS, Peers
 from skyward_core.transport.direct.certificates import Authority, Papers, node_name
-from skyward_core.wire import tls_stream as tls
+from skyward_core.wire import tls_stream
 from skyward_core.wire.content_name import name_of
 
 DATA = b"payload" * 300_000
@@ -152,7 +152,7 @@ def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(
 def test_a_stranger_that_keeps_talking_has_its_time_like_others(
     head: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls, "HANDSHAKE", 0.3)
+    monkeypatch.setattr(tls_stream, "HANDSHAKE", 0.3)
     record = b"\x16\x03\x01\x02\x00" + bytes(512)  # of a handshake; a byte of it comes now and then
     said = 0
     with socket.create_connection(("127.0.0.1", head.port), timeout=60) as stranger, suppress(OSError):

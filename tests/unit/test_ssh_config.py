@@ -11,7 +11,7 @@ import pytest
 
 from skyward_core.model.errors import UsageError
 from skyward_core.providers.ssh.provider import SSH
-from skyward_core.transport.ssh import openssh_config as sshconfig
+from skyward_core.transport.ssh import openssh_config
 from skyward_core.transport.ssh.connect import resolve
 from skyward_core.transport.ssh.target import Target
 
@@ -116,7 +116,7 @@ def test_the_provider_is_a_value() -> None:
 async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  HostName 10.1.2.3\n  User alice\n  ProxyJump gate\n")
     targets = [Target("box"), Target("10.0.0.2", user="me", port=2222, keys=(str(home / "a key"),))]
-    whole = await sshconfig.write("train", targets)
+    whole = await openssh_config.write("train", targets)
 
     def said(name: str) -> dict[str, str]:
         done = subprocess.run(
@@ -136,11 +136,11 @@ async def test_openssh_understands_the_entries_of_a_pool(home: Path) -> None:
         "yes",
         "true",
     )
-    sshconfig.remove("train")
+    openssh_config.remove("train")
     assert said("train-1")["hostname"] == "train-1"
 
 
 def test_the_include_line_is_added_once_at_the_top(home: Path) -> None:
     (home / ".ssh/config").write_text("Host box\n  Port 1\n")
-    assert sshconfig.add_include_line() and not sshconfig.add_include_line()
-    assert (home / ".ssh/config").read_text() == f"{sshconfig.include_line()}\n\nHost box\n  Port 1\n"
+    assert openssh_config.add_include_line() and not openssh_config.add_include_line()
+    assert (home / ".ssh/config").read_text() == f"{openssh_config.include_line()}\n\nHost box\n  Port 1\n"

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.node.boot import host_tasks as errands
-from skyward_core.node.boot import working_copy as workcopy
-from skyward_core.store import working_folder as folders
+from skyward_core.node.boot import host_tasks, working_copy
+from skyward_core.store import working_folder
 from skyward_core.transport.upload import working_folder as workdir
 
 
@@ -42,13 +41,13 @@ def names(folder: Path, **wishes: list[str]) -> set[str]:
 
 def sync(folder: Path, root: Path) -> list[str]:
     """One whole round between both halves; returns the paths that travelled."""
-    items = workcopy.from_json(workcopy.to_json(workdir.manifest(folder).items))
-    copy = workcopy.Copy(root, workdir.name_of(folder), print)
+    items = working_copy.from_json(working_copy.to_json(workdir.manifest(folder).items))
+    copy = working_copy.Copy(root, workdir.name_of(folder), print)
     wanted, doubtful = copy.compare(items)
     same = [
         index
         for index, digest in doubtful.items()
-        if workcopy.file_hash(folder / items[index].path) == digest
+        if working_copy.file_hash(folder / items[index].path) == digest
     ]
     wanted += [index for index in doubtful if index not in same]
     contents = io.BytesIO()
@@ -238,12 +237,12 @@ def test_odd_names_and_modes_arrive(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_file_cannot_leave_the_folder(tmp_path: Path) -> None:
-    copy = workcopy.Copy(tmp_path, "x", print)
-    evil = workcopy.Item("../evil", 1, 1, 0o644)
+    copy = working_copy.Copy(tmp_path, "x", print)
+    evil = working_copy.Item("../evil", 1, 1, 0o644)
     (tmp_path / "src").mkdir()
     (tmp_path / "evil").write_text("!")
     with pytest.raises(ValueError, match="would leave"):
-        copy.apply([evil], [], [0], io.BytesIO(workcopy.PIECE.pack(0)))
+        copy.apply([evil], [], [0], io.BytesIO(working_copy.PIECE.pack(0)))
     assert (tmp_path / "evil").read_text() == "!"
 
 
@@ -253,7 +252,7 @@ def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path
     contents = io.BytesIO()
     workdir.pack(folder, items, contents)
     contents.seek(0)
-    copy = workcopy.Copy(tmp_path / "host", "x", print)
+    copy = working_copy.Copy(tmp_path / "host", "x", print)
     copy.apply(items, [], range(len(items)), contents)
     assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
 
@@ -263,17 +262,17 @@ async def test_one_snapshot_serves_many(folder: Path, tmp_path: Path, size: int)
     (folder / "big").write_bytes(os.urandom(size))
     snapshot = workdir.Snapshot(folder, (), ())
     items, listing = await snapshot.files()
-    assert workcopy.from_json(listing) == items
+    assert working_copy.from_json(listing) == items
     everything = range(len(items))
     for name in ("a", "b"):
         packed = io.BytesIO()
         assert await snapshot.pack(everything, packed)
         packed.seek(0)
-        copy = workcopy.Copy(tmp_path / "host", name, print)
-        copy.apply(items, [], everything, workcopy.Unzipped(packed))
+        copy = working_copy.Copy(tmp_path / "host", name, print)
+        copy.apply(items, [], everything, working_copy.Unzipped(packed))
         assert (copy.folder / "big").read_bytes() == (folder / "big").read_bytes()
         copy.close()
-    here = {i: workcopy.file_hash(folder / item.path) for i, item in enumerate(items)}
+    here = {i: working_copy.file_hash(folder / item.path) for i, item in enumerate(items)}
     assert await snapshot.differ(here | {0: "another"}) == [0]
 
 
@@ -281,7 +280,7 @@ def test_contents_that_end_early_are_no_file(folder: Path, tmp_path: Path) -> No
     items = workdir.manifest(folder).items[:1]
     contents = io.BytesIO()
     workdir.pack(folder, items, contents)
-    copy = workcopy.Copy(tmp_path / "host", "x", print)
+    copy = working_copy.Copy(tmp_path / "host", "x", print)
     with pytest.raises(ValueError, match="end too early"):
         copy.apply(items, [], [0], io.BytesIO(contents.getvalue()[:-2]))
     assert not (copy.folder / items[0].path).exists()
@@ -298,10 +297,10 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     (home / "project").mkdir(parents=True)
     monkeypatch.setenv("HOME", str(home))
     for folder in (home, tmp_path, Path("/")):
-        assert folders.unfit(folder) == f"{folder} holds your home folder"
+        assert working_folder.unfit(folder) == f"{folder} holds your home folder"
     for name in ("/usr", "/etc"):
-        assert folders.unfit(Path(name)) == f"{name} is a folder of the system's"
-    assert folders.unfit(home / "project") == ""
+        assert working_folder.unfit(Path(name)) == f"{name} is a folder of the system's"
+    assert working_folder.unfit(home / "project") == ""
 
 
 async def packed(folder: Path) -> bytes:
@@ -319,11 +318,11 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
     folder.mkdir()
     (folder / "data.bin").write_bytes(random.Random(size).randbytes(size))
     items, contents = workdir.manifest(folder).items, await packed(folder)
-    sent = workcopy.to_json(items)
+    sent = working_copy.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = errands.do("manifest", wanted, str(tmp_path), channel.read, print)
-    errands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+    found = host_tasks.do("manifest", wanted, str(tmp_path), channel.read, print)
+    host_tasks.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
     assert channel.read() == b"next"
     assert (Path(found["folder"]) / "data.bin").read_bytes() == (folder / "data.bin").read_bytes()
 
@@ -331,11 +330,11 @@ async def test_contents_are_taken_from_the_channel_to_its_last_byte(tmp_path: Pa
 async def test_contents_that_cannot_be_unpacked_are_taken_as_well(folder: Path, tmp_path: Path) -> None:
     (folder / "large.bin").write_bytes(random.Random(1).randbytes(50_000))
     items, contents = workdir.manifest(folder).items, await packed(folder)
-    sent = workcopy.to_json(items)
+    sent = working_copy.to_json(items)
     channel = io.BytesIO(sent + contents + b"next")
     wanted = {"name": "src", "size": len(sent), "same": [], "wanted": range(len(items)), "compressed": True}
-    found = errands.do("manifest", wanted, str(tmp_path), channel.read, print)
+    found = host_tasks.do("manifest", wanted, str(tmp_path), channel.read, print)
     (Path(found["folder"]) / f"{items[0].path}.skyward-part").mkdir(parents=True)  # in the way
     with pytest.raises(IsADirectoryError):
-        errands.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
+        host_tasks.do("files", wanted | {"size": len(contents)}, str(tmp_path), channel.read, print)
     assert channel.read() == b"next"

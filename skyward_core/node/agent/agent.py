@@ -247,7 +247,7 @@ class Agent:
 
     def _settle(self) -> None:
         """Leave nothing on this host but what nobody has fetched."""
-        from . import unfetched as kept  # no agent needs it before
+        from . import unfetched  # no agent needs it before
 
         folder = Path(self.config.folder)
         if not folder.exists():
@@ -256,8 +256,8 @@ class Agent:
         if logs or self.register.calls:
             self.journal.shorten()
             if self.redactor:
-                kept.blank(self.config.spool, self.redactor.data, self.redactor.reach)
-        kept.settle(folder, max(self.config.keep_results, self._keep), logs)
+                unfetched.blank(self.config.spool, self.redactor.data, self.redactor.reach)
+        unfetched.settle(folder, max(self.config.keep_results, self._keep), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
         """Runs of which log bytes have been sent to no client, and how many."""

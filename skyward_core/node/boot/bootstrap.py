@@ -504,7 +504,7 @@ class PutOff(type(sys)):  # type: ignore[misc]
 
 
 def use_bundle(path: str) -> None:
-    """Make the bundle's modules importable, past the package's own start: neither errands nor an agent need what that
+    """Make the bundle's modules importable, past the package's own start: neither host tasks nor an agent need what that
     loads."""
     if path not in sys.path:
         sys.path.insert(0, path)
@@ -538,9 +538,11 @@ def serve(asked: dict[str, Any]) -> None:
                 starter.start()
             else:
                 use_bundle(os.path.join(root, bundle))
-                from skyward_core.node.boot import host_tasks as errands
+                from skyward_core.node.boot import host_tasks
 
-                answer(word, **errands.do(what, wanted, root, receive, lambda line: answer(word, line=line)))
+                answer(
+                    word, **host_tasks.do(what, wanted, root, receive, lambda line: answer(word, line=line))
+                )
         except (OSError, ValueError) as error:
             answer(word, error=str(error), kind=type(error).__name__)
 

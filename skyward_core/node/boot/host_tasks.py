@@ -1,6 +1,6 @@
 """What the client has done on a host besides starting the agent. In the bundle; run by :mod:`.bootstrap`.
 
-Modules that only some errands need are imported by them: this is loaded on every start of a pool.
+Modules that only some tasks need are imported by them: this is loaded on every start of a pool.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from ..agent.processes import kill_groups
-from . import working_copy as workcopy
+from . import working_copy
 from .bootstrap import belongs, is_running, members
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
 PATIENCE = 3.0  # seconds between the polite signal and the final one
 
-_copies: dict[str, tuple[workcopy.Copy, list[workcopy.Item]]] = {}
+_copies: dict[str, tuple[working_copy.Copy, list[working_copy.Item]]] = {}
 
 
 def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emit) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
 
         return {"python": environment.ensure(wanted["image"], base, wanted["env"], wanted["cwd"], emit)}
     if what == "manifest":
-        items = workcopy.from_json(receive(wanted["size"]))
-        copy = workcopy.Copy(base, wanted["name"], emit)
+        items = working_copy.from_json(receive(wanted["size"]))
+        copy = working_copy.Copy(base, wanted["name"], emit)
         missing, doubtful = copy.compare(items)
         found = {"wanted": missing, "doubtful": list(doubtful.items()), "folder": str(copy.folder)}
         if not missing and not doubtful and copy.lists(items):
@@ -49,7 +49,7 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
     if what == "files":
         copy, items = _copies.pop(wanted["name"])
         incoming = _Incoming(receive, wanted["size"])
-        contents = workcopy.Unzipped(incoming) if wanted["compressed"] else incoming
+        contents = working_copy.Unzipped(incoming) if wanted["compressed"] else incoming
         with contextlib.closing(copy), contextlib.closing(incoming):
             copy.apply(items, wanted["same"], wanted["wanted"], contents)
         return {}
@@ -105,13 +105,13 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
         return not left
 
     _until(none_left, patience)
-    from ..agent import unfetched as kept
+    from ..agent import unfetched
 
     for path in (socket_path, socket_path + ".w"):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     if folder.exists():
-        kept.settle(folder, max(kept.seconds_told(folder), kept.AT_LEAST))
+        unfetched.settle(folder, max(unfetched.seconds_told(folder), unfetched.AT_LEAST))
     return sorted(killed)
 
 

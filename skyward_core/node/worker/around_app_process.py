@@ -14,7 +14,7 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from ...runtime import older_import as alias
+from ...runtime import older_import
 from ...wire.frames import Header
 from .agent_channel import Channel
 from .results import describe_error
@@ -25,7 +25,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Hold the contexts until told to leave them, or until there has been no agent for too long."""
     os.umask(0o077)
     faulthandler.enable()
-    alias.install()
+    older_import.install()
     App(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
 
 

@@ -22,8 +22,7 @@ from time import monotonic, perf_counter  # user code may put something else in 
 from types import FrameType
 from typing import Any
 
-from ...runtime import metrics
-from ...runtime import older_import as alias
+from ...runtime import metrics, older_import
 from ...runtime.info import InstanceInfo, instance_info, set_current, using
 from ...runtime.phase import on_enter
 from ...wire.frames import INLINE, WINDOW, Header
@@ -47,7 +46,7 @@ class Stopped(BaseException):
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
     os.umask(0o077)
-    alias.install()
+    older_import.install()
     name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
     streams = Streams(f"{folder}/spool/{name}.marks")
     faulthandler.enable()

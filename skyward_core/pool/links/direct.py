@@ -100,7 +100,7 @@ class Direct:
                 task.add_done_callback(self._tasks.discard)
 
     async def _move(self, link: Link, node: _Node) -> None:
-        from ...transport.direct import pipe as line
+        from ...transport.direct import pipe
         from ...transport.direct.certificates import node_name
         from ...transport.direct.endpoint import Node
 
@@ -110,7 +110,7 @@ class Direct:
             if error := answer.get("error"):
                 raise LineError(error)
             place = (link.welcome["address"], int(answer["port"]))
-            made = await line.connect(Node(place, name), self._own())
+            made = await pipe.connect(Node(place, name), self._own())
         except OSError as error:
             self._give_up(link, node, error)
             return
@@ -171,17 +171,17 @@ class Direct:
         if place is None:
             node.usable = False
             return False
-        from ...transport.direct import idle_streams as kept
-        from ...transport.direct import transfer as bulk
+        from ...transport.direct import idle_streams
         from ...transport.direct.certificates import node_name
         from ...transport.direct.endpoint import Node
+        from ...transport.direct.transfer import Transfer
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._kept is None:
             # Beside SSH and lines for calls they are to take a small part only of what may be open.
-            self._kept = kept.Kept(KEPT if _room_for(4 * KEPT) else 0)
-        transfer = bulk.Transfer(Node(place, node_name(link.node)), self._own(), self._kept)
+            self._kept = idle_streams.Kept(KEPT if _room_for(4 * KEPT) else 0)
+        transfer = Transfer(Node(place, node_name(link.node)), self._own(), self._kept)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, work, transfer)
@@ -192,7 +192,7 @@ class Direct:
             transfer.stop()
             if self._expiry is not None:
                 self._expiry.cancel()
-            self._expiry = loop.call_later(kept.IDLE, self._kept.expire, kept.IDLE)
+            self._expiry = loop.call_later(idle_streams.IDLE, self._kept.expire, idle_streams.IDLE)
         return True
 
     def _give_up(self, link: Link, node: _Node, error: OSError) -> None:

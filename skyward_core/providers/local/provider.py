@@ -14,7 +14,7 @@ from typing import Any
 from ...model.errors import PoolError
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
-from ...node.agent import unfetched as kept
+from ...node.agent import unfetched
 from ...node.boot.bootstrap import is_running, members
 from ...store.home import home, socket_dir
 from ...transport.local.agent_starter import Starter
@@ -69,14 +69,16 @@ class Local:
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
-        left = Path(kept.kept_name(str(folder)))
+        left = Path(unfetched.kept_name(str(folder)))
         if members(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
         try:
             why = folder.with_name(f"ended.{folder.name}").read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             why = ""
-        return replace(machine, state="gone", extra=machine.extra | {"why": why, "kept": kept.facts(left)})
+        return replace(
+            machine, state="gone", extra=machine.extra | {"why": why, "kept": unfetched.facts(left)}
+        )
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         await asyncio.gather(*(self._end(machine) for machine in machines))
@@ -123,7 +125,7 @@ async def _forget(root: Path) -> None:
         return
     await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
     for part in root.iterdir():
-        if not part.name.startswith(kept.PREFIX):
+        if not part.name.startswith(unfetched.PREFIX):
             await asyncio.to_thread(_remove, part)
     if not any(root.iterdir()):
         root.rmdir()

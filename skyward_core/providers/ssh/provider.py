@@ -15,7 +15,7 @@ from ...model.errors import PoolError, UsageError
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...runtime.info import instance_info
-from ...store import home as config
+from ...store.home import host_groups
 from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
@@ -234,9 +234,9 @@ class SSH:
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
-        from ...transport.ssh import openssh_config as sshconfig
+        from ...transport.ssh import openssh_config
 
-        sshconfig.remove(pool)
+        openssh_config.remove(pool)
 
     async def check(self) -> list[Check]:
         """What works on each host, in words."""
@@ -364,7 +364,7 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     if instance_info().pool:
         # In a rank, which imports the script's modules and has none of the person's settings.
         return tuple(named)
-    groups = config.host_groups()
+    groups = host_groups()
     found: list[str] = []
     for name in named:
         group = name.removeprefix("@")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
 from ...wire.keepalive import watch
-from . import host_keys as hostkeys
+from . import host_keys
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
 from .target import SSH_PORT, Target
@@ -93,7 +93,7 @@ async def resolve(target: Target) -> Route:
         files = [target.known_hosts]
     else:
         users = options.config.get("UserKnownHostsFile", ["~/.ssh/known_hosts", "~/.ssh/known_hosts2"])
-        files = [str(hostkeys.own_file()), *users]
+        files = [str(host_keys.own_file()), *users]
         system = ["/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"]
         files += options.config.get("GlobalKnownHostsFile", system)
     revoked = options.config.get("RevokedHostKeys")
@@ -140,7 +140,7 @@ class Link(asyncssh.SSHClient):
 
     ssh: asyncssh.SSHClientConnection
 
-    def __init__(self, target: Target, route: Route, known: hostkeys.Known) -> None:
+    def __init__(self, target: Target, route: Route, known: host_keys.Known) -> None:
         self.target = target
         self.route = route
         self.known = known
@@ -271,7 +271,7 @@ async def close_early(targets: Sequence[Target]) -> None:
 async def _attempt(
     target: Target, route: Route, seconds: float, dials: Dials | None = None, *, certificates: bool = True
 ) -> Link:
-    known = hostkeys.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
+    known = host_keys.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
     link = Link(target, route, known)
     if route.jump:
         link.jump = await _Jump.borrow(_jump_target(target, route.jump))
@@ -329,26 +329,26 @@ def _keys(target: Target, route: Route) -> list[str] | tuple[()]:
 async def _judge(target: Target, route: Route, link: Link, error: Exception) -> None:
     """Returns only if the key that a host showed has been accepted and written down."""
     if link.shown is None:
-        raise hostkeys.refused(target.host, str(error)) from error
+        raise host_keys.refused(target.host, str(error)) from error
     shown = _server_key(target, route, link.shown)
     verdict = link.known.verdict(link.shown)
     if verdict == "revoked":
-        raise hostkeys.refused(target.host, "it is revoked") from error
+        raise host_keys.refused(target.host, "it is revoked") from error
     if verdict == "changed":
-        raise hostkeys.changed(shown, link.known) from error
+        raise host_keys.changed(shown, link.known) from error
     if target.host_keys == "known":
-        raise hostkeys.unknown(shown) from error
-    if target.host_keys == "ask" and (hostkeys.ask_hook is None or not await hostkeys.ask_hook(shown)):
-        raise hostkeys.unknown(shown) from error
-    hostkeys.accept(shown)
+        raise host_keys.unknown(shown) from error
+    if target.host_keys == "ask" and (host_keys.ask_hook is None or not await host_keys.ask_hook(shown)):
+        raise host_keys.unknown(shown) from error
+    host_keys.accept(shown)
 
 
-def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> hostkeys.ServerKey:
-    return hostkeys.ServerKey(target.label, route.name, route.known_port, key, route.known_hosts[0])
+def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> host_keys.ServerKey:
+    return host_keys.ServerKey(target.label, route.name, route.known_port, key, route.known_hosts[0])
 
 
-async def fetch_host_key(target: Target) -> hostkeys.ServerKey:
-    """The key that a host shows now, for a person to look at; give it to :func:`hostkeys.accept`.
+async def fetch_host_key(target: Target) -> host_keys.ServerKey:
+    """The key that a host shows now, for a person to look at; give it to :func:`.host_keys.accept`.
 
     Raises:
         HostKeyError: the key of a jump host is not known.
@@ -363,7 +363,7 @@ async def fetch_host_key(target: Target) -> hostkeys.ServerKey:
             key = await asyncssh.get_server_host_key(
                 target.host,
                 tunnel=jump.link.ssh if jump else None,
-                server_host_key_algs=() if route.host_key_algorithms else hostkeys.Known().algorithms(),
+                server_host_key_algs=() if route.host_key_algorithms else host_keys.Known().algorithms(),
                 **asked,
             )
     except (OSError, asyncssh.Error) as error:

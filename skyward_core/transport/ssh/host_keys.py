@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...model.errors import HostKeyError
-from ...store import home as config
+from ...store import home
 from .asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
 from .known_hosts import Entry, Marker, entries
 from .target import SSH_PORT
@@ -33,7 +33,7 @@ SIGNED = tuple(f"{each.removesuffix('@openssh.com')}-cert-v01@openssh.com" for e
 
 def own_file() -> Path:
     """The known_hosts file in which accepted keys are kept."""
-    return config.home() / "known_hosts"
+    return home.home() / "known_hosts"
 
 
 @dataclass(frozen=True, slots=True)

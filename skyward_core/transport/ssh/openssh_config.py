@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...store import home as config
+from ...store import home
 from .connect import resolve
 from .target import Target
 
 
 def main_file() -> Path:
     """The file that includes those of all pools."""
-    return config.home() / "ssh_config"
+    return home.home() / "ssh_config"
 
 
 def include_line() -> str:
@@ -36,18 +36,18 @@ async def write(pool: str, targets: Sequence[Target]) -> Path:
         OSError: the file cannot be written.
     """
     entries = [await _entry(pool, node, target) for node, target in enumerate(targets)]
-    folder = config.home() / "ssh_config.d"
+    folder = home.home() / "ssh_config.d"
     folder.mkdir(mode=0o700, exist_ok=True)
     _replace(folder / f"{pool}.conf", "\n".join(entries))
     _replace(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n")
-    whole = config.home() / "ssh_config.whole"
+    whole = home.home() / "ssh_config.whole"
     _replace(whole, f"{include_line()}\nInclude ~/.ssh/config\n")
     return whole
 
 
 def remove(pool: str) -> None:
     """Remove the entries of a pool that is gone."""
-    (config.home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
+    (home.home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
 
 
 def add_include_line() -> bool:

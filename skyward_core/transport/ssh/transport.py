@@ -17,7 +17,7 @@ from ...model.errors import HostKeyError, PoolError, UsageError
 from ...node.boot.working_copy import Item
 from ...store.working_folder import unfit as why_unfit
 from ..base import Gate, OnData, OnLost, Pipe, Report
-from ..upload import working_folder as workdir
+from ..upload import working_folder
 from ..upload.bundle import bundle
 from . import pipes
 from .asyncssh_import import asyncssh
@@ -369,11 +369,11 @@ async def send_workdir(
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
     try:
         items, listing = await snapshot.files()
-    except workdir.TooLarge as error:
+    except working_folder.TooLarge as error:
         raise PoolError(str(error)) from error
-    name = workdir.name_of(snapshot.folder)
+    name = working_folder.name_of(snapshot.folder)
     total = sum(item.size for item in items)
-    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > workdir.WARNING else ""
+    much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder.WARNING else ""
     much += _kept_here(snapshot.withheld)
     there = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
@@ -417,14 +417,14 @@ def _kept_here(withheld: Sequence[str]) -> str:
     return f"; not sent, as keys have such names: {named} (Image(includes=...) sends what it names)"
 
 
-def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> workdir.Snapshot | str:
+def _snapshot(cwd: str, image: Mapping[str, Any], gate: Gate | None) -> working_folder.Snapshot | str:
     """The working folder as it is now, the same for all nodes of a start; or why it cannot travel."""
     folder = Path(cwd).resolve()
     if unfit := why_unfit(folder) or ("" if folder.is_dir() else f"{folder} is no folder"):
         return unfit
 
-    def make() -> workdir.Snapshot:
-        return workdir.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
+    def make() -> working_folder.Snapshot:
+        return working_folder.Snapshot(folder, image.get("includes") or (), image.get("excludes") or ())
 
     return gate.share(folder, make) if gate is not None else make()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ...model.errors import PoolError
-from . import zip_writer as zipped
+from . import zip_writer
 
 UNCHECKED_HASH = 0b01
 PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
@@ -92,7 +92,7 @@ class Bundle:
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        return zipped.sent(loaded, rest)
+        return zip_writer.sent(loaded, rest)
 
 
 @cache
