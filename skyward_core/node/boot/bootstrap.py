@@ -504,8 +504,8 @@ class PutOff(type(sys)):  # type: ignore[misc]
 
 
 def use_bundle(path: str) -> None:
-    """Make the bundle's modules importable, past the package's own start: neither host tasks nor an agent need what that
-    loads."""
+    """Make the bundle's modules importable, past the package's own start: neither a host task nor an agent needs what
+    that loads."""
     if path not in sys.path:
         sys.path.insert(0, path)
         package = type(sys)("skyward_core")
