@@ -32,8 +32,8 @@ class Attached(Dispatching):
         self.name = pool.name
         self.plugins = plugins
         self._stack = ExitStack()
-        if pool.spec_options.console:
-            self._stack.callback(Console(pool).close)
+        if pool.options.console:
+            self._stack.callback(Console(pool.news).close)
 
     @property
     def view(self) -> PoolView:
@@ -47,7 +47,7 @@ class Attached(Dispatching):
         return sorted(self.view.runs.values(), key=lambda run: run.opened_at)
 
     async def _caught_up(self) -> None:
-        self.pool.catch_up()
+        self.pool.background.catch_up()
 
     def wait(self, run: str | None = None) -> list[Any]:
         """Wait for a run that another client dispatched, by its id (the latest one when None).
@@ -63,7 +63,7 @@ class Attached(Dispatching):
             if not self.runs:
                 raise PoolError(f"pool {self.name} remembers no run")
             run = self.runs[-1].id
-        return submit(self.pool.claim(run)).result().future.result().results()
+        return submit(self.pool.book.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
         """Tear the pool down."""
@@ -73,7 +73,7 @@ class Attached(Dispatching):
 
     def detach(self) -> None:
         """Leave the pool as it is."""
-        if self._pool is not None and not self._pool.leaving:
+        if self._pool is not None and not self._pool.context.leaving:
             submit(self._pool.detach()).result()
         self._stack.close()
         self._pool = None
@@ -111,9 +111,9 @@ def attach(name: str) -> Attached:
         except BaseException:
             await pool.detach()
             raise
-        return pool, pool.gang.plugins if pool.gang is not None else b""
+        return pool, pool.upkeep.keeper.plugins if pool.upkeep.keeper is not None else b""
 
     pool, plugins = submit(work()).result()
-    if pool.spec_options.console and (news := pool.view.detail):
+    if pool.options.console and (news := pool.view.detail):
         sys.stderr.write(f"pool {name}: {news}\n")
     return Attached(pool, pickle.loads(plugins) if plugins else ())

@@ -106,7 +106,7 @@ class Compute(Dispatching):
                 coming = submit(self._come_up())
                 coming.result()
             if self.spec.options.console:
-                self._stack.callback(Console(self.pool).close)
+                self._stack.callback(Console(self.pool.news).close)
             for plugin in self.spec.plugins:
                 self._stack.enter_context(plugin.around_client(self))
         except BaseException:

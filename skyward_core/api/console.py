@@ -16,19 +16,19 @@ from ..views.logs import Lines, prefix_of
 from ..wire.safe_text import closed
 
 if TYPE_CHECKING:
-    from ..pool.pool import Pool
+    from ..pool.news import News
 
 
 class Console:
     """Writes to ``sys.stdout`` from a thread of its own: a slow terminal must not hold up the pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, news: News) -> None:
         self._out = stand_in()
         self._lines: dict[tuple[int, str], Lines] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
-        self._stop = submit(self._hear(pool)).result()
+        self._stop = submit(self._hear(news)).result()
 
     def _take(self, rank: int, stream: str, at: int, data: bytes) -> None:
         lines = self._lines.setdefault((rank, stream), Lines()).split(data)
@@ -47,9 +47,9 @@ class Console:
             except (OSError, ValueError):
                 return  # nobody reads any more; the logs are in their files
 
-    async def _hear(self, pool: Pool) -> Callable[[], None]:
+    async def _hear(self, news: News) -> Callable[[], None]:
         # What ranks printed while they were set up, or before a connection was whole, has come already.
-        return pool.subscribe(None, self._take, missed=True)
+        return news.subscribe(None, self._take, missed=True)
 
     async def _hear_no_more(self) -> None:
         self._stop()

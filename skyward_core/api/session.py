@@ -90,7 +90,7 @@ class Session:
         """
 
         async def work() -> Callable[[], None]:
-            return self._find(name).subscribe(on_event, on_log, missed=missed)
+            return self._find(name).news.subscribe(on_event, on_log, missed=missed)
 
         return submit(work())
 
@@ -114,7 +114,7 @@ class Session:
             *(
                 self._mind(pool, self._see_it_gone(pool))
                 for pool in gone
-                if pool.observer and pool.view.is_live
+                if pool.context.observer and pool.view.is_live
             ),
         )
         if over:
@@ -143,7 +143,7 @@ class Session:
             await look
         except Exception as error:  # noqa: BLE001  shown with its pool
             if (said := f"it cannot be looked at: {_in_words(error)}") != pool.view.detail:
-                pool.complain(said)
+                pool.news.complain(said)
 
     async def _read_history(self) -> None:
         """Take from the ledger the pools that have ended since we last looked."""
@@ -201,7 +201,7 @@ class Session:
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
         row = self.ledger.pool(pool.row.token)
-        pool.emit(PoolGone(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
+        pool.news.emit(PoolGone(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
         await pool.detach()
 
     # -- doing -------------------------------------------------------------------------------------------
@@ -249,14 +249,14 @@ class Session:
             if view is None:
                 raise UsageError(f"pool {pool} has no run {run}")
             ended = asyncio.Event()
-            stop = found.subscribe(lambda event: ended.set(), None)
+            stop = found.news.subscribe(lambda event: ended.set(), None)
             try:
                 while view.state == "running" and found.view.is_live:
                     ended.clear()
                     await ended.wait()
             finally:
                 stop()
-            await found.logs_complete(run)
+            await found.news.logs_complete(run)
             return view
 
         return submit(work())
@@ -265,7 +265,7 @@ class Session:
         """Stop a run, whoever dispatched it."""
 
         async def work() -> None:
-            (await self._ours(pool)).cancel(run)
+            (await self._ours(pool)).book.cancel(run)
 
         return submit(work())
 
@@ -396,7 +396,7 @@ class Session:
         pool = self._pools.get(row.token)
         if pool is None:
             pool = await self._watch(row, observer=False)
-        elif pool.observer:
+        elif pool.context.observer:
             pool.use()
         return pool
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..model.errors import LedgerError
+from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..store.ledger import Kept, Receipt
 from ..views import events as ev
+from .background import Background
 from .client_name import ourselves
-
-if TYPE_CHECKING:
-    from ..model.machine import Machine
-    from .links.link import Link
-    from .pool import Pool
+from .context import PoolContext
+from .links.link import Link
+from .log_intake import Intake
+from .news import News
+from .runs.book import RunBook
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
@@ -27,48 +28,58 @@ WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
 AGAIN = 0.2  # seconds between two tries
 
 
-async def tear_down(pool: Pool) -> Receipt:
+async def tear_down(
+    context: PoolContext,
+    news: News,
+    background: Background,
+    book: RunBook,
+    stop_replacing: Callable[[], Awaitable[None]],
+    leave: Callable[[], Awaitable[None]],
+) -> Receipt:
     """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
     says so. What cannot be verified stays in the ledger as not ended.
 
     A ledger that cannot be written keeps nothing from being ended: the receipt then says that it is not written down,
     and whoever looks at the pool next finds that nothing of it is left.
+
+    Args:
+        stop_replacing: breaks off what brings nodes other machines.
+        leave: closes what this client has open of the pool.
     """
     started = time.monotonic()
-    pool.emit(ev.PoolState(pool=pool.name, state="stopping"))
+    news.emit(ev.PoolState(pool=context.name, state="stopping"))
     # From now on no client puts a machine in another's place.
-    marked = asyncio.create_task(_write(lambda: pool.ledger.pool_state(pool.row.token, "stopping")))
-    for run in list(pool.runs.values()):
+    marked = asyncio.create_task(_write(lambda: context.ledger.pool_state(context.token, "stopping")))
+    for run in list(book.runs.values()):
         run.cancel("the pool is torn down")
-    await pool.replacements.stop()
-    pool.catch_up()
-    said = [note for note in await asyncio.gather(*(_say_goodbye(pool, link) for link in pool.links)) if note]
+    await stop_replacing()
+    background.catch_up()
+    goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
+    said = [note for note in await asyncio.gather(*goodbyes) if note]
     await marked
-    machines, unknown = await asyncio.to_thread(_machines, pool)
-    left, kept = await _verify(pool, machines)
+    machines, unknown = await asyncio.to_thread(_machines, context)
+    left, kept = await _verify(context, news, machines)
     if not left:
-        said += await _clear_up(pool)
+        said += await _clear_up(context)
     receipt = Receipt(
-        pool.name,
+        context.name,
         len(machines),
         tuple(sorted(machine.node for machine in machines if machine not in left)),
         (*(m.id for m in left), *unknown),
         round(time.monotonic() - started, 3),
         tuple(said),
-        by=pool.ending.by if pool.ending else ourselves(),
+        by=context.ending.by if context.ending else ourselves(),
         kept=tuple(map(str, kept)),
     )
-    for run in list(pool.runs.values()):
-        for link in pool.links:
-            for index in run.calls_on(link):
-                pool.lost_call(run, index)
-    pool.catch_up()
-    pool.emit(ev.PoolGone(pool=pool.name, receipt=receipt.to_json()))
-    pool.records.flush()
-    if why := await _write(lambda: pool.ledger.ended(pool.row.token, receipt, kept), WRITE):
+    for link in context.links:
+        book.lose_calls(link)
+    background.catch_up()
+    news.emit(ev.PoolGone(pool=context.name, receipt=receipt.to_json()))
+    news.records.flush()
+    if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept), WRITE):
         receipt = replace(receipt, unwritten=why)
-    await pool.detach()
-    pool.archive.sweep()
+    await leave()
+    context.archive.sweep()
     return receipt
 
 
@@ -86,16 +97,16 @@ async def _write(work: Callable[[], None], patience: float = 0.0) -> str:
             return ""
 
 
-def _machines(pool: Pool) -> tuple[list[Machine], list[str]]:
+def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     """The machines that the pool has had, and what cannot be known of that, in words."""
     try:
-        return [*pool.ledger.machines(pool.row.token), *pool.ledger.former(pool.row.token)], []
+        return [*pool.ledger.machines(pool.token), *pool.ledger.former(pool.token)], []
     except LedgerError as error:
-        replaced = pool.spec_options.on_loss == "replace"
+        replaced = pool.options.on_loss == "replace"
         return pool.machines, [f"machines that were replaced ({error})"] if replaced else []
 
 
-async def _clear_up(pool: Pool) -> list[str]:
+async def _clear_up(pool: PoolContext) -> list[str]:
     """Remove what was made beside machines; gives what is worth a note."""
     try:
         await pool.provider.teardown(pool.name)
@@ -104,15 +115,15 @@ async def _clear_up(pool: Pool) -> list[str]:
     return []
 
 
-async def _say_goodbye(pool: Pool, link: Link) -> str:
+async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], link: Link) -> str:
     """Have an agent end itself, after its last log byte is here."""
     link.flush_acknowledgements()
-    if pool.intake.behind:
+    if intake.behind:
         link.follow()  # once more what our disk did not take
-    if not link.send({"t": "shutdown", "drop": list(pool.runs), "keep": AT_LEAST}):
+    if not link.send({"t": "shutdown", "drop": list(runs), "keep": AT_LEAST}):
         link.finished = True
         return ""
-    deadline = time.monotonic() + pool.spec_options.grace + GOODBYE
+    deadline = time.monotonic() + pool.options.grace + GOODBYE
     seen = -1
     # Its goodbye is the last that it says; the connection's own end may come late, or not at all, from an SSH server.
     while link.up and not link.finished and time.monotonic() < deadline:
@@ -130,12 +141,14 @@ async def _say_goodbye(pool: Pool, link: Link) -> str:
     missing = sum(size - pool.archive.cursors.get(name, 0) for name, size in (sizes or {}).items())
     if sizes is None:
         return f"node {link.node} ended without saying how long its logs are"
-    if missing > 0 and pool.intake.behind:
+    if missing > 0 and intake.behind:
         return f"{missing} bytes of the logs of node {link.node} could not be written to {pool.archive.logs}"
     return f"{missing} bytes of the logs of node {link.node} did not arrive" if missing > 0 else ""
 
 
-async def _verify(pool: Pool, machines: Sequence[Machine]) -> tuple[list[Machine], list[Kept]]:
+async def _verify(
+    pool: PoolContext, news: News, machines: Sequence[Machine]
+) -> tuple[list[Machine], list[Kept]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, and what others keep."""
     left = list(machines)
     kept: list[Kept] = []
@@ -146,8 +159,8 @@ async def _verify(pool: Pool, machines: Sequence[Machine]) -> tuple[list[Machine
         seen = await pool.provider.describe(pool.name, left)
         there = {machine.node for machine in seen if machine.state != "gone"}
         for node in {machine.node for machine in left} - there:
-            pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
-        kept += filter(None, (Kept.of(pool.row.token, now) for now in seen if now.state == "gone"))
+            news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+        kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
         left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
         silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
         if not left or time.monotonic() > (patience if silent else deadline):

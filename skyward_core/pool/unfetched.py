@@ -22,8 +22,8 @@ from ..store.ledger import Kept, Ledger, PoolRow, Receipt
 from ..transport.incoming_result import Landing
 from ..wire.frames import WORK, Header, WireError
 from .links.link import Link, is_news
+from .runs.outcome_frame import outcome_of
 from .runs.root_cause import root_cause
-from .runs.run import outcome_of
 
 STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
 ENDING = 10.0  # seconds that the agent may take to end once all has been fetched

@@ -168,7 +168,7 @@ def test_behind_a_firewall_all_goes_through_ssh_and_that_is_told_once(lab: Lab, 
         host.run(f"ip rule add {rule} pref 10; ip rule add ipproto tcp sport 22 lookup main pref 5")
     try:
         with pool(lab) as compute:
-            compute.pool.subscribe(hear, None)
+            compute.pool.news.subscribe(hear, None)
             for _ in range(2):
                 assert noise(SIZE) @ compute == expected(SIZE)
             assert digest(data) @ compute == [hashlib.sha256(data).hexdigest()] * 4

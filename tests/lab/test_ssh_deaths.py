@@ -79,7 +79,7 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(lab: Lab) -> None
     with pool(lab) as compute:
         assert rank() @ compute == [0, 1, 2, 3]
         old = compute.pool.links[1].welcome["pid"]
-        compute.pool.subscribe(note, None)
+        compute.pool.news.subscribe(note, None)
         lab.hosts[1].kill_all()
         for ends in (1, 2):
             until(lambda: cannot_start(ends), f"start {ends} to fail")  # noqa: B023
@@ -117,7 +117,7 @@ def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> No
             ended.append(event.at)
 
     with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
-        compute.pool.subscribe(note, None)
+        compute.pool.news.subscribe(note, None)
         running = beside.submit(lambda: sky.function(body)() @ compute)
         if how is None:
             full = lab.hosts[1].home / "full"

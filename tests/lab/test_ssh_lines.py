@@ -100,7 +100,7 @@ def test_one_run_alone_sets_up_no_line(lab: Lab) -> None:
     with pool(lab) as compute:
         assert rank() @ compute == [0, 1, 2, 3]
         until(lambda: not compute.pool.runs, "the end of its books")
-        assert not compute.pool._direct._tasks
+        assert not compute.pool.book.direct._tasks
 
 
 def test_a_pulled_cable_on_lines_loses_nothing(lab: Lab) -> None:
@@ -145,7 +145,7 @@ def test_a_firewall_that_closes_over_a_line_sends_calls_back_to_ssh(lab: Lab) ->
             told.append(event.detail)
 
     with pool(lab) as compute:
-        compute.pool.subscribe(hear, None)
+        compute.pool.news.subscribe(hear, None)
         call_twice(compute)
         with Chatter(lab, compute, "walled") as chatting:
             try:

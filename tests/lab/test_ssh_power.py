@@ -45,7 +45,7 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab) -> None:
     compute = pool(lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], name="cut")
     with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
         view = compute.pool.view
-        compute.pool.subscribe(note, None)
+        compute.pool.news.subscribe(note, None)
         for _ in range(2):
             assert rank() @ compute == [0, 1, 2, 3]
         on_lines(compute)

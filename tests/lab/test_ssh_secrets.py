@@ -73,7 +73,7 @@ def test_nothing_of_it_is_on_the_hosts_or_the_client(
     )
     events: list[object] = []
     with sky.Compute(provider=provider, image=image, plugins=[Keys()]) as compute:
-        compute.pool.subscribe(events.append, None)
+        compute.pool.news.subscribe(events.append, None)
         ranks = [list(values) for values in tell(False) @ compute]
         assert [values[0]["mine"] for values in ranks] == [PLUGINS_OWN] * 2, "values are the person's own"
         for host in lab.hosts[:2]:

@@ -32,7 +32,7 @@ def test_a_client_behind_a_cut_cable_keeps_neither_the_lock_nor_the_pool(lab: La
             running = rank() > compute  # takes no lock, and shows that our own cable is there
             assert running.result(60) in (0, 1, 2)
             seen: list[str] = []
-            compute.pool.subscribe(lambda event: seen.append(getattr(event, "detail", "")), None)
+            compute.pool.news.subscribe(lambda event: seen.append(getattr(event, "detail", "")), None)
             assert rank() @ compute == [0, 1, 2]
             holder = f"process {client.process.pid} ("
             assert any(holder in detail for detail in seen), seen

@@ -65,7 +65,7 @@ def test_a_node_that_misbehaves_stops_neither_its_client_nor_the_next_run(pool: 
         if isinstance(event, ev.NodeLink) and not event.up:
             downs.append(event.detail)
 
-    on_loop(lambda: pool.pool.subscribe(note, None))
+    on_loop(lambda: pool.pool.news.subscribe(note, None))
     for header, body in (
         ({"t": "log", "f": "r0./../../../x", "at": 0}, b"evil"),
         ({"t": "log", "f": "r000.out", "at": 0}, b"of another node's rank\n"),
@@ -102,7 +102,7 @@ def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compu
             downs.append(event.detail)
 
     def drop() -> None:
-        pool.pool.subscribe(note, None)
+        pool.pool.news.subscribe(note, None)
         link._greet = lie  # type: ignore[method-assign]
         assert link._pipe is not None
         link._pipe.close()
@@ -150,7 +150,7 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
     def say_all() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(link, "_pipe", Deaf())
-            patch.setattr(pool.pool, "spawn", lambda work: work.close())
+            patch.setattr(pool.pool.background, "spawn", lambda work: work.close())
             for name in ("_take", "_check_end", "_stop"):  # what is no nonsense ends nothing here
                 patch.setattr(Run, name, lambda *_: None)
             for good in GOOD:

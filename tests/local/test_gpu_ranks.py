@@ -144,7 +144,7 @@ def test_a_machine_with_fewer_gpus_is_no_replacement(driver: pytest.MonkeyPatch,
     options = sky.Options(console=False, grace=0.5, on_loss="replace")
     said: list[str] = []
     with sky.Compute(nodes=2, worker=PER_GPU, options=options, image=image) as compute:
-        on_loop(lambda: compute.pool.subscribe(lambda event: said.append(str(event)), None))
+        on_loop(lambda: compute.pool.news.subscribe(lambda event: said.append(str(event)), None))
         lose(compute, 1)
         wait_for(compute, "degraded")
         assert [each[0] for each in place() @ compute] == [0, 1, 2, 3]

@@ -16,7 +16,7 @@ from tests.support import read_log
 
 
 def log_of(pool: sky.Compute, run: str, rank: int, stream: str = "out") -> bytes:
-    on_loop(pool.pool.records.flush)
+    on_loop(pool.pool.news.records.flush)
     return read_log(Ledger(), run, rank, stream)
 
 
@@ -26,7 +26,7 @@ def last_run(pool: sky.Compute) -> str:
 
 def settled(pool: sky.Compute) -> None:
     """Wait until the client has every byte that the nodes have, and has kept its books."""
-    on_loop(pool.pool.catch_up)
+    on_loop(pool.pool.background.catch_up)
     spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.machines]
 
     def complete() -> bool:

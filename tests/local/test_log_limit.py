@@ -23,14 +23,16 @@ def test_what_is_printed_beyond_the_limit_is_dropped_with_a_word_and_no_other_ru
     options = sky.Options(console=False, log_limit=LIMIT)
     with sky.Compute(nodes=1, options=options) as compute:
         pool = compute.pool
-        pool.subscribe(lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None)
+        pool.news.subscribe(
+            lambda event: told.append(event.detail) if isinstance(event, NodeLink) else None, None
+        )
         for lines, word in ((10, "before"), (200_000, "flood"), (10, "after"), (200_000, "again")):
             sky.function(prints)(lines, word) >> compute
-        on_loop(pool.catch_up)
+        on_loop(pool.background.catch_up)
         runs = list(pool.view.runs)
         for run in runs:
-            submit(pool.logs_complete(run)).result(60)
-        on_loop(pool.records.flush)
+            submit(pool.news.logs_complete(run)).result(60)
+        on_loop(pool.news.records.flush)
         wait_until(lambda: len(told) >= 2, what="the news that something is dropped")
         ledger = pool.ledger
         before, flood, after, again = (read_log(ledger, run, 0).decode() for run in runs)

@@ -28,7 +28,7 @@ def pool(world: Path) -> Iterator[sky.Compute]:
 
 
 def stored(pool: sky.Compute, run: str) -> list[Line]:
-    on_loop(pool.pool.records.flush)
+    on_loop(pool.pool.news.records.flush)
     return list(RunLogs(Ledger(), run).lines(0))
 
 

@@ -40,7 +40,7 @@ def test_other_runs_and_slots_do_not_mix_and_a_later_client_sees_them(home: Path
         book = compute.pool.view.metrics
         wait_until(lambda: book.latest(two, 0).get("step") == 6, what="the second run's numbers")
         wait_until(lambda: book.latest(one, 0).get("step") in (2, 4), what="the first run's last numbers")
-        compute.pool.records.flush()
+        compute.pool.news.records.flush()
         other = Session()
         view = other.attach("nums").result(timeout=90)
         wait_until(lambda: view.metrics.latest(two, 0).get("step") == 6, what="numbers for a later client")

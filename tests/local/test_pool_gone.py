@@ -89,7 +89,7 @@ def test_two_who_see_a_pool_gone_may_both_clear_it_away(home: Path) -> None:
 
 def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:
     with sky.Compute(nodes=1, options=sky.Options(console=False, ttl=0.5)) as compute:
-        wait_until(lambda: compute.pool.ending, what="the news of the end")
+        wait_until(lambda: compute.pool.context.ending, what="the news of the end")
         with pytest.raises(sky.PoolGone, match=r"ended itself at .*: its time to live of 0.5 s was over"):
             _ = rank() @ compute
 

@@ -250,7 +250,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
     with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
         other = sky.attach(compute.name)
         lose(compute, 1)
-        wait_until(lambda: other.pool.replacements.under_way and compute.pool.replacements.under_way)
+        wait_until(lambda: other.pool.roster.under_way and compute.pool.roster.under_way)
         waits = beside.submit(lambda: rank() @ other)
         wait_until(lambda: len(other.pool.runs) == 1)
         (run,) = other.pool.runs

@@ -99,7 +99,7 @@ def test_nothing_of_what_is_yielded_is_shown_nor_can_others_see_it_meanwhile(
     go.mkdir()
     events: list[object] = []
     with sky.Compute(nodes=2, plugins=[Keys()], image=IMAGE) as compute:
-        compute.pool.subscribe(events.append, None)
+        compute.pool.news.subscribe(events.append, None)
         streams = stream(str(go)) @ compute
         firsts = [next(values) for values in streams]
         wait_until(lambda: len(list(go.iterdir())) == 2)

@@ -30,8 +30,9 @@ def run_on(links: Sequence[FakeLink]) -> tuple[Run, Any]:
     """A run of three calls on a pool with these links, and its task."""
     blob = SimpleNamespace(hash="", size=0, data=b"")
     task = SimpleNamespace(name="f", fn=blob, args=blob, timeout=None, stream=False)
-    pool = SimpleNamespace(links=links, alone=True, ended=lambda run: None)
-    return Run(pool, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
+    context = SimpleNamespace(links=links, alone=True)
+    around = SimpleNamespace(context=context, ended=lambda run: None)
+    return Run(around, "r1", "gather", [task], 3), task  # type: ignore[arg-type, list-item]
 
 
 def test_the_nodes_that_had_calls_of_it_are_told_and_no_others() -> None:

@@ -22,8 +22,8 @@ from skyward_core.transport.background_loop import submit
 from tests.terminals import through_pty
 
 
-class Pool:
-    """Stands for a pool: passes on bytes, on the pools' thread, to who has subscribed."""
+class News:
+    """Stands for that of a pool: passes on bytes, on the pools' thread, to who has subscribed."""
 
     def __init__(self) -> None:
         self.take: Any = None
@@ -44,7 +44,7 @@ class Pool:
         submit(give()).result(20)
 
 
-Opens = Callable[[Pool, Any], Console]
+Opens = Callable[[News, Any], Console]
 
 
 @pytest.fixture(autouse=True)
@@ -62,40 +62,40 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
-    def console(pool: Pool, out: Any) -> Console:
+    def console(news: News, out: Any) -> Console:
         monkeypatch.setattr(sys, "stdout", out)
-        return Console(pool)  # type: ignore[arg-type]
+        return Console(news)  # type: ignore[arg-type]
 
     return console
 
 
 def test_lines_are_whole_and_carry_their_rank(console: Opens) -> None:
-    pool, out = Pool(), io.StringIO()
-    shown = console(pool, out)
-    pool.print(3, "out", b"one\ntw")
-    pool.print(0, "out", b"zero\n")
-    pool.print(3, "err", b"oops\n")
-    pool.print(3, "out", b"o\n")
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
+    news.print(3, "out", b"one\ntw")
+    news.print(0, "out", b"zero\n")
+    news.print(3, "err", b"oops\n")
+    news.print(3, "out", b"o\n")
     shown.close()
     assert out.getvalue() == "r003| one\nr000| zero\nr003| oops\nr003| two\n"
 
 
 def test_unfinished_lines_come_at_the_end_and_nothing_after_it(console: Opens) -> None:
-    pool, out = Pool(), io.StringIO()
-    shown = console(pool, out)
-    pool.print(1, "out", b"no newline")
-    pool.print(2, "err", b"\r50%\r100%")
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
+    news.print(1, "out", b"no newline")
+    news.print(2, "err", b"\r50%\r100%")
     shown.close()
-    pool.print(1, "out", b" too late\n")
+    news.print(1, "out", b" too late\n")
     assert out.getvalue() == "r001| no newline\nr002| 100%\n"
 
 
 def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) -> None:
     def write(sink: Any) -> None:
-        pool = Pool()
-        shown = console(pool, io.TextIOWrapper(sink, encoding="utf-8", write_through=True))
-        pool.print(0, "out", b"\x1b[31mred\x1b[\x002J\x1b]0;title\x07\nnext\xc2\x9b2J\n")
-        pool.print(1, "err", b"unfinished\x1b[5;5H\x1b[7m")
+        news = News()
+        shown = console(news, io.TextIOWrapper(sink, encoding="utf-8", write_through=True))
+        news.print(0, "out", b"\x1b[31mred\x1b[\x002J\x1b]0;title\x07\nnext\xc2\x9b2J\n")
+        news.print(1, "err", b"unfinished\x1b[5;5H\x1b[7m")
         shown.close()
         sys.stdout.detach()
 
@@ -104,13 +104,13 @@ def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) ->
 
 def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Opens) -> None:
     readable, writable = os.pipe()
-    pool, out = Pool(), open(writable, "w", buffering=1)  # noqa: SIM115
-    shown = console(pool, out)
+    news, out = News(), open(writable, "w", buffering=1)  # noqa: SIM115
+    shown = console(news, out)
     os.close(readable)
-    pool.print(0, "out", b"x\n")
+    news.print(0, "out", b"x\n")
     shown._thread.join(20)
     for _ in range(1000):
-        pool.print(0, "out", b"y" * 1000 + b"\n")
+        news.print(0, "out", b"y" * 1000 + b"\n")
     assert shown._queue.empty()
     shown.close()
     with pytest.raises(BrokenPipeError):
@@ -118,18 +118,18 @@ def test_a_terminal_that_is_gone_is_no_trouble_and_takes_no_memory(console: Open
 
 
 def test_a_stream_that_the_script_closed_is_no_trouble(console: Opens) -> None:
-    pool, out = Pool(), io.StringIO()
-    shown = console(pool, out)
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
     out.close()
-    pool.print(0, "out", b"x\n")
+    news.print(0, "out", b"x\n")
     shown.close()
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_the_rest(console: Opens) -> None:
-    pool, raw = Pool(), io.BytesIO()
-    shown = console(pool, io.TextIOWrapper(raw, encoding="latin-1"))
-    pool.print(0, "out", "fünf 🚀\n".encode())
-    pool.print(0, "out", b"\xff and on\n")
+    news, raw = News(), io.BytesIO()
+    shown = console(news, io.TextIOWrapper(raw, encoding="latin-1"))
+    news.print(0, "out", "fünf 🚀\n".encode())
+    news.print(0, "out", b"\xff and on\n")
     shown.close()
     assert raw.getvalue() == b"r000| f\xfcnf \\U0001f680\nr000| \\ufffd and on\n"
 
@@ -144,10 +144,10 @@ def test_a_slow_terminal_does_not_hold_up_the_pool(console: Opens) -> None:
             assert self.go.wait(20)
             return super().write(text)
 
-    pool, out = Pool(), Slow()
-    shown = console(pool, out)
+    news, out = News(), Slow()
+    shown = console(news, out)
     for number in range(100):
-        pool.print(0, "out", f"{number}\n".encode())  # returns, although nothing can be written
+        news.print(0, "out", f"{number}\n".encode())  # returns, although nothing can be written
     out.go.set()
     shown.close()
     assert out.getvalue().splitlines() == [f"r000| {number}" for number in range(100)]
@@ -165,10 +165,10 @@ class Watched(io.StringIO):
 
 
 def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None) -> None:
-    pool, out = Pool(), Watched()
-    shown = console(pool, out)
+    news, out = News(), Watched()
+    shown = console(news, out)
     sys.stdout.write("[1, 2]")  # as print([1, 2], 3) does, piece by piece
-    pool.print(0, "out", b"zero\n")
+    news.print(0, "out", b"zero\n")
     sys.stdout.write(" ")
     sys.stdout.write("3")
     sys.stdout.write("\n")
@@ -178,10 +178,10 @@ def test_no_rank_cuts_a_line_of_the_script_in_two(console: Opens, patient: None)
 
 
 def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) -> None:
-    pool, out = Pool(), Watched()
-    shown = console(pool, out)
+    news, out = News(), Watched()
+    shown = console(news, out)
     print("training ... ", end="")
-    pool.print(0, "out", b"zero\n")
+    news.print(0, "out", b"zero\n")
     assert out.flushed.wait(20)
     print("done")
     shown.close()
@@ -189,8 +189,8 @@ def test_a_line_that_the_script_does_not_end_holds_nothing_up(console: Opens) ->
 
 
 def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: None) -> None:
-    pool, out = Pool(), io.StringIO()
-    shown = console(pool, out)
+    news, out = News(), io.StringIO()
+    shown = console(news, out)
 
     def script() -> None:
         for number in range(300):
@@ -199,7 +199,7 @@ def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: 
     thread = threading.Thread(target=script)
     thread.start()
     for number in range(300):
-        pool.print(1, "out", b"rank %d\n" % number)
+        news.print(1, "out", b"rank %d\n" % number)
     thread.join(20)
     shown.close()
     lines = out.getvalue().splitlines()
@@ -209,7 +209,7 @@ def test_many_threads_and_ranks_print_whole_lines_only(console: Opens, patient: 
 
 def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console: Opens) -> None:
     out = io.StringIO()
-    pools = [Pool(), Pool()]
+    pools = [News(), News()]
     first = console(pools[0], out)
     second = Console(pools[1])  # type: ignore[arg-type]
     first.close()
@@ -222,8 +222,8 @@ def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console:
 def test_a_stdout_that_the_script_put_in_its_place_stays(
     console: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, mine = Pool(), io.StringIO()
-    shown = console(pool, io.StringIO())
+    news, mine = News(), io.StringIO()
+    shown = console(news, io.StringIO())
     monkeypatch.setattr(sys, "stdout", mine)
     shown.close()
     assert sys.stdout is mine
@@ -239,9 +239,9 @@ def test_a_forked_child_can_print_whatever_the_console_was_doing(console: Opens)
 
         go = threading.Event()
 
-    pool, out = Pool(), Slow()
-    shown = console(pool, out)
-    pool.print(0, "out", b"x\n")
+    news, out = News(), Slow()
+    shown = console(news, out)
+    news.print(0, "out", b"x\n")
     assert out.flushed.wait(20)  # the console's thread holds the lock now
     child = os.fork()
     if not child:
@@ -256,7 +256,7 @@ def test_functions_that_hold_stdout_travel_while_ranks_print() -> None:
     own = io.TextIOWrapper(io.BytesIO(), write_through=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", own)
-        shown = Console(Pool())  # type: ignore[arg-type]
+        shown = Console(News())  # type: ignore[arg-type]
         try:
             stand_in = sys.stdout
             assert stand_in is not own

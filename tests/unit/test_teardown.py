@@ -38,9 +38,9 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(
 ) -> None:
     monkeypatch.setattr(teardown, "GOODBYE", 3600.0)
     archive, options = SimpleNamespace(cursors={"r000.out": here}), SimpleNamespace(grace=1.0)
-    intake = SimpleNamespace(behind=False)
-    pool: Any = SimpleNamespace(archive=archive, intake=intake, spec_options=options, runs={"ours": None})
+    intake: Any = SimpleNamespace(behind=False)
+    context: Any = SimpleNamespace(archive=archive, options=options)
     link: Any = FakeLink()
     async with asyncio.timeout(60):
-        assert await teardown._say_goodbye(pool, link) == told
+        assert await teardown._say_goodbye(context, intake, ["ours"], link) == told
     assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody

@@ -7,26 +7,22 @@ it is ready. It is asked for again, ever more rarely, until ``start_timeout`` is
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...model.errors import PoolError, SkywardError, UsageError
 from ...store.archive import rank_of
 from ...store.ledger import Replacement
 from ...views import events as ev
-
-if TYPE_CHECKING:
-    from ..pool import Pool
+from ..context import PoolContext
+from ..news import News
+from .roster import Roster
+from .startup import Startup
 
 PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
-LOOK = 0.02  # seconds between looks at whether another client has decided about a node
 POLL = 0.5  # seconds between looks at what another client makes of it
 FAREWELL = 5.0  # seconds that an attempt may take to be broken off
 
@@ -36,74 +32,46 @@ class _TornDown(Exception):
 
 
 class Replacements:
-    """Those of one pool, as one client sees to them."""
+    """Those of one pool, as one client sees to them.
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._owner = f"{os.getpid()}.{secrets.token_hex(4)}"
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._given_up: dict[int, str] = {}
+    Args:
+        renewed: called when a node is back on another machine, with whether this client brought it up.
+    """
+
+    def __init__(
+        self,
+        context: PoolContext,
+        news: News,
+        roster: Roster,
+        startup: Startup,
+        renewed: Callable[[bool], Awaitable[None]],
+    ) -> None:
+        self._context = context
+        self._news = news
+        self._roster = roster
+        self._startup = startup
+        self._renewed = renewed
 
     def begin(self, node: int) -> None:
         """Have another machine take a node's place, where the pool's options ask for that."""
-        if self._pool.spec_options.on_loss == "replace" and node not in self._tasks:
-            task = self._tasks[node] = asyncio.get_running_loop().create_task(self._see_to(node))
-            task.add_done_callback(lambda done: self._tasks.get(node) is done and self._tasks.pop(node))
+        tasks = self._roster.tasks
+        if self._context.options.on_loss == "replace" and node not in tasks:
+            task = tasks[node] = asyncio.get_running_loop().create_task(self._see_to(node))
+            task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 
     def resume(self) -> None:
         """After coming to a pool: go on with what others left, and forget what they finished."""
-        for each in self._pool.ledger.replacements(self._pool.row.token):
-            if not each.is_alive and self._pool.links[each.node].up:
-                self._pool.ledger.end_replacement(self._pool.row.token, each.node)
-        for link in self._pool.links:
+        context = self._context
+        for each in context.ledger.replacements(context.token):
+            if not each.is_alive and context.links[each.node].up:
+                context.ledger.end_replacement(context.token, each.node)
+        for link in context.links:
             if link.gone:
                 self.begin(link.node)
 
-    @asynccontextmanager
-    async def deciding(self, node: int) -> AsyncIterator[bool]:
-        """Be the one client that decides what becomes of a node without an agent: of two that both did, one would go
-        on with the old machine and one with another, and their logs would overwrite each other.
-
-        Yields:
-            Whether another client has decided already, that the node gets or has another machine.
-        """
-        with open(self._pool.archive.folder / f"node-{node}.lock", "w") as lock:
-            while not (decided := self._decided(node)):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    await asyncio.sleep(LOOK)
-                    continue
-                decided = self._decided(node)
-                break
-            yield decided
-
-    def _decided(self, node: int) -> bool:
-        entry = self._entry(node)
-        theirs = entry is not None and entry.owner != self._owner and not entry.made
-        return theirs or self.superseded(node)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a node is to get another machine, or just gets it."""
-        return bool(self._tasks)
-
-    def hope_for(self, node: int) -> bool:
-        """Whether a node that is gone may come back."""
-        return node in self._tasks
-
-    def why_not(self, node: int) -> str:
-        """Why a node that is gone got no other machine; "" where none was asked for."""
-        return self._given_up.get(node, "")
-
-    async def settled(self) -> None:
-        """Wait until nothing is under way any more."""
-        while self._tasks:
-            await asyncio.wait(self._tasks.values())
-
     async def stop(self) -> None:
         """Break off what is under way; the ledger keeps how far it came."""
-        tasks = list(self._tasks.values())
+        tasks = list(self._roster.tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
@@ -112,8 +80,8 @@ class Replacements:
     # -- one node ----------------------------------------------------------------------------------------
 
     async def _see_to(self, node: int) -> None:
-        pool, token = self._pool, self._pool.row.token
-        self._given_up.pop(node, None)
+        pool, token = self._context, self._context.token
+        self._roster.given_up.pop(node, None)
         try:
             found = await self._turn(node)
             if found is not None:
@@ -123,19 +91,19 @@ class Replacements:
         except SkywardError as error:
             self._give_up(node, str(error))
         finally:
-            pool.ledger.release_replacement(token, node, self._owner)
+            pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _turn(self, node: int) -> Replacement | None:
         """Wait until it is for us to see to a node; None once another client has."""
-        pool, token = self._pool, self._pool.row.token
+        pool, token = self._context, self._context.token
         while pool.view.is_live:
-            if self.superseded(node):
-                entry = self._entry(node)
+            if self._roster.superseded(node):
+                entry = self._roster.entry(node)
                 if (entry is None or not entry.is_alive) and await self._joined(node):
                     return None
             elif not pool.observer:
-                found = pool.ledger.intend_replacement(token, node, secrets.token_hex(8), self._owner)
-                if found is not None and (found.made or not self.superseded(node)):
+                found = pool.ledger.intend_replacement(token, node, secrets.token_hex(8), self._roster.owner)
+                if found is not None and (found.made or not self._roster.superseded(node)):
                     return found
                 if found is not None:  # another client was done with it just now
                     pool.ledger.end_replacement(token, node)
@@ -144,8 +112,8 @@ class Replacements:
 
     async def _insist(self, node: int, found: Replacement) -> None:
         """Try until a node is back, or its time is over."""
-        pool, token = self._pool, self._pool.row.token
-        deadline = time.monotonic() + pool.spec_options.start_timeout
+        pool, token = self._context, self._context.token
+        deadline = time.monotonic() + pool.options.start_timeout
         pause, longest = PAUSES
         while why := await self._attempt(node, found, deadline):
             if time.monotonic() + pause > deadline:
@@ -154,23 +122,23 @@ class Replacements:
             self._tell(node, f"{why}; asked again in {pause:.0f} s", time.time() + pause)
             await asyncio.sleep(pause)
             pause = min(longest, pause * random.uniform(1.7, 2.3))
-            entry = self._entry(node)
+            entry = self._roster.entry(node)
             if entry is None:
                 raise _TornDown
             found = entry
         pool.ledger.end_replacement(token, node)
-        self._tasks.pop(node, None)  # it is back: runs may start
-        await pool.renewed(form=True)
+        self._roster.tasks.pop(node, None)  # it is back: runs may start
+        await self._renewed(True)
 
     async def _attempt(self, node: int, found: Replacement, deadline: float) -> str:
         """Try once; gives why it failed, "" if it did not."""
-        pool, token = self._pool, self._pool.row.token
+        pool, token = self._context, self._context.token
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 await self._get(node, found)
-                await pool.startup.take_over(pool.machines[node])
+                await self._startup.take_over(pool.machines[node])
         except TimeoutError:
-            why = f"it was not up after {pool.spec_options.start_timeout:g} s"
+            why = f"it was not up after {pool.options.start_timeout:g} s"
         except (PoolError, UsageError, OSError) as error:
             why = str(error)
         else:
@@ -179,7 +147,7 @@ class Replacements:
             if pool.ledger.pool(token).state in ("stopping", "gone"):
                 await pool.provider.terminate(pool.name, [pool.machines[node]])
                 raise _TornDown
-        entry = self._entry(node)
+        entry = self._roster.entry(node)
         if why and entry is not None and entry.made:
             # It exists and is of no use. It stays in the ledger, among the former ones once there is another.
             await pool.provider.terminate(pool.name, [pool.machines[node]])
@@ -188,7 +156,7 @@ class Replacements:
 
     async def _get(self, node: int, found: Replacement) -> None:
         """Have a machine, and have it in the ledger."""
-        pool, token = self._pool, self._pool.row.token
+        pool, token = self._context, self._context.token
         machines = pool.ledger.machines(token)
         if found.made:  # by a client that went away meanwhile
             pool.machines[node] = machines[node]
@@ -204,56 +172,47 @@ class Replacements:
 
     def _end_logs(self, node: int) -> dict[str, int]:
         """End what the lost machine printed, mid-line perhaps; log file -> where the next one goes on."""
-        pool = self._pool
-        first = node * pool.ranks_per_node
+        pool = self._context
         ends = {}
         for name, size in pool.archive.sizes().items():
-            if first <= rank_of(name) < first + pool.ranks_per_node:
+            if rank_of(name) in pool.ranks_of(node):
                 if size and pool.archive.tail(name, 1) != b"\n":
-                    pool.on_log(name, size, b"\n")
+                    self._news.intake.take(name, size, b"\n")
                     size += 1
                 ends[name] = size
         return ends
 
-    def superseded(self, node: int) -> bool:
-        """Whether the ledger has another machine for a node than we know."""
-        pool = self._pool
-        machine, ours = pool.ledger.machines(pool.row.token)[node], pool.machines[node]
-        return (machine.id, machine.extra) != (ours.id, ours.extra)
-
-    def _entry(self, node: int) -> Replacement | None:
-        rows = self._pool.ledger.replacements(self._pool.row.token)
-        return next((each for each in rows if each.node == node), None)
-
     async def _joined(self, node: int) -> bool:
         """Come to the machine that another client has put in a node's place; says whether that worked."""
-        pool, before = self._pool, self._pool.machines[node]
-        machine = pool.ledger.machines(pool.row.token)[node]
+        pool, before = self._context, self._context.machines[node]
+        machine = pool.ledger.machines(pool.token)[node]
         try:
-            await pool.startup.join(machine)
+            await self._startup.join(machine)
         except (PoolError, OSError) as error:
             self._tell(node, str(error), time.time() + POLL)
             (seen,) = await pool.provider.describe(pool.name, [machine])
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
             pool.machines[node] = before if seen.state in ("running", "unreachable") else machine
             return False
-        self._tasks.pop(node, None)
-        await pool.renewed(form=False)
+        self._roster.tasks.pop(node, None)
+        await self._renewed(False)
         return True
 
     # -- what is said ------------------------------------------------------------------------------------
 
     def _tell(self, node: int, detail: str, retry_at: float | None = None) -> None:
-        pool = self._pool
-        pool.emit(
+        pool = self._context
+        self._news.emit(
             ev.NodePhase(pool=pool.name, node=node, phase="requested", detail=detail, retry_at=retry_at)
         )
-        pool.emit(ev.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}"))
+        self._news.emit(
+            ev.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}")
+        )
 
     def _give_up(self, node: int, why: str) -> None:
-        pool = self._pool
-        said = f"no other machine within {pool.spec_options.start_timeout:g} s: {why}"
-        self._given_up[node] = said
-        pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail=said))
+        pool = self._context
+        said = f"no other machine within {pool.options.start_timeout:g} s: {why}"
+        self._roster.given_up[node] = said
+        self._news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail=said))
         detail = f"node {node} is gone, and there was {said}; whoever attaches to the pool has it tried anew"
-        pool.emit(ev.PoolState(pool=pool.name, state="degraded", detail=detail))
+        self._news.emit(ev.PoolState(pool=pool.name, state="degraded", detail=detail))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...model.errors import PoolError
 from ...model.machine import Machine
@@ -15,33 +15,33 @@ from ...plugins.base import bootstrap_steps, check_standalone, transform_image
 from ...transport.base import Gate, Report
 from ...views import events as ev
 from ...wire.frames import WireError
-from ...wire.redact import secret_values, url_secrets
-from ..gang.keeper import Keeper
-from ..links.link import Link
-
-if TYPE_CHECKING:
-    from ..pool import Pool
+from ..background import Background
+from ..context import PoolContext
+from ..links.link import Link, Listener
+from ..news import News
+from ..setup_knowledge import SetupKnowledge
+from .roster import Roster
 
 
 class Startup:
-    """Has agents running on a pool's nodes, and connects to them."""
+    """Has agents running on a pool's nodes, and connects to them.
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._env: dict[str, str] = {}
-        self._image: dict[str, Any] = pool.row.spec.get("image", {})
-        self._cwd: str = pool.row.spec.get("cwd", "")
-        self._knows_env = False
-        self._secrets: list[str] = []
-        self._complained = False
-        self.credentials: list[str] = []  # in URLs of the image; written nowhere
+    Args:
+        listener: hears of what comes over the links.
+        drop: told of a link over which nothing comes any more.
+    """
 
-    def know(self, image: Image) -> None:
-        """The image as it was asked for: the ledger's one lacks variables, and credentials in URLs."""
-        self._know_env(image.env)
-        self._image = image.describe()
-        self.credentials = url_secrets(self._image)
-        self._know_secrets(self.credentials)
+    def __init__(
+        self, context: PoolContext, news: News, background: Background, knowledge: SetupKnowledge, roster: Roster,
+        listener: Listener, drop: Callable[[Link], None],
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._news = news
+        self._background = background
+        self._knowledge = knowledge
+        self._roster = roster
+        self._listener = listener
+        self._drop = drop
 
     async def start(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
@@ -49,17 +49,17 @@ class Startup:
         Raises:
             PoolError: says which node failed, at what, and what to do; what was created is still there.
         """
-        pool = self._pool
+        context = self._context
         for node in range(spec.nodes):
-            pool.emit(ev.NodePhase(pool=pool.name, node=node, phase="requested"))
-        pool.machines = await pool.provider.create(spec, pool.row.token)
-        pool.ledger.created(pool.row.token, pool.machines)
-        self._know_secrets(
+            self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
+        context.machines[:] = await context.provider.create(spec, context.token)
+        context.ledger.created(context.token, context.machines)
+        self._knowledge.know_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
         )
-        pool.links = [self._link(machine) for machine in pool.machines]
-        gate = Gate(len(pool.links))
-        await _all(self._bring_up(link, gate) for link in pool.links)
+        context.links[:] = [self._link(machine) for machine in context.machines]
+        gate = Gate(len(context.links))
+        await _all(self._bring_up(link, gate) for link in context.links)
         self._agree()
 
     async def attach(self) -> None:
@@ -68,14 +68,14 @@ class Startup:
         Raises:
             PoolError: no machine is left, or none can be reached.
         """
-        pool = self._pool
-        pool.machines = pool.ledger.machines(pool.row.token)
-        replaced = {each.node: each for each in pool.ledger.replacements(pool.row.token)}
+        pool = self._context
+        pool.machines[:] = pool.ledger.machines(pool.token)
+        replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
         seen = await pool.provider.describe(pool.name, pool.machines)
         if not seen or all(machine.state == "gone" for machine in seen):
             raise PoolError(f"no machine of pool {pool.name} is left")
-        pool.live.prime()
-        pool.links = [self._link(machine) for machine in pool.machines]
+        self._news.live.prime()
+        pool.links[:] = [self._link(machine) for machine in pool.machines]
         orphans = []
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
@@ -91,7 +91,7 @@ class Startup:
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
             if any(link.up for link in there):
-                await self.learn()  # a new agent should know what the one before it did
+                await self._knowledge.learn()  # a new agent should know what the one before it did
             results += await asyncio.gather(*map(self._bring_back, orphans), return_exceptions=True)
         failures = [
             (link, error)
@@ -102,7 +102,7 @@ class Startup:
             raise PoolError(_no_answer(pool.name, failures[0][1])) from failures[0][1]
         for link, error in failures:
             if pool.observer:  # it looks again by itself
-                pool.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+                self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
             else:
                 link.come_back(str(error))
         for link in pool.links:
@@ -110,7 +110,7 @@ class Startup:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
 
     async def _bring_back(self, link: Link) -> None:
-        async with self._pool.replacements.deciding(link.node) as decided:
+        async with self._roster.deciding(link.node) as decided:
             if decided:
                 link.lose()
                 self._phase(link, "requested", "another machine is on its way")
@@ -125,8 +125,8 @@ class Startup:
             PoolError: the machine cannot be reached or cannot run an agent.
             OSError: another node has to be asked for the environment, and none can be now.
         """
-        pool, node = self._pool, machine.node
-        await self.learn()
+        pool, node = self._context, machine.node
+        await self._knowledge.learn()
         pool.machines[node] = machine
         link = self._link(machine)
         try:
@@ -134,8 +134,8 @@ class Startup:
             await self._swap(link)
             self._agree()
         except BaseException:
-            pool.drop(link)
-            pool.spawn(link.close())
+            self._drop(link)
+            self._background.spawn(link.close())
             raise
         report("ready")
 
@@ -145,73 +145,24 @@ class Startup:
         Raises:
             PoolError, OSError: it does not answer.
         """
-        await self.learn()
-        pool = self._pool
+        await self._knowledge.learn()
+        pool = self._context
         pool.machines[machine.node] = machine
         link = self._link(machine)
         try:
             await self._swap(link)
         except BaseException:
-            pool.drop(link)
-            pool.spawn(link.close())
+            self._drop(link)
+            self._background.spawn(link.close())
             raise
         self._phase(link, "ready", address=machine.address)
 
     async def _swap(self, link: Link) -> None:
         """Put a new link in the place of one that is gone."""
-        pool, node = self._pool, link.node
-        pool.spawn(pool.links[node].close())
-        pool.links[node] = link
+        links = self._context.links
+        self._background.spawn(links[link.node].close())
+        links[link.node] = link
         await self._connect(link)
-
-    async def has_plugins(self) -> bool:
-        """Whether plugins enter contexts in the pool's ranks.
-
-        Raises:
-            ConnectionError: only another node can tell, and none is there.
-        """
-        await self.learn()
-        return self._pool.gang is not None and bool(self._pool.gang.plugins)
-
-    async def learn(self) -> None:
-        """Have nodes tell what only the client knows that made the pool.
-
-        Raises:
-            ConnectionError: none is there.
-        """
-        pool, gang = self._pool, self._pool.gang
-        links = [link for link in pool.links if link.up]
-        if not links and not self._knows(gang):
-            raise ConnectionError("no node is there to tell the pool's environment and plugins")
-        for link in links:
-            if self._knows(gang):
-                return
-            answer, plugins = await link.ask({"t": "setup"})
-            if answer["env"] is not None:
-                self._know_env(answer["env"])
-            self._know_secrets(answer["secrets"])
-            if gang is not None and not gang.knows_plugins and answer["known"]:
-                gang.learn(plugins, answer["secrets"], apps=answer["apps"])
-        if gang is not None and not gang.knows_plugins and not pool.row.spec["plugins"]:
-            gang.learn(b"", self._secrets, apps=False)
-        names = pool.row.spec.get("variables", [])
-        if not self._knows_env and names and not self._complained:
-            self._complained = True
-            pool.complain(
-                f"nobody knows its variables any more ({', '.join(names)}): the client that made it and its agents "
-                "are gone; new ranks run without them. Make the pool anew where they matter"
-            )
-
-    def _knows(self, gang: Keeper | None) -> bool:
-        return self._knows_env and (gang is None or gang.knows_plugins)
-
-    def _know_secrets(self, values: Sequence[str]) -> None:
-        self._secrets += [value for value in values if value not in self._secrets]
-        self._pool.redactor.add(values)
-
-    def _know_env(self, env: dict[str, str]) -> None:
-        self._env, self._knows_env = env, True
-        self._pool.redactor.add(secret_values(env))
 
     async def prepare(self, link: Link, gate: Gate | None = None, *, first: bool = False) -> Report:
         """Have an agent running on a node: a new one, or the one that is there.
@@ -225,7 +176,7 @@ class Startup:
         Raises:
             PoolError: the node cannot be reached or cannot run an agent.
         """
-        machine = self._pool.machines[link.node]
+        machine = self._context.machines[link.node]
 
         def report(phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
             self._phase(link, phase, detail, retry_at, address or machine.address)
@@ -242,12 +193,12 @@ class Startup:
         try:
             await link.connect()
         except (OSError, WireError) as error:
-            address = self._pool.machines[link.node].address
+            address = self._context.machines[link.node].address
             raise PoolError(f"the agent of node {link.node} ({address}) does not answer: {error}") from error
 
     def _config(self, node: int) -> dict[str, Any]:
         """What the agent of a node is told; see ``agent.config``."""
-        pool = self._pool
+        pool, known = self._context, self._knowledge
         worker = pool.row.spec["worker"]
         return {
             "pool": pool.name,
@@ -257,25 +208,25 @@ class Startup:
             "ranks_per_node": worker["ranks_per_node"],
             "concurrency": worker["concurrency"],
             "executor": worker["executor"],
-            "idle_timeout": pool.spec_options.idle_timeout,
-            "ttl": pool.spec_options.ttl,
-            "keep_results": pool.spec_options.keep_results,
-            "log_limit": pool.spec_options.log_limit,
-            "grace": pool.spec_options.grace,
-            "env": self._env,
-            "knows_env": self._knows_env,
-            "secrets": self._secrets,
-            "cwd": self._cwd,
-            "path": [*filter(None, (self._image.get("workdir"),)), *sys.path],
-            "image": self._image | {"env": self._env},
+            "idle_timeout": pool.options.idle_timeout,
+            "ttl": pool.options.ttl,
+            "keep_results": pool.options.keep_results,
+            "log_limit": pool.options.log_limit,
+            "grace": pool.options.grace,
+            "env": known.env,
+            "knows_env": known.known,
+            "secrets": known.secrets,
+            "cwd": known.cwd,
+            "path": [*filter(None, (known.image.get("workdir"),)), *sys.path],
+            "image": known.image | {"env": known.env},
         }
 
     def _link(self, machine: Machine) -> Link:
-        pool = self._pool
+        pool = self._context
         return Link(
             machine.node,
             pool.provider.transport(pool.name, machine),
-            pool,
+            self._listener,
             observer=pool.observer,
             logs_from=machine.logs_from,
         )
@@ -286,21 +237,21 @@ class Startup:
         Raises:
             PoolError: they have different numbers of GPUs.
         """
-        links = [link for link in self._pool.links if link.up]
+        links = [link for link in self._context.links if link.up]
         counts = [link.welcome["ranks_per_node"] for link in links]
         if len(set(counts)) > 1:
             told = ", ".join(f"node {link.node} {link.welcome['ranks_per_node']}" for link in links)
             raise PoolError(
-                f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._pool.name} has: '
+                f'ranks_per_node="gpu" needs nodes with the same number of GPUs, and pool {self._context.name} has: '
                 f"{told}; give the number: ranks_per_node={min(counts)}, say"
             )
 
     def _phase(
         self, link: Link, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
     ) -> None:
-        self._pool.emit(
+        self._news.emit(
             ev.NodePhase(
-                pool=self._pool.name, node=link.node, phase=phase, detail=detail, retry_at=retry_at,
+                pool=self._context.name, node=link.node, phase=phase, detail=detail, retry_at=retry_at,
                 address=address,
             )
         )  # fmt: skip

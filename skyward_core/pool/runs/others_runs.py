@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from typing import Any
 
 from ...model.outcome import Outcome, Summary
 from ...views import events as ev
 from ...wire.frames import Header
 from ...wire.messages import CALLS
+from ..context import PoolContext
 from ..links.link import Link
+from ..news import News
+from .outcome_frame import outcome_of
 from .root_cause import root_cause
-from .run import outcome_of
-
-if TYPE_CHECKING:
-    from ..pool import Pool
 
 
-class ForeignRuns:
+class OthersRuns:
     """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, context: PoolContext, news: News) -> None:
+        self._pool = context.name
+        self._news = news
         self._totals: dict[str, int] = {}
         self._outcomes: dict[str, dict[int, Outcome]] = {}
         self._returned: dict[
@@ -30,10 +31,10 @@ class ForeignRuns:
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
 
-    def on_welcome(self, link: Link) -> None:
-        """Catch up with what an agent remembers."""
+    def on_welcome(self, link: Link, ours: Container[str]) -> None:
+        """Catch up with what an agent remembers, but for runs of ours."""
         for record in link.welcome.get("runs", ()):
-            if record["run"] in self._pool.runs:
+            if record["run"] in ours:
                 continue
             self._opened(record, link)
             if record["run"] not in self._ended:
@@ -50,7 +51,7 @@ class ForeignRuns:
             case "began":
                 self._emit(
                     ev.RankBegan(
-                        pool=self._pool.name,
+                        pool=self._pool,
                         run=run,
                         index=header["i"],
                         rank=header["rank"],
@@ -63,7 +64,7 @@ class ForeignRuns:
                 if summary is not None:
                     self._emit(
                         ev.ItemYielded(
-                            pool=self._pool.name, run=run, index=header["i"], rank=header["rank"],
+                            pool=self._pool, run=run, index=header["i"], rank=header["rank"],
                             seq=header["seq"], summary=summary,
                         )
                     )  # fmt: skip
@@ -76,10 +77,10 @@ class ForeignRuns:
             return
         self._totals[run] = record["total"]
         self._outcomes[run] = {}
-        self._pool.records.opened(run, record["function"], record["kind"], record["total"], at)
+        self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
         self._emit(
             ev.RunOpened(
-                pool=self._pool.name, run=run, function=record["function"], kind=record["kind"],
+                pool=self._pool, run=run, function=record["function"], kind=record["kind"],
                 total=record["total"], at=at,
             )
         )  # fmt: skip
@@ -91,8 +92,8 @@ class ForeignRuns:
             return
         outcomes[outcome.index] = outcome
         self._latest[run] = max(at, self._latest.get(run, 0.0))
-        self._emit(ev.RankEnded(pool=self._pool.name, run=run, outcome=outcome, at=at))
-        self._pool.records.outcome(run, outcome, header.get("log", {}))
+        self._emit(ev.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
+        self._news.records.outcome(run, outcome, header.get("log", {}))
         self._check_end(run)
 
     def _check_end(self, run: str) -> None:
@@ -104,8 +105,8 @@ class ForeignRuns:
             done = all(outcome.kind == "returned" for outcome in outcomes.values())
             state = "done" if done else "failed" if cause else "cancelled"
             at = self._latest.pop(run, time.time())
-            self._pool.records.ended(run, state, at, cause)
-            self._emit(ev.RunEnded(pool=self._pool.name, run=run, state=state, root_cause=cause, at=at))
+            self._news.records.ended(run, state, at, cause)
+            self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
 
     def _emit(self, event: ev.Event) -> None:
-        self._pool.emit(event)
+        self._news.emit(event)

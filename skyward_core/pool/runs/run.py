@@ -6,28 +6,46 @@ import asyncio
 import pickle
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
-from ...model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from ...model.outcome import ErrorInfo, Outcome, OutcomeKind, RootCause, Summary
 from ...tasks.payload import Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
 from ...wire.frames import INLINE, Header
+from ..background import Background
+from ..context import PoolContext
 from ..links.link import Link, is_news
+from ..news import News
 from ..pool_end import PoolEnd
+from .outcome_frame import outcome_of
 from .root_cause import is_failure, is_symptom, root_cause
-
-if TYPE_CHECKING:
-    from ..pool import Pool
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 AHEAD = 32  # tasks in flight per node while they are quick
 QUICK = 0.02  # seconds of a task below which it is quick
 
 Value = bytes | Landing
+
+
+class Surroundings(NamedTuple):
+    """What all runs of a pool have in common, as one client has them.
+
+    Attributes:
+        fetch: brings a file of a node's spool to where it lands; see :meth:`.book.RunBook.fetch`.
+        start_anew: has a broadcast of which no rank has begun started by a whole gang.
+        ended: told of a run that is over.
+    """
+
+    context: PoolContext
+    news: News
+    background: Background
+    fetch: Callable[[Link, str, Landing], Awaitable[None]]
+    start_anew: Callable[[Run], None]
+    ended: Callable[[Run], None]
 
 
 class Ending(Future["Run"]):
@@ -55,21 +73,23 @@ class Run:
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
-        "_arrived", "_asked", "_begun", "_broke", "_claimed", "_ending", "_fetching", "_flying", "_loaded", "_readings",
-        "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled", "consumed", "future", "id",
-        "kind", "logs", "name", "outcomes", "pool", "root_cause", "sent", "state", "tasks", "total", "values",
+        "_around", "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_fetching", "_flying",
+        "_loaded", "_readings", "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled",
+        "consumed", "future", "id", "kind", "logs", "name", "outcomes", "root_cause", "sent", "state", "tasks", "total",
+        "values",
     )  # fmt: skip
 
     def __init__(
         self,
-        pool: Pool,
+        around: Surroundings,
         run: str,
         kind: str,
         tasks: Sequence[Task],
         total: int,
         future: Future[Run] | None = None,
     ) -> None:
-        self.pool = pool
+        self._around = around
+        self._context = around.context
         self.id = run
         self.kind = kind
         self.name = tasks[0].name
@@ -109,7 +129,7 @@ class Run:
             return
         task = self.tasks[0]
         for rank in range(self.total):
-            self._send(self.pool.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+            self._send(self._context.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
 
     def hold(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
@@ -125,7 +145,7 @@ class Run:
         if self.state != "running":
             return
         self._waiting.extend(range(self.total))
-        held = [link for link in self.pool.links if link.hold()] if self.total > 1 else []
+        held = [link for link in self._context.links if link.hold()] if self.total > 1 else []
         try:
             self._refill()
         finally:
@@ -135,15 +155,15 @@ class Run:
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
-        links = [link for link in self.pool.links if not link.gone]
+        links = [link for link in self._context.links if not link.gone]
         if not links:
             self._fail_unsent("every node of the pool is gone")
             return
-        limit = self.pool.slots_per_node + (AHEAD if self._quick() else 1)
+        limit = self._context.slots_per_node + (AHEAD if self._quick() else 1)
         moved = True
         while moved and self._waiting:
             moved = False
-            for link in links if self.kind != "single" else [self.pool.next_link()]:
+            for link in links if self.kind != "single" else [self._context.next_link()]:
                 if self._waiting and self._flying.get(link.node, 0) < limit:
                     index = self._waiting.popleft()
                     self._flying[link.node] = self._flying.get(link.node, 0) + 1
@@ -158,7 +178,7 @@ class Run:
         """Expect the calls of a run that another client dispatched."""
         self.sent = self._claimed = True
         if self.kind == "broadcast":
-            self._where = {rank: self.pool.link_of(rank) for rank in range(self.total)}
+            self._where = {rank: self._context.link_of(rank) for rank in range(self.total)}
         elif len(links) == 1:
             self._where = dict.fromkeys(range(self.total), links[0])
 
@@ -183,16 +203,16 @@ class Run:
         if task.stream:
             header["stream"] = True
             self._readings[index] = Reading(header)
-        if self.pool.alone:
+        if self._context.alone:
             header["alone"] = True
-        elif self.pool.links[0].gone:
+        elif self._context.links[0].gone:
             header["headless"] = True  # nobody can form a gang any more
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
         self._where[index] = link
         self._asked.add(link.node)
         self.sent = True
         if link.gone:
-            self.pool.lost_call(self, index)
+            self.lose(index)
         else:
             header |= extra
             link.call(header, body)
@@ -210,9 +230,9 @@ class Run:
         if reading.is_new(header["seq"]):
             reading.next = header["seq"] + 1
             if (summary := Summary.from_wire(header["summary"])) is not None:
-                self.pool.emit(
+                self._around.news.emit(
                     ev.ItemYielded(
-                        pool=self.pool.name, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
+                        pool=self._context.name, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
                         summary=summary,
                     )
                 )  # fmt: skip
@@ -238,7 +258,7 @@ class Run:
         said = (
             f"{what} of {self.name}() on rank {rank} was lost on node {link.node}; those before it are here"
         )
-        header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self.pool.spec_options.grace}
+        header = {"t": "stop", "run": self.id, "i": index, "why": said, "grace": self._context.options.grace}
         link.send(header)
         self.logs[index] = {}
         error = ErrorInfo("ValuesLost", said)
@@ -268,11 +288,11 @@ class Run:
             self._take(link, outcome)
         else:
             self._fetching += 1
-            self.pool.spawn(self._fetch(link, outcome, name, header["size"]))
+            self._around.background.spawn(self._fetch(link, outcome, name, header["size"]))
 
     async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
         awaited = isinstance(self.future, Ending) and outcome.kind == "returned"
-        path = self.pool.archive.results / f"{self.id}.{outcome.index}.pickle"
+        path = self._context.archive.results / f"{self.id}.{outcome.index}.pickle"
         landing = Landing(path, size, in_place=awaited)
         try:
             await self._bring(link, name, landing)
@@ -297,9 +317,9 @@ class Run:
         """
         while True:
             try:
-                return await self.pool.fetch(link, name, landing)
+                return await self._around.fetch(link, name, landing)
             except ConnectionError as error:
-                if link.gone or self.pool.leaving or self._ending is not None:
+                if link.gone or self._context.leaving or self._ending is not None:
                     raise OSError(str(error)) from error
                 await asyncio.sleep(0.1)  # the link is on its way up again
 
@@ -307,13 +327,13 @@ class Run:
         self.outcomes[outcome.index] = outcome
         self._arrived.append(outcome)
         self._seconds.append(outcome.seconds)
-        self.pool.later(self._book, outcome)
+        self._around.background.later(self._book, outcome)
         self.arrivals.put(("outcome", outcome.index))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
             if outcome.index not in self._readings:
                 link.acknowledge(self.id, outcome.index)
-        if is_failure(outcome) and not self._stopping and self.pool.spec_options.fail_fast:
+        if is_failure(outcome) and not self._stopping and self._context.options.fail_fast:
             if is_symptom(outcome) and self.total > 1:
                 asyncio.get_running_loop().call_later(SETTLE, self._stop, "fail-fast")
             else:
@@ -350,7 +370,7 @@ class Run:
         """The pool has ended under it: nothing more comes, and what its agents hold is left there as it is."""
         if self.state == "running":
             self.state, self._ending = "lost", ending
-            self.pool.later(self.pool.ended, self)
+            self._around.background.later(self._around.ended, self)
             self._tell()
 
     def _stop(self, why: str) -> None:
@@ -360,8 +380,8 @@ class Run:
         if self.total == len(self.outcomes):
             return
         gang = self.kind == "broadcast"
-        for link in self.pool.links:
-            header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self.pool.spec_options.grace}
+        for link in self._context.links:
+            header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
             if self.calls_on(link):
                 # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
@@ -373,13 +393,40 @@ class Run:
     def _fail_unsent(self, words: str, kind: str = "lost") -> None:
         while self._waiting:
             index = self._waiting.popleft()
-            rank, node = (index, self.pool.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
+            rank, node = (index, self._context.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
             outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
             self.outcomes[index] = outcome
             self._arrived.append(outcome)
             self.logs[index] = {}
-            self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
+            self._around.news.emit(ev.RankEnded(pool=self._context.name, run=self.id, outcome=outcome))
         self._check_end()
+
+    def lose(self, index: int) -> None:
+        """The node that has a call is gone: it ends as lost."""
+        link = self._where[index]
+        said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_why)))
+        self._end_call(link, index, "lost", ErrorInfo("NodeLost", said))
+
+    def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
+        """End a call that no node has got, or that the one which has it does not begin.
+
+        Args:
+            link: to the node that it would have been for.
+        """
+        self._where[index] = link
+        self._end_call(link, index, kind, error, begun=False)
+
+    def _end_call(
+        self, link: Link, index: int, kind: OutcomeKind, error: ErrorInfo, *, begun: bool = True
+    ) -> None:
+        """End a call that no node tells of."""
+        if index in self.outcomes:
+            return
+        self._begun |= begun
+        rank = index if self.kind == "broadcast" else link.node * self._context.ranks_per_node
+        self.logs[index] = {}
+        self.values[index] = b""
+        self._take(link, Outcome(index, rank, link.node, kind, error=error))
 
     def calls_on(self, link: Link) -> list[int]:
         """Indices of calls on this link that have no outcome yet."""
@@ -400,14 +447,14 @@ class Run:
             self._arrived.clear()
             self._stale.clear()
             self._stopping = self.sent = False
-            for link in self.pool.links:
+            for link in self._context.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
-            self.pool.spawn(self.pool.launch.start_gang(self))
+            self._around.start_anew(self)
             return
         for index in self._stale - self.outcomes.keys():
             why = f": {self._broke}" if self._broke else ""
             info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
-            node = self.pool.link_of(index).node
+            node = self._context.link_of(index).node
             self.logs[index] = {}
             self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
             self._arrived.append(self.outcomes[index])
@@ -421,7 +468,7 @@ class Run:
             self.state = "cancelled"
         else:
             self.state = "failed"
-        self.pool.later(self._wind_up)
+        self._around.background.later(self._wind_up)
         self._tell()
 
     def _tell(self) -> None:
@@ -433,17 +480,17 @@ class Run:
             self.future.set_result(self)
 
     def _book(self, outcome: Outcome) -> None:
-        self.pool.emit(ev.RankEnded(pool=self.pool.name, run=self.id, outcome=outcome))
-        self.pool.records.outcome(self.id, outcome, self.logs[outcome.index])
+        self._around.news.emit(ev.RankEnded(pool=self._context.name, run=self.id, outcome=outcome))
+        self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
 
     def _wind_up(self) -> None:
         self._acknowledge()
-        self.pool.ended(self)
+        self._around.ended(self)
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
         if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
-            for link in self.pool.links:
+            for link in self._context.links:
                 if self._claimed or link.node in self._asked:
                     link.acknowledge(self.id)
 
@@ -523,14 +570,13 @@ class Run:
         if self._ending is not None:
             return self._ending.error()
         if self.state == "left":
-            goes_on = (
-                f"it goes on there, and sky.attach({self.pool.name!r}).wait({self.id!r}) gives its results"
-            )
+            goes_on = f"it goes on there, and sky.attach({self._context.name!r}).wait({self.id!r}) gives its results"
             if self._waiting:
                 goes_on = f"{len(self._waiting)} of its {self.total} tasks had been sent to no node, and are not run"
-            return PoolError(
-                f"this client left pool {self.pool.name} while run {self.id} of {self.name} was under way; {goes_on}"
+            left = (
+                f"this client left pool {self._context.name} while run {self.id} of {self.name} was under way"
             )
+            return PoolError(f"{left}; {goes_on}")
         if self.state == "cancelled" or self.root_cause is None:
             why = f" ({self.cancelled})" if self.cancelled else ""
             return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
@@ -571,7 +617,7 @@ class Run:
         """
         value: Value = body
         if (name := header.get("file")) is not None:
-            path = self.pool.archive.results / f"{self.id}.{header['i']}.{header['seq']}.item"
+            path = self._context.archive.results / f"{self.id}.{header['i']}.{header['seq']}.item"
             value = landing = Landing(path, header["size"], in_place=True)
             try:
                 asyncio.run_coroutine_threadsafe(self._bring(link, name, landing), link.loop).result()
@@ -617,23 +663,6 @@ class Reading:
 
     def took(self, until: int) -> None:
         self._taken = self._request["taken"] = until
-
-
-def outcome_of(header: Header) -> Outcome:
-    """An outcome frame's header as an :class:`Outcome`."""
-    return Outcome(
-        header["i"],
-        header["rank"],
-        header["node"],
-        header["kind"],
-        header.get("seconds", 0.0),
-        Summary.from_wire(header.get("summary")),
-        ErrorInfo.from_wire(header.get("error")),
-        header.get("exit_code"),
-        header.get("signal"),
-        header.get("items", 0),
-        Summary.from_wire(header.get("last")),
-    )
 
 
 def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:

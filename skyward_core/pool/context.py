@@ -1,0 +1,87 @@
+"""What the parts of a pool share: its data, and questions about them. It knows none of the parts."""
+
+from __future__ import annotations
+
+from ..model.machine import Machine
+from ..model.spec import Options
+from ..providers.base import Provider
+from ..store.archive import Archive, rank_of
+from ..store.ledger import Ledger, PoolRow
+from ..views.views import PoolView
+from ..wire.frames import WireError
+from .links.link import Link
+from .pool_end import PoolEnd
+
+
+class PoolContext:
+    """One pool's, as one client has it.
+
+    Attributes:
+        links: of its nodes, by index; one that is put in another's place takes its index.
+        machines: that its nodes are on, by index.
+        view: what it looks like now; only :class:`.news.News` writes to it.
+        observer: whether this client only looks, and changes nothing.
+        ending: how the pool ended, where it was not this client that ended it.
+        leaving: whether this client tears it down, or has left it.
+        detached: whether this client has left it.
+    """
+
+    def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool) -> None:
+        self.row = row
+        self.name = row.name
+        self.token = row.token
+        self.provider = provider
+        self.ledger = ledger
+        self.observer = observer
+        self.archive = Archive(row.key)
+        self.view = PoolView(row.name, key=row.key)
+        self.options = Options.from_json(row.spec["options"])
+        self.links: list[Link] = []
+        self.machines: list[Machine] = []
+        worker = row.spec["worker"]
+        self._concurrency: int = worker["concurrency"]
+        self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
+        self.ending: PoolEnd | None = None
+        self.leaving = False
+        self.detached = False
+        self._turn = -1  # the node that had the last
+
+    @property
+    def alone(self) -> bool:
+        """Whether its nodes stand alone: no gang, no network among them."""
+        return not self.options.cluster
+
+    @property
+    def slots_per_node(self) -> int:
+        """Tasks that a node runs at the same time."""
+        return self._concurrency * self.ranks_per_node
+
+    def link_of(self, rank: int) -> Link:
+        """The link to the node that a rank is on."""
+        return self.links[rank // self.ranks_per_node]
+
+    def next_link(self) -> Link:
+        """The next node in turn, of those that have the least to do for us."""
+        after = self._turn + 1
+        left = [link for link in (*self.links[after:], *self.links[:after]) if not link.gone]
+        link = min(left, key=lambda link: (not link.up or link.silent, link.load))
+        self._turn = link.node
+        return link
+
+    def ranks_of(self, node: int) -> range:
+        """The ranks of a node."""
+        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
+
+    def cursors(self, node: int) -> dict[str, int]:
+        """How many bytes of each log file of a node are here."""
+        ranks = self.ranks_of(node)
+        return {name: at for name, at in self.archive.cursors.items() if rank_of(name) in ranks}
+
+    def check_rank(self, link: Link, rank: int, node: int | None = None) -> None:
+        """A node speaks of its own ranks only.
+
+        Raises:
+            WireError: it does not.
+        """
+        if (rank >= 0 and rank // self.ranks_per_node != link.node) or node not in (None, link.node):
+            raise WireError(f"node {link.node} speaks of rank {rank} as if it were its own")

@@ -1,0 +1,131 @@
+"""What becomes of a node that is not heard of any more: a new agent, another machine, or the end of its calls."""
+
+from __future__ import annotations
+
+from ...model.errors import PoolError
+from ...views import events as ev
+from ..background import Background
+from ..context import PoolContext
+from ..endings import Endings
+from ..links.link import Link
+from ..news import News
+from ..pool_end import PoolEnd
+from ..runs.book import RunBook
+from .replace import Replacements
+from .revivals import Revivals
+from .roster import Roster
+from .startup import Startup
+from .suspicion import Suspicion
+
+
+class Watch:
+    """Over the nodes of one pool."""
+
+    def __init__(
+        self, context: PoolContext, news: News, background: Background, roster: Roster, book: RunBook,
+        endings: Endings, startup: Startup, replacements: Replacements,
+    ) -> None:  # fmt: skip
+        self._context = context
+        self._news = news
+        self._background = background
+        self._roster = roster
+        self._book = book
+        self._endings = endings
+        self._startup = startup
+        self._replacements = replacements
+        self._revivals = Revivals()
+        self._examining: set[int] = set()
+        self.suspicion = Suspicion(context.options.lost_after, self._lose_silent)
+
+    def down(self, link: Link, detail: str) -> str:
+        """A link is down: gives what is to be said of it, with until when it is waited for."""
+        context = self._context
+        ends = link.silent or link.finished or link.gone or context.leaving or context.ending
+        until = "" if ends else self.suspicion.down(link)
+        return f"{detail}; {until}" if until else detail
+
+    def up(self, link: Link) -> None:
+        """It answers."""
+        self.suspicion.up(link)
+
+    def examine(self, link: Link) -> None:
+        """Have it found out what became of a node, and done what that asks for."""
+        self._background.spawn(self._examine(link))
+
+    async def _examine(self, link: Link) -> None:
+        if link.node in self._examining:
+            return
+        self._examining.add(link.node)
+        try:
+            async with self._roster.deciding(link.node) as decided:
+                await self._decide(link, decided)
+        finally:
+            self._examining.discard(link.node)
+
+    async def _decide(self, link: Link, decided: bool) -> None:
+        context = self._context
+        if link is not context.links[link.node] or link.up or link.gone:
+            return  # while another client decided
+        if decided:
+            self._lose(link, "another client sees to another machine in its place")
+            return
+        if await self._endings.have_come(wait=link.finished):
+            return
+        if link.finished:
+            self._lose(link, "its agent was ended on its machine")
+            return
+        machine = context.machines[link.node]
+        (seen,) = await context.provider.describe(context.name, [machine])
+        # "unreachable" is a link that is down: a network cut ends no healthy machine.
+        # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
+        alive = ("running", "unreachable", "lost") if context.alone else ("running", "unreachable")
+        if seen.state in alive or link.up or context.leaving or context.ending is not None:
+            return
+        if await self._endings.have_come(wait=True):
+            return
+        if (why := seen.extra.get("why")) and not any(other.up for other in context.links):
+            told = why.removeprefix("the node ended itself: ")
+            self._endings.by_others(PoolEnd.by_itself(context.name, told))
+            return
+        why = f"its machine is {seen.state}"
+        if seen.state == "orphaned":
+            if not (refused := self._revivals.refused(link.node)):
+                if self._revivals.is_due(link.node):
+                    await self._revive(link)
+                return
+            why = refused
+        self._lose(link, why)
+        await context.provider.terminate(context.name, [machine])
+
+    async def _revive(self, link: Link) -> None:
+        """Start an agent where the last one died; it adopts what it finds, and the link finds it.
+
+        Where that fails the link goes on trying, and each of its attempts has the node examined again.
+        """
+        try:
+            report = await self._startup.prepare(link)
+        except PoolError as error:
+            why = self._news.redactor.text(str(error))
+            self._revivals.failed(link.node, why)
+            self._news.emit(ev.NodeLink(pool=self._context.name, node=link.node, up=False, detail=why))
+            return
+        self._revivals.succeeded(link.node)
+        report("ready", "a new agent took over")
+
+    def _lose_silent(self, link: Link, why: str) -> None:
+        """A node has not answered for too long. Its machine is left as it is; and who only watches goes on trying."""
+        if not self._context.observer and self._context.ending is None:
+            self._lose(link, why)
+
+    def _lose(self, link: Link, why: str) -> None:
+        context = self._context
+        self.suspicion.up(link)
+        link.lose(why)
+        self._news.emit(ev.NodePhase(pool=context.name, node=link.node, phase="gone", detail=why))
+        left = [other for other in context.links if not other.gone]
+        if context.ledger.pool(context.token).state != "stopping":
+            context.ledger.pool_state(context.token, "degraded" if left else "failed")
+        said = f"node {link.node} is gone: {why}"
+        self._news.emit(ev.PoolState(pool=context.name, state="degraded", detail=said))
+        self._replacements.begin(link.node)
+        self._book.drop(link)

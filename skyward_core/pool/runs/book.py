@@ -1,0 +1,171 @@
+"""The runs of a pool that this client dispatched or has taken over: what nodes tell gets to them by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from ...model.errors import PoolError
+from ...tasks.payload import NOTHING, Task
+from ...transport.incoming_result import Landing
+from ...views import events as ev
+from ...wire.frames import Header, WireError
+from ..background import Background
+from ..context import PoolContext
+from ..links.blobs import Blobs
+from ..links.direct import Direct
+from ..links.link import Link
+from ..links.spread import Spread
+from ..news import News
+from .others_runs import OthersRuns
+from .run import Run, Surroundings
+
+
+class RunBook:
+    """One pool's, as one client has it.
+
+    Args:
+        start_anew: has a broadcast of which no rank has begun started by a whole gang.
+
+    Attributes:
+        runs: those that have not ended, by id.
+        blobs: large arguments on their way to the nodes.
+        direct: lines to the nodes past their SSH connections.
+    """
+
+    def __init__(
+        self, context: PoolContext, news: News, background: Background, start_anew: Callable[[Run], None]
+    ) -> None:
+        self._context = context
+        self._news = news
+        self._others = OthersRuns(context, news)
+        self.runs: dict[str, Run] = {}
+        self.direct = Direct(context.name, news.mention)
+        spread = Spread(context.options.cluster, self.direct, news.mention)
+        self.blobs = Blobs(spread, lambda: [link for link in context.links if not link.gone])
+        self._around = Surroundings(context, news, background, self.fetch, start_anew, self._ended)
+
+    def add(
+        self, run: str, kind: str, tasks: Sequence[Task], total: int, future: Future[Run] | None = None
+    ) -> Run:
+        """A run of ours, from now on."""
+        added = self.runs[run] = Run(self._around, run, kind, tasks, total, future)
+        return added
+
+    async def claim(self, run: str) -> Run:
+        """Take over a run whose client is gone: its results come here.
+
+        Raises:
+            PoolGone: the pool has ended.
+            PoolError: the pool does not remember it, or its results have been fetched.
+        """
+        context = self._context
+        if context.ending is not None:
+            raise context.ending.error()
+        if run in self.runs:
+            return self.runs[run]
+        view = context.view.runs.get(run)
+        if view is None:
+            raise PoolError(f"pool {context.name} remembers no run {run}")
+        taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
+        taken.claim_from(context.links)
+        known = await asyncio.gather(*(link.claim(run) for link in context.links if link.up))
+        if sum(map(len, known)) < view.total and all(link.up for link in context.links):
+            del self.runs[run]
+            raise PoolError(
+                f"the results of run {run} have been fetched before; skyward-tui results {run} shows what they were"
+            )
+        return taken
+
+    def cancel(self, run: str, why: str = "asked for") -> None:
+        """Stop a run, whoever dispatched it."""
+        if ours := self.runs.get(run):
+            ours.cancel(why)
+            return
+        for link in self._context.links:
+            grace = self._context.options.grace
+            link.send({"t": "stop", "run": run, "why": "cancel", "grace": grace, "break": link.epoch})
+
+    # -- what nodes tell ---------------------------------------------------------------------------------
+
+    def check_welcome(self, link: Link) -> None:
+        """See whether an agent that greets us remembers runs of its own ranks only.
+
+        Raises:
+            WireError: it does not.
+        """
+        for record in link.welcome["runs"]:
+            for header in (*record["began"], *record["outcomes"]):
+                self._context.check_rank(link, header["rank"], header["node"])
+
+    def catch_up(self, link: Link) -> None:
+        """Show what an agent remembers of others' runs."""
+        self._others.on_welcome(link, self.runs)
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        """News of a run.
+
+        Raises:
+            WireError: there is no such call, or that node was not given it.
+        """
+        if header["t"] in ("outcome", "item", "began"):
+            self._context.check_rank(link, header["rank"], header.get("node"))
+        run = self.runs.get(header["run"])
+        if run is None:
+            self._others.on_frame(link, header)
+            return
+        if header["t"] == "run":
+            return  # we know it best
+        if header["i"] >= run.total:
+            raise WireError(f"run {run.id} has no call {header['i']}")
+        if not run.asked_of(link, header["i"]):
+            raise WireError(f"node {link.node} speaks of call {header['i']}, which it was not given")
+        match header["t"]:
+            case "outcome":
+                run.on_outcome(link, header, body)
+            case "item":
+                run.on_item(link, header, body)
+            case "stale":
+                run.on_stale(header["i"], header.get("why", ""))
+            case "began":
+                self._news.emit(
+                    ev.RankBegan(
+                        pool=self._context.name, run=run.id, index=header["i"], rank=header["rank"],
+                        node=header["node"], at=link.time_of(header),
+                    )
+                )  # fmt: skip
+
+    def drop(self, link: Link) -> None:
+        """Nothing comes over a link any more: calls on it end as lost."""
+        link.lose()
+        self.lose_calls(link)
+
+    def lose_calls(self, link: Link) -> None:
+        """What a node was given and has not answered, it will not."""
+        for run in list(self.runs.values()):
+            for index in run.calls_on(link):
+                run.lose(index)
+
+    async def fetch(self, link: Link, name: str, landing: Landing) -> None:
+        """Bring a file of a node's spool here, by the best way there is.
+
+        Raises:
+            OSError: it is not there, or cannot be written here.
+            ConnectionError: the link is down; what has come is kept for the next attempt.
+        """
+        # Standalone nodes listen nowhere.
+        if self._context.alone or not await self.direct.get(link, name, landing):
+            await link.fetch(name, landing)
+
+    def _ended(self, run: Run) -> None:
+        """A run of ours is over."""
+        self.runs.pop(run.id, None)
+        self.blobs.release(run.id)
+        if not self._context.alone:
+            self.direct.run_ended(self._context.links)
+        self._news.records.ended(run.id, run.state, time.time(), run.root_cause)
+        self._news.emit(
+            ev.RunEnded(pool=self._context.name, run=run.id, state=run.state, root_cause=run.root_cause)
+        )
