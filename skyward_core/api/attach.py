@@ -12,6 +12,7 @@ from typing import Any
 from ..model.errors import PoolError
 from ..pool.pool import Pool
 from ..providers import from_json
+from ..runtime.phase import refuse_pool_while_loading
 from ..store.ledger import Ledger, Receipt
 from ..tasks import loader
 from ..transport.background_loop import submit
@@ -99,6 +100,7 @@ def attach(name: str) -> Attached:
     """
     if loader.loading:
         raise loader.PoolInScript
+    refuse_pool_while_loading()
 
     async def work() -> tuple[Pool, bytes]:
         ledger = Ledger()

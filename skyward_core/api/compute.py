@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.errors import TeardownError
 from ..model.spec import Image, Options, PoolSpec, Worker
+from ..runtime.phase import refuse_pool_while_loading
 from ..store import home
 from ..tasks import loader
 from ..transport.background_loop import submit
@@ -95,6 +96,7 @@ class Compute(Dispatching):
     def __enter__(self) -> Compute:
         if loader.loading:
             raise loader.PoolInScript
+        refuse_pool_while_loading()
         coming: Future[None] | None = None
         try:
             with self.spec.provider.warm(self.spec):

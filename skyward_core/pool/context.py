@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from ..model.machine import Machine
 from ..model.spec import Options
 from ..providers.base import Provider
@@ -60,10 +62,10 @@ class PoolContext:
         """The link to the node that a rank is on."""
         return self.links[rank // self.ranks_per_node]
 
-    def next_link(self) -> Link:
+    def next_link(self, among: Container[Link]) -> Link:
         """The next node in turn, of those that have the least to do for us."""
         after = self._turn + 1
-        left = [link for link in (*self.links[after:], *self.links[:after]) if not link.gone]
+        left = [link for link in (*self.links[after:], *self.links[:after]) if link in among]
         link = min(left, key=lambda link: (not link.up or link.silent, link.load))
         self._turn = link.node
         return link

@@ -116,10 +116,10 @@ class Pool:
             async with asyncio.timeout(spec.options.start_timeout):
                 await self._rising
         except TimeoutError as error:
-            await self._give_up()
             waiting = [
                 f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
             ]
+            await self._give_up()
             said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
             raise PoolError(said) from error
         except BaseException as error:

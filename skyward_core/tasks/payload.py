@@ -5,11 +5,13 @@ Made where the objects live (a script's process); everything after that handles 
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import pickle
 import sys
 import tempfile
+import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -146,10 +148,44 @@ def _stdout_or_file(file: io.TextIOWrapper) -> Any:
     return (getattr, (sys, "stdout")) if is_stdout(file) else _reduce_file(file)
 
 
-class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """cloudpickle's, which knows ``sys.stdout`` to stand for the node's; it is so behind a stand-in, too."""
+def _cached(function: Any) -> Any:
+    if _is_found_there(function):
+        return function.__reduce__()
+    parameters = function.cache_parameters()
+    made_of = (function.__wrapped__, parameters["maxsize"], parameters["typed"], functools._CacheInfo)
+    return functools._lru_cache_wrapper, made_of, function.__dict__
 
-    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child({io.TextIOWrapper: _stdout_or_file})
+
+def _new_type(kind: Any) -> Any:
+    if _is_found_there(kind):
+        return kind.__reduce__()
+    return typing.NewType, (kind.__name__, kind.__supertype__), kind.__dict__
+
+
+def _is_found_there(value: Any) -> bool:
+    """Whether what pickle knows by its name alone has that name on a node, too: what a script defines has not."""
+    name = value.__module__ or ""
+    if name == "__main__" or any(
+        name == each or name.startswith(f"{each}.") for each in cloudpickle.list_registry_pickle_by_value()
+    ):
+        return False
+    found: Any = sys.modules.get(name)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """cloudpickle's, which knows ``sys.stdout`` to stand for the node's (it is so behind a stand-in, too), and sends
+    by value what else of a script goes by its name: cached functions, new types."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
+        {
+            io.TextIOWrapper: _stdout_or_file,
+            functools._lru_cache_wrapper: _cached,
+            typing.NewType: _new_type,
+        }
+    )
 
 
 class _Spill(io.RawIOBase):

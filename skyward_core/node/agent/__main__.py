@@ -10,29 +10,31 @@ import fcntl
 import gc
 import json
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from .config import AgentConfig
 
 
-def main() -> None:
+def main(wanted: Callable[[], bool] = lambda: True) -> None:
     try:
-        request = json.load(sys.stdin)
+        request = json.loads(sys.stdin.readline())
     except ValueError as error:  # the client went away while it was telling
         answer: dict[str, Any] = {"ok": False, "error": f"the config does not parse: {error}"}
     else:
-        answer = attempt(request)
+        answer = attempt(request, wanted)
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     os._exit(0 if answer.get("ok") else 1)
 
 
-def attempt(request: dict[str, Any]) -> dict[str, Any]:
+def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """Start the agent that a client asks for; what went wrong is an answer too."""
     try:
-        return start(AgentConfig.from_json(request))
+        return start(AgentConfig.from_json(request), wanted)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"ok": False, "error": f"{named}{error}"}
@@ -46,8 +48,13 @@ def preload() -> None:
     from . import agent  # noqa: F401
 
 
-def start(config: AgentConfig) -> dict[str, Any]:
-    """Start the agent of a folder, or find the one that runs there; returns what it says of itself."""
+def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Start the agent of a folder, or find the one that runs there; returns what it says of itself.
+
+    Args:
+        wanted: whether the client still waits. One that has left may have been told that nothing is here: from the
+            lock on it is told otherwise.
+    """
     folder = Path(config.folder)
     for part in (folder, config.spool, config.blobs):
         part.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,6 +62,10 @@ def start(config: AgentConfig) -> dict[str, Any]:
     lock = open(folder / "agent.lock", "w")  # noqa: SIM115  held for the agent's whole life
     if not acquire(lock):
         return {"ok": True, "found": True, "socket": running(folder)["socket"]}
+    if not wanted():
+        if not (folder / "agent.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+        return {"ok": False, "error": "the client has gone"}
     readable, writable = os.pipe()
     if os.fork():
         os.close(writable)

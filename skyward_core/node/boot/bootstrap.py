@@ -59,11 +59,16 @@ def answer(word: str, **values: Any) -> None:
         data = data[os.write(1, data) :]
 
 
+def all_roots() -> list[str]:
+    """Where our things may be, the best place first."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
+
+
 def choose_root(folder: str) -> tuple[str, list[str], str]:
     """The first place that can be written, or where this pool lives; what was wrong with others; and why the pool's
     own place, which is there, is not to be believed."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    roots = [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
+    roots = all_roots()
     for root in roots:
         place = os.path.join(root, "pools", folder)
         if folder and os.path.exists(os.path.join(place, "agent.json")):
@@ -206,7 +211,9 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
             # It is about to end, or is being fetched from.
             known["running"] = known["running"] or is_running(kept)
             known["kept"] = kept_facts(kept)
-            known["orphans"] = members(place)
+            # In any of our places: the folder may be hidden, as by a home that is away, and what runs there goes on.
+            places = [os.path.join(each, "pools", asked["folder"]) for each in all_roots()]
+            known["orphans"] = sorted({pid for each in places for pid in members(each)})
             known["left"] = bool(asked["folder"]) and is_left(place, known["orphans"])
             known["ended"] = goodbye(os.path.join(root, "pools"), asked["folder"])
     return known
@@ -453,7 +460,7 @@ class Starter:
             sweep(root)
             from skyward_core.node.agent.__main__ import main
 
-            main()
+            main(client_is_there)
         os.close(told)
 
     def news(self) -> None:
@@ -465,6 +472,13 @@ class Starter:
         os.write(self._tell, GO)
         _, status = os.waitpid(self._child, 0)
         os._exit(os.waitstatus_to_exitcode(status))
+
+
+def client_is_there() -> bool:
+    """Whether the channel is open, in which the client says nothing any more until the agent has answered."""
+    import select
+
+    return not select.select([0], [], [], 0)[0]
 
 
 def get_ready(path: str) -> None:

@@ -265,7 +265,12 @@ def describe_error(error: BaseException) -> tuple[Header, bytes]:
 def _what_to_install(error: BaseException) -> str:
     """For a package that this node does not have: where it is wanted, and how a pool comes by it."""
     name = (getattr(error, "name", None) or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or not name or name in sys.modules:
+    if (
+        not isinstance(error, ModuleNotFoundError)
+        or not name
+        or name in sys.modules
+        or name.endswith("_script")
+    ):
         return ""
     return (
         f"{name} is not installed for {sys.executable} on this node: "

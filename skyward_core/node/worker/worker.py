@@ -24,7 +24,7 @@ from typing import Any
 
 from ...runtime import metrics, older_import
 from ...runtime.info import InstanceInfo, instance_info, set_current, using
-from ...runtime.phase import on_enter
+from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header
 from .agent_channel import Channel
 from .printing import Streams
@@ -282,7 +282,8 @@ class Worker:
         fn = self._functions.get(name)
         if fn is None:
             self._enter("importing")
-            fn = self._unpickle(name, body[:inline] if inline else None)
+            with loading():
+                fn = self._unpickle(name, body[:inline] if inline else None)
             if len(self._functions) >= FUNCTIONS_KEPT:
                 self._functions.pop(next(iter(self._functions)))
             self._functions[name] = fn

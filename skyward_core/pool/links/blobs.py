@@ -29,8 +29,8 @@ class Blobs:
         self._users: dict[str, set[str]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
-    async def bring(self, run: str, parcels: Sequence[Parcel]) -> None:
-        """Have what a run needs on all nodes, until it is released.
+    async def bring(self, run: str, parcels: Sequence[Parcel]) -> frozenset[Link]:
+        """Have what a run needs on all nodes that are there, which it gives, until it is released.
 
         Raises:
             OSError: a node could not get it.
@@ -41,7 +41,9 @@ class Blobs:
             self._users.setdefault(parcel.name, set()).add(run)
         if self._leaving:
             await asyncio.wait(self._leaving)  # what is on its way out must not be taken for there
-        await self._spread.send(self._links(), parcels)
+        links = self._links()
+        await self._spread.send(links, parcels)
+        return frozenset(links)
 
     def release(self, run: str) -> None:
         """A run is over: make room."""

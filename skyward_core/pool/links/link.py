@@ -28,6 +28,7 @@ Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
 SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
+WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
 BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 
 
@@ -115,10 +116,14 @@ class Link:
         )
         self._write({"t": "hello", "watch": True, "observer": self._observer, "who": ourselves()})
         try:
-            await welcomed
-        except BaseException:
+            async with asyncio.timeout(WELCOME):
+                await welcomed
+        except BaseException as error:
             if self._pipe is not None:
                 self._pipe.close()
+            if isinstance(error, TimeoutError):
+                said = f"node {self.node} took the connection, and has said nothing for {WELCOME:g} s"
+                raise ConnectionError(said) from error
             raise
         if self._pipe is None:
             raise ConnectionError(f"node {self.node} answered and was gone at once")

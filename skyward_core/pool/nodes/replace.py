@@ -11,9 +11,10 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
-from ...model.errors import PoolError, SkywardError, UsageError
+from ...model.errors import LedgerError, PoolError, SkywardError, UsageError
 from ...store.archive import rank_of
 from ...store.ledger import Replacement
 from ...views import events as ev
@@ -82,16 +83,30 @@ class Replacements:
     async def _see_to(self, node: int) -> None:
         pool, token = self._context, self._context.token
         self._roster.given_up.pop(node, None)
+        deadline = time.monotonic() + pool.options.start_timeout
+        try:
+            while why := await self._once(node):
+                if time.monotonic() > deadline:
+                    return self._give_up(node, why)
+                self._tell(node, why, time.time() + POLL)
+                await asyncio.sleep(POLL)
+        except _TornDown:
+            return
+        except (SkywardError, OSError) as error:
+            self._give_up(node, str(error))
+        finally:
+            with suppress(LedgerError):  # it is taken over once this process is gone
+                pool.ledger.release_replacement(token, node, self._roster.owner)
+
+    async def _once(self, node: int) -> str:
+        """See to a node; gives why the ledger kept us from it, "" if it did not."""
         try:
             found = await self._turn(node)
             if found is not None:
                 await self._insist(node, found)
-        except _TornDown:
-            return
-        except SkywardError as error:
-            self._give_up(node, str(error))
-        finally:
-            pool.ledger.release_replacement(token, node, self._roster.owner)
+        except LedgerError as error:  # in another process's hands for a moment, or its disk is full
+            return str(error)
+        return ""
 
     async def _turn(self, node: int) -> Replacement | None:
         """Wait until it is for us to see to a node; None once another client has."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.errors import PoolError
+from ...model.errors import LedgerError, PoolError, SkywardError
 from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext
@@ -16,6 +16,8 @@ from .revivals import Revivals
 from .roster import Roster
 from .startup import Startup
 from .suspicion import Suspicion
+
+AGAIN = 1.0  # seconds before a node that could not be examined is examined once more
 
 
 class Watch:
@@ -59,8 +61,16 @@ class Watch:
         try:
             async with self._roster.deciding(link.node) as decided:
                 await self._decide(link, decided)
+        except (SkywardError, OSError) as error:
+            self._news.mention(link, f"it cannot be told whether node {link.node} is there: {error}")
+            if link.finished:  # it tries no more, so nothing else would have it examined again
+                link.loop.call_later(AGAIN, self._examine_again, link)
         finally:
             self._examining.discard(link.node)
+
+    def _examine_again(self, link: Link) -> None:
+        if not (self._context.leaving or link.gone or self._context.ending):
+            self.examine(link)
 
     async def _decide(self, link: Link, decided: bool) -> None:
         context = self._context
@@ -123,8 +133,11 @@ class Watch:
         link.lose(why)
         self._news.emit(ev.NodePhase(pool=context.name, node=link.node, phase="gone", detail=why))
         left = [other for other in context.links if not other.gone]
-        if context.ledger.pool(context.token).state != "stopping":
-            context.ledger.pool_state(context.token, "degraded" if left else "failed")
+        try:
+            if context.ledger.pool(context.token).state != "stopping":
+                context.ledger.pool_state(context.token, "degraded" if left else "failed")
+        except LedgerError as error:  # what waits for the node must end all the same
+            self._news.mention(link, f"that is not written down: {error}")
         said = f"node {link.node} is gone: {why}"
         self._news.emit(ev.PoolState(pool=context.name, state="degraded", detail=said))
         self._replacements.begin(link.node)

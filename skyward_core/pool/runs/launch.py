@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ...model.errors import PoolError
+from ...model.errors import PoolError, SkywardError
 from ...model.outcome import ErrorInfo, OutcomeKind
 from ...tasks.payload import Task
 from ...views import events as ev
@@ -139,12 +139,13 @@ class Launch:
         blobs = {blob.hash: blob for task in run.tasks for blob in (task.fn, task.args)}
         parcels = [Parcel(b.hash, b.path, b.size) for b in blobs.values() if b.path is not None]
         try:
-            await self._book.blobs.bring(run.id, parcels)
-        except OSError as error:
+            links = await self._book.blobs.bring(run.id, parcels)
+        except (SkywardError, OSError) as error:
             self._fail(run, f"its arguments could not be sent to the nodes: {error}")
             return
         finally:
             _discard(run.tasks)
+        run.stocked = links
         self._start(run)
 
     def _start(self, run: Run) -> None:

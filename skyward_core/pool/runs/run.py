@@ -75,8 +75,8 @@ class Run:
     __slots__ = (
         "_around", "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_fetching", "_flying",
         "_loaded", "_readings", "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled",
-        "consumed", "future", "id", "kind", "logs", "name", "outcomes", "root_cause", "sent", "state", "tasks", "total",
-        "values",
+        "consumed", "future", "id", "kind", "logs", "name", "outcomes", "root_cause", "sent", "state", "stocked",
+        "tasks", "total", "values",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +112,9 @@ class Run:
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that were given a call of it, now or before
         self.sent = False  # a node may know of it
+        self.stocked: frozenset[Link] | None = (
+            None  # nodes that have its large arguments; None where it has none
+        )
         self._claimed = False  # another client sent it
         self._stale: set[int] = set()
         self._broke = ""  # who broke the gang, and how
@@ -155,20 +158,25 @@ class Run:
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
-        links = [link for link in self._context.links if not link.gone]
+        links = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
         if not links:
-            self._fail_unsent("every node of the pool is gone")
+            whose = "of the pool" if self.stocked is None else "that had its arguments"
+            self._fail_unsent(f"every node {whose} is gone")
             return
         limit = self._context.slots_per_node + (AHEAD if self._quick() else 1)
         moved = True
         while moved and self._waiting:
             moved = False
-            for link in links if self.kind != "single" else [self._context.next_link()]:
+            for link in links if self.kind != "single" else [self._context.next_link(links)]:
                 if self._waiting and self._flying.get(link.node, 0) < limit:
                     index = self._waiting.popleft()
                     self._flying[link.node] = self._flying.get(link.node, 0) + 1
                     self._send(link, index, self.tasks[index], {})
                     moved = True
+
+    def _is_stocked(self, link: Link) -> bool:
+        """Whether a node has what the calls need: one that came later has not."""
+        return self.stocked is None or link in self.stocked
 
     def _quick(self) -> bool:
         recent = self._seconds

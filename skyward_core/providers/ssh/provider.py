@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 CHECK_PATIENCE = 5.0  # seconds of attempts for each host of a check-up
 GLANCE = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
+ENDING = 30.0  # seconds that may take to end what runs on a host
+ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
 AT_ONCE = 16  # hosts that are checked or ended at the same time
 ENOUGH_DISK = 2 << 30
 
@@ -159,24 +161,29 @@ class SSH:
             return replace(machine, state="gone")  # its start ended before anything was left there
         if here is not None and here.is_up:
             try:
-                return await self._ask_for_state(here, machine)
-            except (PoolError, OSError):
+                return await self._ask_for_state(here, machine, ANSWER)
+            except (PoolError, UsageError, OSError):
                 here = here if not here.is_up else None
         fresh = self.transport(pool, machine, patience=GLANCE)
-        asked = asyncio.ensure_future(self._ask_for_state(fresh, machine))
+        asked = asyncio.ensure_future(self._ask_for_state(fresh, machine, GLANCE + ANSWER))
         try:
             if here is not None and await self._silent(folder, here, asked):
                 return replace(machine, state="lost")
             return await asked
-        except (PoolError, OSError) as error:
+        except (PoolError, UsageError, OSError) as error:
             return replace(machine, state="unreachable", extra=machine.extra | {"why": str(error)})
         finally:
             asked.cancel()
             await fresh.close()
 
     @staticmethod
-    async def _ask_for_state(transport: SSHTransport, machine: Machine) -> Machine:
-        channel = await transport.channel(status=True)
+    async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:
+        try:
+            async with asyncio.timeout(seconds):
+                channel = await transport.channel(status=True)
+        except TimeoutError as error:
+            said = f"Host {machine.extra['host']} has not said within {seconds:g} s how things are there."
+            raise PoolError(said) from error
         channel.close()
         facts = channel.facts
         if facts["doubted"]:
@@ -220,12 +227,13 @@ class SSH:
         async def finish(machine: Machine) -> None:
             transport = self.transport(pool, machine, patience=CHECK_PATIENCE)
             try:
-                channel = await transport.channel()
-                if channel.facts["root"]:
-                    await send_bundle(channel)
-                    await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
-                channel.close()
-            except (PoolError, OSError):
+                async with asyncio.timeout(ENDING):
+                    channel = await transport.channel()
+                    if channel.facts["root"]:
+                        await send_bundle(channel)
+                        await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+                    channel.close()
+            except (PoolError, UsageError, OSError):
                 return  # ``describe`` tells of it; the lease ends the pool there
             finally:
                 await transport.close()

@@ -218,8 +218,9 @@ class Channel:
             ConnectionError: the link is gone.
         """
         await self.ask("start")
-        self._channel.write(json.dumps(config).encode())
-        self._channel.write_eof()
+        self._channel.write(
+            json.dumps(config).encode() + b"\n"
+        )  # it stays open: an agent starts for who waits for it
         while (line := await self._session.lines.get()) is not None:
             if line.startswith(b"{"):
                 self.close()

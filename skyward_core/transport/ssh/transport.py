@@ -268,7 +268,7 @@ class SSHTransport:
                 link = await self._connected(None, max(0.0, deadline - time.monotonic()))
                 await self._learn(link)
                 return await self._put(link, source, name, attempts, goes_on_at)
-            except PoolError as error:
+            except (PoolError, UsageError) as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
                 if not link.lost.is_set() or time.monotonic() > deadline:

@@ -1,0 +1,137 @@
+"""One failure at an unlucky moment (a locked ledger, an agent that is frozen) makes nothing final, and nothing hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from faults import on_loop, wait_until
+
+import skyward_core as sky
+from skyward_core.model.errors import LedgerError
+from skyward_core.pool.links import link
+from skyward_core.pool.nodes.roster import Roster
+from skyward_core.store import ledger
+from skyward_core.views.events import Event, NodeLink, NodePhase
+from tests.local.test_lost_after import cut, forever, rank
+from tests.local.test_replace import REPLACE, Provider, lose, wait_for
+
+
+@contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Another process has the ledger."""
+    other = sqlite3.connect(home / "ledger.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def test_the_calls_of_a_node_that_is_lost_end_although_the_ledger_is_locked(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "PATIENCE", 0.2)
+    options = sky.Options(console=False, lost_after=1.0)
+    with sky.Compute(nodes=2, options=options) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: forever() @ compute)
+        wait_until(lambda: compute.pool.view.runs, what="the run")
+        with locked(home):
+            cut(compute.pool.links[1])
+            with pytest.raises(sky.RunError, match="node 1 is gone"):
+                running.result(60)
+
+
+def test_a_replacement_goes_on_once_the_ledger_is_free(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PATIENCE", 0.2)
+    refused: list[str] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, NodePhase) and "locked" in event.detail:
+            refused.append(event.detail)
+
+    with sky.Compute(nodes=2, options=REPLACE) as compute:
+        assert rank() @ compute == [0, 1]
+        compute.pool.news.subscribe(note, None)
+        with locked(home):
+            lose(compute, 1)
+            wait_until(lambda: refused, 60, what="the ledger to be in the way")
+        assert rank() @ compute == [0, 1]
+        wait_for(compute, "up")
+
+
+def test_a_node_that_could_not_be_examined_is_examined_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = Roster._decided, list[int]()
+
+    def once(roster: Roster, node: int) -> bool:
+        if not failed:
+            failed.append(node)
+            raise LedgerError("the ledger cannot be read: database is locked")
+        return real(roster, node)
+
+    monkeypatch.setattr(Roster, "_decided", once)
+    with sky.Compute(nodes=2, options=sky.Options(console=False)) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: forever() @ compute)
+        wait_until(lambda: compute.pool.view.runs, what="the run")
+        os.kill(compute.pool.links[1].welcome["pid"], signal.SIGTERM)  # its link tries no more then
+        with pytest.raises(sky.RunError, match="node 1 is gone: its agent was ended on its machine"):
+            running.result(60)
+        assert failed == [1]
+
+
+def test_tasks_with_large_arguments_go_to_nodes_that_have_them(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def weigh(data: bytes, index: int) -> int:
+        if index == 0:
+            while not (tmp_path / "go").exists():
+                pass
+        return len(data) + index
+
+    provider = Provider(monkeypatch)
+    with sky.Compute(nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(1) as beside:
+        assert rank() @ compute == [0, 1]
+        lose(compute, 1)
+        wait_for(compute, "degraded")
+        tasks = [sky.function(weigh)(b"x" * 300_000, index) for index in range(200)]
+        running = beside.submit(lambda: list(sky.gather(*tasks) >> compute))
+        wait_until(lambda: compute.pool.runs and next(iter(compute.pool.runs.values())).sent, 60, "a call")
+        provider.refuses = False
+        wait_for(compute, "up")
+        (tmp_path / "go").touch()
+        assert running.result(60) == [300_000 + index for index in range(200)]
+
+
+def test_an_agent_that_is_frozen_keeps_no_client_from_its_pool(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "WELCOME", 1.0)
+    with sky.Compute(name="shared", nodes=2, options=sky.Options(console=False)) as compute:
+        assert rank() @ compute == [0, 1]
+        agent = compute.pool.links[1].welcome["pid"]
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            with sky.attach("shared") as other:
+                said: list[str] = []
+
+                def note(event: Event) -> None:
+                    if isinstance(event, NodeLink):
+                        said.append(event.detail)
+
+                on_loop(lambda: other.pool.news.subscribe(note, None))
+                assert other.pool.links[0].up and not other.pool.links[1].up
+                wait_until(lambda: any("has said nothing for 1 s" in each for each in said), what="the news")
+                os.kill(agent, signal.SIGCONT)
+                wait_until(lambda: other.pool.links[1].up, 60, what="the link")
+                assert rank() @ other == [0, 1]
+        finally:
+            os.kill(agent, signal.SIGCONT)
