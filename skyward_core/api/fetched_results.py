@@ -8,8 +8,8 @@ from typing import Any
 
 from ..model.errors import PoolError, RunError, UsageError
 from ..model.outcome import Outcome, RootCause
+from ..pool.runs.results import describe, rebuild
 from ..pool.runs.root_cause import is_failure
-from ..pool.runs.run import describe, rebuild
 from ..pool.unfetched import fetch
 from ..store.archive import Archive
 from ..store.ledger import Ledger, RunRow

@@ -1,17 +1,16 @@
-"""One run: its calls on their way, its outcomes as they come, and how it ends."""
+"""One run: its calls on their way, its outcomes as they come, and how it ends. What came of it: :mod:`.results`."""
 
 from __future__ import annotations
 
 import asyncio
-import pickle
 import queue
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
-from ...model.outcome import ErrorInfo, Outcome, OutcomeKind, RootCause, Summary
+from ...model.errors import PoolError
+from ...model.outcome import ErrorInfo, Outcome, OutcomeKind, Summary
 from ...tasks.payload import Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
@@ -22,13 +21,13 @@ from ..links.link import Link, is_news
 from ..news import News
 from ..pool_end import PoolEnd
 from .outcome_frame import outcome_of
+from .reading import Reading
+from .results import RunResults, Value, load
 from .root_cause import is_failure, is_symptom, root_cause
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 AHEAD = 32  # tasks in flight per node while they are quick
 QUICK = 0.02  # seconds of a task below which it is quick
-
-Value = bytes | Landing
 
 
 class Surroundings(NamedTuple):
@@ -68,15 +67,15 @@ class Ending(Future["Run"]):
         return self.result()
 
 
-class Run:
-    """See the module. Made and driven on the pool's loop; ``future`` and the readers below are for other threads."""
+class Run(RunResults):
+    """See the module. Made and driven on the pool's loop; ``future``, the readers at the end, and what came of it are
+    for other threads."""
 
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
-        "_around", "_arrived", "_asked", "_begun", "_broke", "_claimed", "_context", "_ending", "_fetching", "_flying",
-        "_loaded", "_readings", "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "cancelled",
-        "consumed", "future", "id", "kind", "logs", "name", "outcomes", "root_cause", "sent", "state", "stocked",
-        "tasks", "total", "values",
+        "_around", "_asked", "_begun", "_broke", "_claimed", "_context", "_fetching", "_flying", "_readings",
+        "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future", "logs", "sent",
+        "stocked", "tasks",
     )  # fmt: skip
 
     def __init__(
@@ -90,38 +89,26 @@ class Run:
     ) -> None:
         self._around = around
         self._context = around.context
-        self.id = run
-        self.kind = kind
-        self.name = tasks[0].name
-        self.total = total
+        super().__init__(around.context.name, run, kind, tasks[0].name, total)
         self.tasks = tasks
         self.future: Future[Run] = future or Future()
-        self.outcomes: dict[int, Outcome] = {}
-        self.values: dict[int, Value] = {}
-        self._loaded: dict[int, Future[Any]] = {}
         self.logs: dict[int, dict[str, list[int]]] = {}
-        self.root_cause: RootCause | None = None
-        self.state = "running"
-        self.cancelled = ""
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.consumed = False  # somebody iterates over a generator's values, and pays for them
-        self._arrived: list[Outcome] = []
         self._seconds: deque[float] = deque(maxlen=8)  # that the latest of them took
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that were given a call of it, now or before
         self.sent = False  # a node may know of it
-        self.stocked: frozenset[Link] | None = (
-            None  # nodes that have its large arguments; None where it has none
-        )
+        # Nodes that have its large arguments; None where it has none.
+        self.stocked: frozenset[Link] | None = None
         self._claimed = False  # another client sent it
         self._stale: set[int] = set()
         self._broke = ""  # who broke the gang, and how
         self._begun = False
         self._stopping = False
         self._fetching = 0
-        self._ending: PoolEnd | None = None
         self._readings: dict[int, Reading] = {}
 
     # -- dispatch ----------------------------------------------------------------------------------------
@@ -240,7 +227,7 @@ class Run:
             if (summary := Summary.from_wire(header["summary"])) is not None:
                 self._around.news.emit(
                     ev.ItemYielded(
-                        pool=self._context.name, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
+                        pool=self.pool, run=self.id, index=index, rank=header["rank"], seq=header["seq"],
                         summary=summary,
                     )
                 )  # fmt: skip
@@ -371,7 +358,7 @@ class Run:
         if not self.sent:
             self.cancel("its client left the pool before it was started; it was sent to no node")
         elif self.state == "running":
-            self.state = "left"
+            self.state, self._unsent = "left", len(self._waiting)
             self._tell()
 
     def pool_ended(self, ending: PoolEnd) -> None:
@@ -406,7 +393,7 @@ class Run:
             self.outcomes[index] = outcome
             self._arrived.append(outcome)
             self.logs[index] = {}
-            self._around.news.emit(ev.RankEnded(pool=self._context.name, run=self.id, outcome=outcome))
+            self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
         self._check_end()
 
     def lose(self, index: int) -> None:
@@ -488,7 +475,7 @@ class Run:
             self.future.set_result(self)
 
     def _book(self, outcome: Outcome) -> None:
-        self._around.news.emit(ev.RankEnded(pool=self._context.name, run=self.id, outcome=outcome))
+        self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
         self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
 
     def _wind_up(self) -> None:
@@ -508,99 +495,7 @@ class Run:
             self._readings.clear()
             self._acknowledge()
 
-    # -- for the caller's thread -------------------------------------------------------------------------
-
-    def value(self, index: int) -> Any:
-        """Load what a rank returned; user code may run in here, so never on the loop.
-
-        Raises:
-            RunError: it cannot be loaded here; the cause says why.
-        """
-        value = self.values.pop(index)
-        try:
-            if (loaded := self._loaded.pop(index, None)) is not None:
-                return loaded.result()
-            return load(value)
-        except Exception as error:
-            raise self._unloadable(index, error) from error
-
-    def _unloadable(self, index: int, error: Exception) -> RunError:
-        outcome, kind = self.outcomes[index], type(error).__name__
-        message = f"its result cannot be loaded here: {kind}: {error}"
-        place = place_of(self.kind, outcome)
-        return RunError(
-            f"{self.name} failed: {place} returned, but {message}",
-            run=self.id,
-            function=self.name,
-            outcomes=self.outcomes,
-            root_cause=RootCause(outcome.rank, "returned", kind, message),
-            results={},
-        )
-
-    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
-        """The values that are here and load, by index, and the first failure of one that does not."""
-        values: dict[int, Any] = {}
-        failure: RunError | None = None
-        for index in sorted(self.values):
-            if self.outcomes[index].kind == "returned":
-                try:
-                    values[index] = self.value(index)
-                except RunError as error:
-                    failure = failure or error
-        return values, failure
-
-    def load_early(self, index: int) -> None:
-        """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
-        loaded = self._loaded[index] = Future()
-        try:
-            loaded.set_result(load(self.values[index]))
-        except Exception as error:  # noqa: BLE001  user code may raise anything; it is told in its turn
-            loaded.set_exception(error)
-
-    def results(self) -> list[Any]:
-        """All values by index.
-
-        Raises:
-            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
-            PoolGone: the pool ended before it had.
-            PoolError: this client left the pool before it had.
-        """
-        if self.state != "done":
-            raise self.error()
-        values, failure = self._loadable()
-        if failure is not None:
-            failure.results = values
-            raise failure
-        return [values[index] for index in range(self.total)]
-
-    def error(self) -> Exception:
-        """The failure as an exception, the user's own one as its cause."""
-        if self._ending is not None:
-            return self._ending.error()
-        if self.state == "left":
-            goes_on = f"it goes on there, and sky.attach({self._context.name!r}).wait({self.id!r}) gives its results"
-            if self._waiting:
-                goes_on = f"{len(self._waiting)} of its {self.total} tasks had been sent to no node, and are not run"
-            left = (
-                f"this client left pool {self._context.name} while run {self.id} of {self.name} was under way"
-            )
-            return PoolError(f"{left}; {goes_on}")
-        if self.state == "cancelled" or self.root_cause is None:
-            why = f" ({self.cancelled})" if self.cancelled else ""
-            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
-        cause = self.root_cause
-        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
-        partial, _ = self._loadable()
-        error = RunError(
-            describe(self.name, self.kind, self.outcomes.values(), culprit),
-            run=self.id,
-            function=self.name,
-            outcomes=self.outcomes,
-            root_cause=cause,
-            results=partial,
-        )
-        error.__cause__ = rebuild(culprit, self.values.get(culprit.index))
-        return error
+    # -- for the thread that reads a generator -----------------------------------------------------------
 
     def items(self, index: int) -> Iterator[Any]:
         """A generator's values as they come; only for runs of one task, and only for one reader.
@@ -636,82 +531,3 @@ class Run:
                 raise PoolError(said) from error
         yield load(value)
         link.loop.call_soon_threadsafe(self.took, link, header["i"], header["seq"] + 1)
-
-
-class Reading:
-    """How far the values of one generator have come, and how far its reader is.
-
-    Args:
-        request: the call that asks for them, as it is asked for again when a link has dropped.
-
-    Attributes:
-        next: number of the next value to come.
-    """
-
-    def __init__(self, request: Header) -> None:
-        self._request = request
-        self._claimed = not request  # another client read the first values
-        self._next = self._taken = 0
-
-    @property
-    def next(self) -> int:
-        return self._next
-
-    @next.setter
-    def next(self, number: int) -> None:
-        self._next = self._request["next"] = number
-
-    @property
-    def behind(self) -> bool:
-        """Whether values have come that were not taken."""
-        return self._taken < self._next
-
-    def is_new(self, number: int) -> bool:
-        return number == self._next or (self._claimed and number > self._next)
-
-    def took(self, until: int) -> None:
-        self._taken = self._request["taken"] = until
-
-
-def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
-    """A failed run in one line."""
-    error = culprit.error or ErrorInfo(culprit.kind, "")
-    what = {
-        "raised": f"raised {error.type}: {error.message}",
-        "exited": error.message,
-        "lost": f"was lost: {error.message}",
-        "collateral": f"was stopped: {error.message}",
-    }[culprit.kind]
-    counts: dict[str, int] = {}
-    for outcome in outcomes:
-        if outcome is not culprit:
-            counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
-    others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    place = place_of(kind, culprit)
-    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
-
-
-def place_of(kind: str, outcome: Outcome) -> str:
-    """Whose outcome it is, in words; ``kind`` is the run's."""
-    return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
-
-
-def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
-    """The exception behind an outcome, with its remote traceback."""
-    info = outcome.error or ErrorInfo(outcome.kind, "")
-    error: BaseException
-    if outcome.kind == "raised" and value:
-        loaded = load(value)
-        error = loaded if isinstance(loaded, BaseException) else RankExit(info.message)
-    elif info.type == "TimeoutError":
-        error = TimeoutError(f"rank {outcome.rank} {info.message}")
-    else:
-        error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
-    if info.traceback and error.__cause__ is None:
-        error.__cause__ = RemoteTraceback(info.traceback)
-    return error
-
-
-def load(value: Value) -> Any:
-    """Unpickle what a rank sent; what has landed is read once and removed."""
-    return pickle.loads(value) if isinstance(value, bytes) else value.load()

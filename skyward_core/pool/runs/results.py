@@ -1,0 +1,183 @@
+"""What came of a run, as the threads that wait for it read it: values, or the error that stands for their lack."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
+from ...model.outcome import ErrorInfo, Outcome, RootCause
+from ...transport.incoming_result import Landing
+from ..pool_end import PoolEnd
+
+Value = bytes | Landing
+
+
+class RunResults:
+    """One run's. The pool's loop fills it; it is read by other threads.
+
+    Attributes:
+        pool: the pool's name.
+        state: "running", "done", "failed", "cancelled", "lost" (its pool has ended), or "left" (this client has).
+        outcomes: by index, as they have come.
+        values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
+    """
+
+    __slots__ = (
+        "_arrived", "_ending", "_loaded", "_unsent", "cancelled", "id", "kind", "name", "outcomes", "pool",
+        "root_cause", "state", "total", "values",
+    )  # fmt: skip
+
+    def __init__(self, pool: str, run: str, kind: str, name: str, total: int) -> None:
+        self.pool = pool
+        self.id = run
+        self.kind = kind
+        self.name = name
+        self.total = total
+        self.state = "running"
+        self.cancelled = ""  # why it was
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        self.root_cause: RootCause | None = None
+        self._arrived: list[Outcome] = []
+        self._loaded: dict[int, Future[Any]] = {}
+        self._ending: PoolEnd | None = None
+        self._unsent = 0  # tasks that no node had been given when this client left
+
+    def value(self, index: int) -> Any:
+        """Load what a rank returned; user code may run in here, so never on the loop.
+
+        Raises:
+            RunError: it cannot be loaded here; the cause says why.
+        """
+        value = self.values.pop(index)
+        try:
+            if (loaded := self._loaded.pop(index, None)) is not None:
+                return loaded.result()
+            return load(value)
+        except Exception as error:
+            raise self._unloadable(index, error) from error
+
+    def _unloadable(self, index: int, error: Exception) -> RunError:
+        outcome, kind = self.outcomes[index], type(error).__name__
+        message = f"its result cannot be loaded here: {kind}: {error}"
+        place = place_of(self.kind, outcome)
+        return RunError(
+            f"{self.name} failed: {place} returned, but {message}",
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=RootCause(outcome.rank, "returned", kind, message),
+            results={},
+        )
+
+    def _loadable(self) -> tuple[dict[int, Any], RunError | None]:
+        """The values that are here and load, by index, and the first failure of one that does not."""
+        values: dict[int, Any] = {}
+        failure: RunError | None = None
+        for index in sorted(self.values):
+            if self.outcomes[index].kind == "returned":
+                try:
+                    values[index] = self.value(index)
+                except RunError as error:
+                    failure = failure or error
+        return values, failure
+
+    def load_early(self, index: int) -> None:
+        """Load what a rank returned while others still run; :meth:`value` then gives it, or raises what came of it."""
+        loaded = self._loaded[index] = Future()
+        try:
+            loaded.set_result(load(self.values[index]))
+        except Exception as error:  # noqa: BLE001  user code may raise anything; it is told in its turn
+            loaded.set_exception(error)
+
+    def results(self) -> list[Any]:
+        """All values by index.
+
+        Raises:
+            RunError, Cancelled: it did not succeed, or a value cannot be loaded here; the others are in ``results``.
+            PoolGone: the pool ended before it had.
+            PoolError: this client left the pool before it had.
+        """
+        if self.state != "done":
+            raise self.error()
+        values, failure = self._loadable()
+        if failure is not None:
+            failure.results = values
+            raise failure
+        return [values[index] for index in range(self.total)]
+
+    def error(self) -> Exception:
+        """The failure as an exception, the user's own one as its cause."""
+        if self._ending is not None:
+            return self._ending.error()
+        if self.state == "left":
+            goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
+            if self._unsent:
+                goes_on = (
+                    f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run"
+                )
+            left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
+            return PoolError(f"{left}; {goes_on}")
+        if self.state == "cancelled" or self.root_cause is None:
+            why = f" ({self.cancelled})" if self.cancelled else ""
+            return Cancelled(f"run {self.id} of {self.name} was cancelled{why}")
+        cause = self.root_cause
+        culprit = next(o for o in self._arrived if RootCause.of(o) == cause)
+        partial, _ = self._loadable()
+        error = RunError(
+            describe(self.name, self.kind, self.outcomes.values(), culprit),
+            run=self.id,
+            function=self.name,
+            outcomes=self.outcomes,
+            root_cause=cause,
+            results=partial,
+        )
+        error.__cause__ = rebuild(culprit, self.values.get(culprit.index))
+        return error
+
+
+def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
+    """A failed run in one line."""
+    error = culprit.error or ErrorInfo(culprit.kind, "")
+    what = {
+        "raised": f"raised {error.type}: {error.message}",
+        "exited": error.message,
+        "lost": f"was lost: {error.message}",
+        "collateral": f"was stopped: {error.message}",
+    }[culprit.kind]
+    counts: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome is not culprit:
+            counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
+    others = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    place = place_of(kind, culprit)
+    return f"{function} failed: {place} {what}" + (f" [of the others: {others}]" if others else "")
+
+
+def place_of(kind: str, outcome: Outcome) -> str:
+    """Whose outcome it is, in words; ``kind`` is the run's."""
+    return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
+
+
+def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
+    """The exception behind an outcome, with its remote traceback."""
+    info = outcome.error or ErrorInfo(outcome.kind, "")
+    error: BaseException
+    if outcome.kind == "raised" and value:
+        loaded = load(value)
+        error = loaded if isinstance(loaded, BaseException) else RankExit(info.message)
+    elif info.type == "TimeoutError":
+        error = TimeoutError(f"rank {outcome.rank} {info.message}")
+    else:
+        error = RankExit(f"rank {outcome.rank}: {info.message}", outcome.exit_code, outcome.signal)
+    if info.traceback and error.__cause__ is None:
+        error.__cause__ = RemoteTraceback(info.traceback)
+    return error
+
+
+def load(value: Value) -> Any:
+    """Unpickle what a rank sent; what has landed is read once and removed."""
+    return pickle.loads(value) if isinstance(value, bytes) else value.load()
