@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Generator
 from itertools import chain, zip_longest
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +22,12 @@ settings.load_profile("suite")
 sys.dont_write_bytecode = False
 
 # A file is collected by every process of a run, so it imports heavy frameworks in its tests, not at its top.
+MARKS = {
+    "lab": "lab",
+    "frameworks": "frameworks",
+    "local": "slow",
+    "tui": "slow",
+}  # of folders, for pytest -m
 TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
 
 
@@ -61,6 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order files by :data:`TURNS`; what is in a file stays together and in order."""
     storm = config.getoption("--chaos-seconds")
     for item in items:
+        if mark := MARKS.get(item.path.relative_to(Path(__file__).parent).parts[0]):
+            item.add_marker(mark)
         if item.path.name == "test_chaos.py":  # what it is asked to last is no hang
             item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) + storm))
     items.sort(key=lambda item: item.path)  # whichever file this process began at
