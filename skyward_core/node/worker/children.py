@@ -41,7 +41,7 @@ class Children:
         if "subprocess" in sys.modules:
             self._patch(sys.modules["subprocess"])
         else:
-            sys.meta_path.insert(0, _AtImport("subprocess", self._patch))
+            sys.meta_path.insert(0, AtImport("subprocess", self._patch))
         os.system = self._system
 
     def drain(self) -> None:
@@ -106,7 +106,7 @@ class Children:
         self._lock = threading.Lock()
 
 
-class _AtImport:
+class AtImport:
     """Does something to a module as soon as it is imported."""
 
     def __init__(self, name: str, then: Callable[[Any], None]) -> None:

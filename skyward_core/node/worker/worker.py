@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import io
 import json
 import os
 import pickle
@@ -29,8 +28,8 @@ from ...wire.frames import INLINE, WINDOW, Header
 from .agent_channel import Channel
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
+from .script_names import SIGN, Loaded, ScriptNames
 
-_open = open  # user code may put something else in the place of what is built in
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
 CUT_OFF = (
     f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
@@ -98,7 +97,8 @@ class Worker:
         self._streams = streams
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Loaded] = {}
+        self._script = ScriptNames(folder)
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None
@@ -174,6 +174,7 @@ class Worker:
         self._flush()
         # Threads of ours hold us to the very end: files that functions have as globals would never be closed.
         self._functions.clear()
+        self._script.clear()
         self._windows.clear()
 
     # -- plugins -----------------------------------------------------------------------------------------
@@ -283,17 +284,17 @@ class Worker:
         if fn is None:
             self._enter("importing")
             with loading():
-                fn = self._unpickle(name, body[:inline] if inline else None)
+                fn = self._script.load(body[:inline] if inline else f"{self._blobs}/{name}")
             if len(self._functions) >= FUNCTIONS_KEPT:
                 self._functions.pop(next(iter(self._functions)))
             self._functions[name] = fn
-        return fn, self._unpickle(args_name, body[inline:] if args_size <= INLINE else None)
-
-    def _unpickle(self, name: str, data: bytes | None) -> Any:
-        if data is not None:
-            return pickle.loads(data)
-        with _open(f"{self._blobs}/{name}", "rb", buffering=0) as source:
-            return pickle.load(io.BufferedReader(source, 1 << 20))
+        source = body[inline:] if args_size <= INLINE else f"{self._blobs}/{args_name}"
+        if isinstance(source, bytes) and SIGN not in source:  # plain values: this is quicker
+            self._script.place(fn, None)
+            return fn.value, pickle.loads(source)
+        args = self._script.load(source)
+        self._script.place(fn, args if args.names else None)
+        return fn.value, args.value
 
     def _spill(self, header: Header, kind: str = "result") -> str:
         return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"

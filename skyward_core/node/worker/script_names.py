@@ -1,0 +1,218 @@
+"""What a script defines, to be found by its name: so :mod:`multiprocessing` sends functions and classes to children.
+
+What travels by value stands in no module of the rank. It is put into ``__main__``, where Python has what a script
+defines. A child that is no fork of the rank ("spawn", "forkserver") makes it anew of the same bytes, when it is first
+asked for a name. The script is not run again for that: the node may have no file of it, or another version, and its
+pools are none of the child's business.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+from ...runtime import older_import
+from .children import AtImport
+
+_open = open  # user code may put something else in the place of what is built in
+MAIN = "__main__"
+MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")  # of cloudpickle
+BY_NAME = (
+    "_lru_cache_wrapper",
+    "NewType",
+)  # types that no function of cloudpickle makes, and that go by name
+SIGN = b"cloudpickle"  # in every pickle that makes something by one of them
+
+# What a child runs in the place of the script. We come first for a moment: the script's folder may shadow us.
+STAND_IN = """\
+import sys
+sys.path.insert(0, {root!r})
+from skyward_core.node.worker.script_names import Spawned
+del sys.path[0]
+__getattr__ = Spawned({sources!r})
+"""
+
+Source = bytes | str
+"""A pickle, or the path of its file."""
+
+
+class Loaded:
+    """An unpickled object.
+
+    Attributes:
+        names: what of the script came with it, by name.
+        file: the script's path on the client, or "".
+        stand_in: the file that children run which look for those names; "" until there is one.
+    """
+
+    __slots__ = ("file", "names", "source", "stand_in", "value")
+
+    def __init__(self, value: Any, source: Source, names: dict[str, Any], file: str) -> None:
+        self.value = value
+        self.source = source
+        self.names = names
+        self.file = file
+        self.stand_in = ""
+
+
+class ScriptNames:
+    """Unpickles what calls need, and has ``__main__`` hold what the latest of them brought of its script.
+
+    Args:
+        folder: where stand-ins for the script are written; nobody else may write there.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._main = sys.modules[MAIN]
+        self._scripts = {MAIN}
+        self._placed: dict[str, Any] = {}
+        self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
+        self._written = 0
+        if "multiprocessing.spawn" in sys.modules:
+            self._patch(sys.modules["multiprocessing.spawn"])
+        else:
+            sys.meta_path.insert(0, AtImport("multiprocessing.spawn", self._patch))
+
+    def load(self, source: Source) -> Loaded:
+        return _load(source, self._scripts)
+
+    def place(self, fn: Loaded, args: Loaded | None) -> None:
+        """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
+        could not find that."""
+        if self._latest == (fn, args):
+            return
+        self._latest = fn, args
+        names = fn.names if args is None else fn.names | args.names
+        space = vars(self._main)
+        for name, value in self._placed.items():
+            if name not in names and space.get(name) is value:
+                del space[name]
+        space.update(names)
+        self._placed = names
+        if fn.file and sys.argv == [""]:
+            sys.argv[0] = fn.file
+
+    def clear(self) -> None:
+        self._placed = {}
+        self._latest = None, None
+
+    def _patch(self, spawn: Any) -> None:
+        prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+
+        def get_preparation_data(name: str) -> dict[str, Any]:
+            data = prepare(name)
+            if self._placed and not data.keys() & {"init_main_from_name", "init_main_from_path"}:
+                data["init_main_from_path"] = self._stand_in()
+            return data
+
+        spawn.get_preparation_data = get_preparation_data
+
+    def _stand_in(self) -> str:
+        loaded = [each for each in self._latest if each is not None]
+        if not loaded[-1].stand_in:
+            sources = [each.source for each in loaded]
+            for source in sources:
+                # The child would die, and a pool of multiprocessing start another, for ever.
+                if isinstance(source, str) and not os.path.exists(source):  # noqa: PTH110  a worker has no pathlib
+                    raise RuntimeError(
+                        "the node has made room for other runs, and what the script defines is no more there for a "
+                        'process that multiprocessing starts by "spawn" or "forkserver": start it while the function '
+                        "runs that needs it"
+                    )
+            self._written += 1
+            path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
+            root = __file__.rsplit("/", 4)[0]
+            with _open(path, "w", encoding="utf-8") as file:
+                file.write(STAND_IN.format(root=root, sources=sources))
+            loaded[-1].stand_in = path
+        return loaded[-1].stand_in
+
+
+class Spawned:
+    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = list(sources)
+        self._lock = threading.RLock()
+
+    def __call__(self, name: str) -> Any:
+        with self._lock:
+            space = vars(sys.modules[MAIN])
+            while self._sources and name not in space and not name.startswith("__"):
+                older_import.install()
+                space.update(_load(self._sources.pop(0), {MAIN}).names)
+            if name in space:
+                return space[name]
+        raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Notes which functions and classes are made anew."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.made: list[Any] = []
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if name not in MAKERS or not module.startswith("cloudpickle"):
+            return found
+        noted = self.made  # not self, which would live until somebody looks for garbage
+
+        def make(*args: Any) -> Any:
+            made = found(*args)
+            noted.append(made)
+            return made
+
+        return make
+
+
+def _load(source: Source, scripts: set[str]) -> Loaded:
+    if isinstance(source, bytes):
+        unpickler = _Unpickler(io.BytesIO(source))
+        value = unpickler.load()
+    else:
+        with _open(source, "rb", buffering=0) as file:
+            unpickler = _Unpickler(io.BufferedReader(file, 1 << 20))
+            value = unpickler.load()
+    made = unpickler.made
+    spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
+    ours = [space for space in spaces.values() if _is_script(space)]
+    scripts.update(space["__name__"] for space in ours)
+    files = [space["__file__"] for space in ours if space.get("__file__")]
+    return Loaded(value, source, _named(made, ours, scripts), files[0] if files else "")
+
+
+def _is_script(space: dict[str, Any]) -> bool:
+    """Whether these are a script's globals. What the command line loads has its file's name, but unlike a module that
+    was imported belongs to no package, not even to "" (:mod:`skyward_core.tasks.loader`)."""
+    return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
+
+
+def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
+    """What the script defines, by name; from now on all of it says that it is ``__main__``'s."""
+    names = {}
+    own = {}
+    for each in made:
+        if getattr(each, "__module__", None) in scripts:
+            with suppress(Exception):  # a class may refuse
+                each.__module__ = MAIN
+            own[id(each)] = each
+            if each.__qualname__.isidentifier():
+                names[each.__qualname__] = each
+    for space in spaces:  # there, a name is what decorators have made of it
+        for name, value in space.items():
+            if type(value).__name__ in BY_NAME and value.__module__ in scripts:
+                value.__module__ = MAIN
+                own[id(value)] = value
+            if id(value) in own:
+                names[name] = value
+    return names
