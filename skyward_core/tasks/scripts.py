@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
+from . import import_path
 from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
 
@@ -206,9 +207,7 @@ def build_task(
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
     if report["kind"] == "task":
-        # Pools hand our import path to their ranks, which must find what lies beside the script.
-        if (beside := str(path.resolve().parent)) not in sys.path:
-            sys.path.append(beside)
+        import_path.add_script(path)
         task = read_task(folder)
         if task.fn.path is task.args.path is None:
             shutil.rmtree(folder, ignore_errors=True)

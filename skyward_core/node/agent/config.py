@@ -17,8 +17,9 @@ class AgentConfig:
         folder: the agent's own folder: lock, spool, blobs.
         socket: path of the Unix socket it listens on; the workers' one stands beside it.
         bundle: the zip file put first on the workers' ``sys.path``, or "".
-        path: entries added to the end of the workers' ``sys.path``.
-        cwd: the ranks' working folder.
+        path_before: entries of the workers' ``sys.path`` before their standard library.
+        path: entries added to its end.
+        cwd: the ranks' working folder; the very last entry, unless others may write there.
         idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
         log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
@@ -50,6 +51,7 @@ class AgentConfig:
     accelerators: int = 0
     devices: list[str] = field(default_factory=list)
     bundle: str = ""
+    path_before: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     cwd: str = ""
     python: str = sys.executable

@@ -9,20 +9,24 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..boot.bootstrap import MARK
+from ..boot.bootstrap import MARK, doubt
 from .config import AgentConfig
 from .processes import give_way, started
 
 # What is imported first is here to stay: nobody looks for garbage among it, neither now nor later. Modules that it
 # imports and never asks anything of, unless something goes wrong, are put off: a fifth of the time. User code, which
 # comes later and was pickled by cloudpickle, finds the real ones. (importlib's LazyLoader loads at the next import.)
+# What the script's folder has comes first only then: it may shadow what it likes for user code, but nothing of ours.
+# "", the working folder, is no entry to begin with: it may be anybody's.
 BOOT = """
 import gc, sys
 collects = gc.isenabled()
 gc.disable()
-bundle, path, *rest = sys.argv[1:]
-sys.path[:0] = [bundle] if bundle else []
-sys.path += [e for e in path.split(":") if e and e not in sys.path]
+bundle, before, path, *rest = sys.argv[1:]
+sys.argv[:] = [""]
+bundle, before, path = (list(filter(None, each.split(":"))) for each in (bundle, before, path))
+own = list(filter(None, sys.path))
+sys.path[:] = dict.fromkeys(bundle + own + path + before)
 
 class PutOff(type(sys)):
     def __getattr__(self, name):
@@ -38,6 +42,7 @@ from skyward_core.node.worker.{module} import main
 import cloudpickle
 for module in put_off:
     module.forget()
+sys.path[:] = dict.fromkeys(bundle + before + own + path)
 gc.freeze()
 collects and gc.enable()
 main(*rest)
@@ -61,7 +66,9 @@ def spawn(
         out, err: descriptors for what it prints.
         env: variables beside the image's.
     """
-    arguments = [config.bundle, ":".join(config.path), config.worker_socket, config.folder]
+    path = [*config.path, *filter(_is_private, (config.cwd,))]
+    paths = [config.bundle, ":".join(config.path_before), ":".join(path)]
+    arguments = [*paths, config.worker_socket, config.folder]
     given = os.environ | config.env
     kept = {} if MALLOC.keys() & given.keys() else MALLOC
     process = subprocess.Popen(
@@ -79,6 +86,10 @@ def spawn(
     process.returncode = 0
     _note(config, place, process.pid)
     return process.pid
+
+
+def _is_private(folder: str) -> bool:
+    return bool(folder) and not doubt(folder)
 
 
 def _mark(folder: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +11,7 @@ from ...model.errors import PoolError
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
+from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
 from ...wire.frames import WireError
@@ -200,6 +200,7 @@ class Startup:
         """What the agent of a node is told; see ``agent.config``."""
         pool, known = self._context, self._knowledge
         worker = pool.row.spec["worker"]
+        before, behind = import_path.entries()
         return {
             "pool": pool.name,
             "node": node,
@@ -217,7 +218,8 @@ class Startup:
             "knows_env": known.known,
             "secrets": known.secrets,
             "cwd": known.cwd,
-            "path": [*filter(None, (known.image.get("workdir"),)), *sys.path],
+            "path_before": before,
+            "path": [*filter(None, (known.image.get("workdir"),)), *behind],
             "image": known.image | {"env": known.env},
         }
 

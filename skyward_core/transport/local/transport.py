@@ -64,13 +64,11 @@ class LocalTransport:
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
     ) -> None:
         report("running", f"starting an agent in {self.folder}")
-        entries = [
-            entry for entry in [ROOT, *(config.get("path") or sys.path)] if entry and Path(entry).exists()
-        ]
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
-            "path": list(dict.fromkeys(str(Path(entry).absolute()) for entry in entries)),
+            "path_before": self._entries(config.get("path_before", [])),
+            "path": self._entries([ROOT, *(config.get("path") or sys.path)]),
             "python": sys.executable,
             "nice": NICE,
             "cwd": config.get("cwd") or str(Path.cwd()),
@@ -79,6 +77,11 @@ class LocalTransport:
         await self._starter.start(request)
         for phase in ("connected", "synced", "installed"):
             report(phase)
+
+    @staticmethod
+    def _entries(path: list[str]) -> list[str]:
+        """Those of an import path that are there; "" is our working folder."""
+        return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if Path(entry).exists()))
 
     @staticmethod
     def _threads(config: dict[str, Any]) -> dict[str, str]:

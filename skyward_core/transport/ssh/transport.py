@@ -147,7 +147,8 @@ class SSHTransport:
             phase = "synced"
             sent = await send_bundle(channel)
             image = config.pop("image", None) or {}
-            given, config["path"] = config.get("path") or [], []
+            given = {part: config.get(part) or [] for part in ("path_before", "path")}
+            config |= {part: [] for part in given}
             if facts["running"]:
                 report("synced", detail=sent)
                 report("installed", detail="the agent runs already")
@@ -165,7 +166,9 @@ class SSHTransport:
                     config["python"] = made["python"]
                 else:
                     report("installed", detail="nothing to install")
-                config["path"] = moved(given, config.get("cwd") or "", there)
+                config |= {
+                    part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()
+                }
                 config["cwd"] = there
             config |= {
                 "folder": f"{facts['root']}/pools/{self.folder}",

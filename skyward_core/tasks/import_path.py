@@ -1,0 +1,25 @@
+"""Where this client's modules come from, as its ranks are told: what it finds they must find, in the same order."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+_scripts: list[str] = []
+
+
+def add_script(script: Path) -> None:
+    """Ranks find what lies beside a script that another process has loaded, as they would had it run here. It does not
+    go into our own import path, where it could shadow what we import."""
+    beside = str(script.resolve().parent)
+    if beside in _scripts:
+        _scripts.remove(beside)
+    _scripts.insert(0, beside)
+
+
+def entries() -> tuple[list[str], list[str]]:
+    """Those before the standard library, which win over everything, and those behind it."""
+    library = Path(os.__file__).resolve().parent
+    before = next((i for i, entry in enumerate(sys.path) if entry and Path(entry).resolve() == library), 0)
+    return [*_scripts, *sys.path[:before]], sys.path[before:]

@@ -1,0 +1,38 @@
+"""What ranks are told of where modules come from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from skyward_core.tasks import import_path
+
+LIBRARY = str(Path(os.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def no_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_path, "_scripts", [])
+
+
+def test_what_is_before_the_standard_library_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/mine", LIBRARY, "/site"])
+    assert import_path.entries() == (["", "/mine"], [LIBRARY, "/site"])
+
+
+def test_without_a_standard_library_all_of_it_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/mine", "/site"])
+    assert import_path.entries() == ([], ["/mine", "/site"])
+
+
+def test_the_latest_script_comes_first_and_our_own_path_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", ["/mine", LIBRARY])
+    for folder in ("a", "b", "a"):
+        import_path.add_script(tmp_path / folder / "script.py")
+    assert import_path.entries() == ([str(tmp_path / "a"), str(tmp_path / "b"), "/mine"], [LIBRARY])
+    assert sys.path == ["/mine", LIBRARY]
