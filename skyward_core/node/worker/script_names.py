@@ -61,6 +61,11 @@ class Loaded:
         self.file = file
         self.stand_in = ""
 
+    def take(self) -> Any:
+        """The object, which lives no longer than whoever takes it has it: it may be large."""
+        value, self.value = self.value, None
+        return value
+
 
 class ScriptNames:
     """Unpickles what calls need, and has ``__main__`` hold what the latest of them brought of its script.
@@ -82,6 +87,7 @@ class ScriptNames:
             sys.meta_path.insert(0, AtImport("multiprocessing.spawn", self._patch))
 
     def load(self, source: Source) -> Loaded:
+        """Unpickle what a call needs."""
         return _load(source, self._scripts)
 
     def place(self, fn: Loaded, args: Loaded | None) -> None:

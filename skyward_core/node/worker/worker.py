@@ -294,7 +294,7 @@ class Worker:
             return fn.value, pickle.loads(source)
         args = self._script.load(source)
         self._script.place(fn, args if args.names else None)
-        return fn.value, args.value
+        return fn.value, args.take()
 
     def _spill(self, header: Header, kind: str = "result") -> str:
         return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
