@@ -417,6 +417,8 @@ class Agent:
         else:
             self._finish(slot, call, header, body)
             slot.finished(call)
+            if killed:
+                slot.send_away()
 
     def parted(self, slot: Slot, call: Call) -> None:
         """Tell of a call whose worker has ended, or takes its time to."""

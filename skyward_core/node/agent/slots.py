@@ -291,10 +291,17 @@ class Slot:
             self.enter("")
             for call in self.running.values():
                 self.agent.arm(call)
+            self.send_away()
 
     def finished(self, call: Call) -> None:
         self.running.pop(call.key, None)
         self.pump()
+
+    def send_away(self) -> None:
+        """Have a worker end that we stopped, and whose code took the signal for itself and came to its own end."""
+        process = self.process
+        if process is not None and process.killed and process.connection is not None and not self.running:
+            process.connection.send({"t": "exit"})
 
     def stop_process(self, reason: str, grace: float) -> None:
         """SIGTERM to the process group now, SIGKILL after the grace."""

@@ -67,6 +67,7 @@ class App:
                         self._channel.send({"t": "entering", "plugin": plugin.name})
                         entered.enter_context(enter_app([plugin], info))
                 self._contexts = entered.pop_all()
+                self._stop.keep()
         except Stopped:
             sys.exit(128 + signal.SIGTERM)
         except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
+from functools import wraps
 from time import monotonic, perf_counter  # user code may put something else in their place
 from types import FrameType
 from typing import Any
@@ -198,6 +199,7 @@ class Worker:
                         plugins = [plugin for plugin in plugins if not plugin.gang]
                     self._enter("joining")
                     self._contexts = enter_process(plugins, info)
+                    self._stop.keep()
                     self._entered = True
             except Stopped:
                 sys.exit(128 + signal.SIGTERM)
@@ -401,6 +403,8 @@ class StopSignal:
 
     A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
     still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
+
+    Code that takes SIGTERM for itself has all of the grace, until the end of its call; then the signal is ours again.
     """
 
     def __init__(self, *, interrupts: bool) -> None:
@@ -408,11 +412,14 @@ class StopSignal:
         self._interrupts = interrupts
         self._listening = 0
         self._reacted = threading.Event()
-        readable, writable = os.pipe()
-        os.set_blocking(writable, False)
-        signal.signal(signal.SIGTERM, self._handle)
+        self._main = threading.get_ident()
+        self._taken = False  # by what runs, or ran last: it may have put our handler back before we look
+        self._between: Callable[..., Any] = self._handle  # has the signal when no call runs
+        readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        self._put_back()
+        self._note_handlers()
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
         self._forking = threading.local()
         os.register_at_fork(
@@ -428,6 +435,7 @@ class StopSignal:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _forget(self) -> None:
+        self._main = 0  # no thread of a child has anything to put back
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -444,18 +452,55 @@ class StopSignal:
 
     def _watch(self, readable: int) -> None:
         while number := os.read(readable, 1):
-            if number[0] == signal.SIGTERM and not self._reacted.wait(DEAF):
+            if number[0] == signal.SIGTERM and self._is_deaf():
                 os.write(2, CUT_OFF)
                 os._exit(128 + signal.SIGTERM)
+
+    def _is_deaf(self) -> bool:
+        """Whether the signal that has just come is ours, and no Python code hears it."""
+        return self._is_ours() and not self._reacted.wait(DEAF) and self._is_ours()
+
+    def _is_ours(self) -> bool:
+        return not self._taken and signal.getsignal(signal.SIGTERM) == self._handle
+
+    def _note_handlers(self) -> None:
+        """Know of others' handlers while they are there: when the watching thread gets to look, one may have had the
+        signal and be gone."""
+        set_handler = signal.signal
+
+        @wraps(set_handler)
+        def noting(signalnum: Any, handler: Any) -> Any:
+            self._taken |= signalnum == signal.SIGTERM
+            return set_handler(signalnum, handler)
+
+        signal.signal = noting
+
+    def keep(self) -> None:
+        """What has the signal now is to have it in all calls, where that is a plugin's handler."""
+        found = signal.getsignal(signal.SIGTERM)
+        self._between = found if callable(found) else self._handle
+
+    def _put_back(self) -> None:
+        """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
+        descriptor unset."""
+        if signal.getsignal(signal.SIGTERM) != self._between:
+            signal.signal(signal.SIGTERM, self._between)
+        with suppress(OSError, ValueError):  # user code has closed it
+            signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
 
     def listening(self) -> StopSignal:
         return self
 
     def __enter__(self) -> None:
+        self._taken = False
         self._listening += 1
 
     def __exit__(self, *exc: object) -> None:
-        self._listening -= 1
+        try:
+            if threading.get_ident() == self._main:  # no other thread can have changed it
+                self._put_back()
+        finally:
+            self._listening -= 1
 
 
 def _failed_app(told: Header, data: bytes) -> BaseException:
