@@ -135,6 +135,55 @@ def test_what_one_call_made_of_the_signal_is_undone_for_the_next(
     assert "in native code" in said(pool)
 
 
+def forks(begun: Callable[[], None]) -> None:
+    kept = b"x" * (128 << 20)  # so that this process is mostly about to fork
+    begun()
+    while kept:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
+def forks_when_stopped(begun: Callable[[], None]) -> None:
+    """The signal comes to another hook than the worker's own."""
+
+    def wait_for_it() -> None:
+        begun()
+        time.sleep(600)
+
+    os.register_at_fork(before=wait_for_it)
+    if os.fork() == 0:
+        os._exit(0)
+    time.sleep(600)
+
+
+def finalizes(begun: Callable[[], None]) -> None:
+    class Slow:
+        def __del__(self) -> None:
+            begun()
+            time.sleep(600)
+
+    Slow()
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("work, times", [(forks, 4), (forks_when_stopped, 1), (finalizes, 1)])
+def test_a_stop_reaches_code_where_python_discards_exceptions(
+    pool: sky.Compute, tmp_path: Path, work: Callable[[Callable[[], None]], None], times: int
+) -> None:
+    def cleans(begun: Callable[[], None]) -> None:
+        try:
+            work(begun)
+        finally:
+            (tmp_path / "cleaned").touch()
+
+    for _ in range(times):
+        stopped(pool, tmp_path, cleans)
+        (tmp_path / "cleaned").unlink()
+    assert said(pool) == ""
+
+
 def test_a_child_that_comes_to_the_end_of_a_call_is_none_of_the_worker(
     pool: sky.Compute, tmp_path: Path
 ) -> None:

@@ -14,11 +14,12 @@ import pickle
 import signal
 import sys
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from functools import wraps
-from time import monotonic, perf_counter  # user code may put something else in their place
+from time import monotonic, perf_counter, sleep  # user code may put something else in their place
 from types import FrameType
 from typing import Any
 
@@ -31,6 +32,7 @@ from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
 
+AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
 CUT_OFF = (
     f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
@@ -420,8 +422,10 @@ class StopSignal:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._put_back()
         self._note_handlers()
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._discarded
         threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
         self._forking = threading.local()
+        self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         os.register_at_fork(
             before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
         )
@@ -445,10 +449,33 @@ class StopSignal:
         self._reacted.set()
         if self.ending:
             return  # it is on its way, and is killed when it takes too long
+        if self._is_in_hook(at):
+            start_new_thread(self._send_again, ())
+            return
         if self._listening and self._interrupts:
             raise Stopped
         self.ending = True
         sys.exit(128 + signal.SIGTERM)
+
+    def _is_in_hook(self, at: FrameType | None) -> bool:
+        """Whether a signal came to our hooks around a fork, which have a mask to set. (It blocks the signal for one
+        thread, and others take it meanwhile.)"""
+        while at is not None and at.f_code not in self._hooks:
+            at = at.f_back
+        return at is not None
+
+    def _discarded(self, told: Any) -> None:
+        """Python discards what is raised in others' hooks around a fork, in ``__del__`` and the like: a stop that came
+        there has to come again."""
+        if told.exc_type is Stopped:
+            start_new_thread(self._send_again, ())
+        else:
+            self._unraisable(told)
+
+    def _send_again(self) -> None:
+        """Let the code that was interrupted, which may hold locks, go on a bit; then interrupt it anew."""
+        sleep(AGAIN)
+        signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
         while number := os.read(readable, 1):
