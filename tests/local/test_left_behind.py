@@ -148,9 +148,9 @@ def test_the_end_of_a_forked_child_is_not_the_rank_s(shared: dict[str, sky.Compu
     def terminates() -> int:
         import multiprocessing
 
-        from skyward_core.node.worker import worker
+        from skyward_core.node.worker import stop_signal
 
-        worker.DEAF = 0.05  # seconds in which a rank that got the signal itself would be ended
+        stop_signal.DEAF = 0.05  # seconds in which a rank that got the signal itself would be ended
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
         child.start()
         child.terminate()

@@ -18,7 +18,7 @@ from ...runtime import older_import
 from ...wire.frames import Header
 from .agent_channel import Channel
 from .results import describe_error
-from .worker import Stopped, StopSignal
+from .stop_signal import Stopped, StopSignal
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:

@@ -1,0 +1,156 @@
+"""SIGTERM in a rank's process: an exception in user code, so that ``finally`` runs; its end where nothing hears it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from _thread import start_new_thread
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from time import sleep  # user code may put something else in its place
+from types import FrameType
+from typing import Any
+
+AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
+DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
+CUT_OFF = (
+    f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
+    "its exit handlers did not run\n"
+).encode()
+
+
+class Stopped(BaseException):
+    """Raised in user code by SIGTERM, so that ``finally`` blocks and context managers run."""
+
+
+class StopSignal:
+    """Turns SIGTERM into :class:`Stopped` in user code.
+
+    A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
+    still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
+
+    Code that takes SIGTERM for itself has all of the grace, until the end of its call; then the signal is ours again.
+    """
+
+    def __init__(self, *, interrupts: bool) -> None:
+        self.ending = False
+        self._interrupts = interrupts
+        self._listening = 0
+        self._reacted = threading.Event()
+        self._main = threading.get_ident()
+        self._taken = False  # by what runs, or ran last: it may have put our handler back before we look
+        self._between: Callable[..., Any] = self._handle  # has the signal when no call runs
+        readable, self._writable = os.pipe()
+        os.set_blocking(self._writable, False)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._put_back()
+        self._note_handlers()
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._discarded
+        threading.Thread(target=self._watch, args=(readable,), name="stop-watch", daemon=True).start()
+        self._forking = threading.local()
+        self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
+        os.register_at_fork(
+            before=self._hold_back, after_in_parent=self._let_through, after_in_child=self._forget
+        )
+
+    def _hold_back(self) -> None:
+        """A child that user code forks gets no SIGTERM before it takes it as every process does: what it wrote to the
+        wake-up descriptor would end its parent."""
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+    def _let_through(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
+
+    def _forget(self) -> None:
+        self._main = 0  # no thread of a child has anything to put back
+        signal.set_wakeup_fd(-1)
+        if signal.getsignal(signal.SIGTERM) == self._handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._let_through()
+
+    def _handle(self, number: int, at: FrameType | None) -> None:
+        self._reacted.set()
+        if self.ending:
+            return  # it is on its way, and is killed when it takes too long
+        if self._is_in_hook(at):
+            start_new_thread(self._send_again, ())
+            return
+        if self._listening and self._interrupts:
+            raise Stopped
+        self.ending = True
+        sys.exit(128 + signal.SIGTERM)
+
+    def _is_in_hook(self, at: FrameType | None) -> bool:
+        """Whether a signal came to our hooks around a fork, which have a mask to set. (It blocks the signal for one
+        thread, and others take it meanwhile.)"""
+        while at is not None and at.f_code not in self._hooks:
+            at = at.f_back
+        return at is not None
+
+    def _discarded(self, told: Any) -> None:
+        """Python discards what is raised in others' hooks around a fork, in ``__del__`` and the like: a stop that came
+        there has to come again."""
+        if told.exc_type is Stopped:
+            start_new_thread(self._send_again, ())
+        else:
+            self._unraisable(told)
+
+    def _send_again(self) -> None:
+        """Let the code that was interrupted, which may hold locks, go on a bit; then interrupt it anew."""
+        sleep(AGAIN)
+        signal.pthread_kill(self._main, signal.SIGTERM)
+
+    def _watch(self, readable: int) -> None:
+        while number := os.read(readable, 1):
+            if number[0] == signal.SIGTERM and self._is_deaf():
+                os.write(2, CUT_OFF)
+                os._exit(128 + signal.SIGTERM)
+
+    def _is_deaf(self) -> bool:
+        """Whether the signal that has just come is ours, and no Python code hears it."""
+        return self._is_ours() and not self._reacted.wait(DEAF) and self._is_ours()
+
+    def _is_ours(self) -> bool:
+        return not self._taken and signal.getsignal(signal.SIGTERM) == self._handle
+
+    def _note_handlers(self) -> None:
+        """Know of others' handlers while they are there: when the watching thread gets to look, one may have had the
+        signal and be gone."""
+        set_handler = signal.signal
+
+        @wraps(set_handler)
+        def noting(signalnum: Any, handler: Any) -> Any:
+            self._taken |= signalnum == signal.SIGTERM
+            return set_handler(signalnum, handler)
+
+        signal.signal = noting
+
+    def keep(self) -> None:
+        """What has the signal now is to have it in all calls, where that is a plugin's handler."""
+        found = signal.getsignal(signal.SIGTERM)
+        self._between = found if callable(found) else self._handle
+
+    def _put_back(self) -> None:
+        """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
+        descriptor unset."""
+        if signal.getsignal(signal.SIGTERM) != self._between:
+            signal.signal(signal.SIGTERM, self._between)
+        with suppress(OSError, ValueError):  # user code has closed it
+            signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
+
+    def listening(self) -> StopSignal:
+        return self
+
+    def __enter__(self) -> None:
+        self._taken = False
+        self._listening += 1
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if threading.get_ident() == self._main:  # no other thread can have changed it
+                self._put_back()
+        finally:
+            self._listening -= 1
