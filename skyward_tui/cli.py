@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class _Ranks(click.ParamType[int | str]):
 
 def main() -> NoReturn:
     """Run the command and end with its exit status (``docs/exit-codes.md``)."""
+    _have_streams()
     try:
         status = cli.main(prog_name="skyward-tui", standalone_mode=False)
     except click.ClickException as error:
@@ -38,6 +40,13 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _have_streams() -> None:
+    """A stream that whoever started us has closed goes nowhere; else a file that we open would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the process's life
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Attached(Dispatching):
         self.name = pool.name
         self.plugins = plugins
         self._stack = ExitStack()
-        if pool.options.console:
+        if pool.options.console and sys.stdout is not None:
             self._stack.callback(Console(pool.news).close)
 
     @property

@@ -107,7 +107,7 @@ class Compute(Dispatching):
 
                 coming = submit(self._come_up())
                 coming.result()
-            if self.spec.options.console:
+            if self.spec.options.console and sys.stdout is not None:
                 self._stack.callback(Console(self.pool.news).close)
             for plugin in self.spec.plugins:
                 self._stack.enter_context(plugin.around_client(self))
