@@ -1,0 +1,157 @@
+"""What becomes of a node that fell silent, by what its provider says of it and by what else is known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skyward_core.model.errors import LedgerError, PoolError
+from skyward_core.model.machine import Machine
+from skyward_core.pool.nodes.revivals import FAILURES
+from skyward_core.pool.nodes.watch import Watch
+
+
+class Stage:
+    """A pool of two nodes of which node 1 is down; ``done``: what the watch made of that."""
+
+    def __init__(self, state: str, why: str = "", *, alone: bool = False, other_up: bool = True) -> None:
+        self.done: list[str] = []
+        self.told: list[Any] = []
+        self.start_fails = ""
+        self.written_fails = False
+        self.ended = False
+        extra = {"why": why} if why else {}
+        self.machine = Machine("m1", 1, "h1", "", state=state, extra=extra)
+        self.links = [self.link(0, up=other_up), self.link(1, up=False)]
+        stage = self
+
+        class Provider:
+            async def describe(self, pool: str, machines: Any) -> list[Machine]:
+                return [stage.machine]
+
+            async def terminate(self, pool: str, machines: Any) -> None:
+                stage.done.append("terminated")
+
+        def written(*given: Any) -> Any:
+            if stage.written_fails:
+                raise LedgerError("the ledger is locked")
+            return SimpleNamespace(state="up")
+
+        async def have_come(*, wait: bool) -> bool:
+            return stage.ended
+
+        async def prepare(link: Any) -> Any:
+            if stage.start_fails:
+                raise PoolError(stage.start_fails)
+            stage.done.append("revived")
+            return lambda *words: None
+
+        context: Any = SimpleNamespace(
+            name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(), alone=alone,
+            leaving=False, ending=None, observer=False, options=SimpleNamespace(lost_after=None),
+            ledger=SimpleNamespace(pool=written, pool_state=written),
+        )  # fmt: skip
+        news: Any = SimpleNamespace(
+            emit=self.told.append, mention=lambda link, words: self.told.append(words),
+            redactor=SimpleNamespace(text=lambda text: text),
+        )  # fmt: skip
+        endings: Any = SimpleNamespace(
+            have_come=have_come, by_others=lambda ending: self.done.append(f"ended: {ending.why}")
+        )
+        startup: Any = SimpleNamespace(prepare=prepare)
+        replacements: Any = SimpleNamespace(begin=lambda node: self.done.append("replacing"))
+        book: Any = SimpleNamespace(drop=lambda link: self.done.append("dropped"))
+        self.watch = Watch(context, news, None, None, book, endings, startup, replacements)  # type: ignore[arg-type]
+
+    def link(self, node: int, *, up: bool) -> Any:
+        link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_why="")
+
+        def lose(why: str = "") -> None:
+            link.gone, link.lost_why = True, why
+
+        link.lose = lose
+        return link
+
+    async def decide(self, *, decided: bool = False) -> list[str]:
+        await self.watch._decide(self.links[1], decided)
+        return self.done
+
+
+LOST = ["replacing", "dropped"]
+
+
+@pytest.mark.parametrize(
+    ("state", "alone", "done"),
+    [
+        ("running", False, []),
+        ("unreachable", False, []),
+        ("lost", False, [*LOST, "terminated"]),
+        ("lost", True, []),  # nodes that stand alone do not know of each other
+        ("gone", False, [*LOST, "terminated"]),
+        ("ending", False, [*LOST, "terminated"]),
+        ("orphaned", False, ["revived"]),
+        ("orphaned", True, ["revived"]),
+    ],
+)
+async def test_what_the_provider_says_decides(state: str, alone: bool, done: list[str]) -> None:
+    assert await Stage(state, alone=alone).decide() == done
+
+
+async def test_an_agent_that_was_ended_is_not_asked_for() -> None:
+    stage = Stage("running")
+    stage.links[1].finished = True
+    assert await stage.decide() == LOST
+    assert stage.links[1].lost_why == "its agent was ended on its machine"
+
+
+async def test_another_client_s_decision_stands() -> None:
+    stage = Stage("orphaned")
+    assert await stage.decide(decided=True) == LOST
+
+
+async def test_a_node_that_ended_itself_ends_the_pool_where_no_other_is_there() -> None:
+    why = "the node ended itself: nobody used it for 600 s"
+    assert await Stage("gone", why, other_up=False).decide() == ["ended: nobody used it for 600 s"]
+    assert await Stage("gone", why).decide() == [*LOST, "terminated"]
+
+
+async def test_a_pool_that_others_ended_loses_no_node() -> None:
+    stage = Stage("gone")
+    stage.ended = True
+    assert await stage.decide() == []
+
+
+async def test_a_start_that_fails_is_no_loss_before_it_has_failed_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage("orphaned")
+    stage.start_fails = "no room"
+    monkeypatch.setattr(stage.watch._revivals, "is_due", lambda node: True)
+    for _ in range(FAILURES):
+        assert await stage.decide() == []
+    assert await stage.decide() == [*LOST, "terminated"]
+    said = f"{FAILURES} attempts to start a new agent failed; the last: no room"
+    assert stage.links[1].lost_why == said
+
+
+async def test_a_start_that_failed_is_not_tried_at_once() -> None:
+    stage = Stage("orphaned")
+    stage.start_fails = "no room"
+    assert await stage.decide() == []
+    stage.start_fails = ""
+    assert await stage.decide() == []  # the next look comes soon enough
+
+
+async def test_calls_of_a_lost_node_end_although_the_ledger_takes_nothing() -> None:
+    stage = Stage("gone")
+    stage.written_fails = True
+    assert await stage.decide() == [*LOST, "terminated"]
+    assert any("not written down" in each for each in stage.told if isinstance(each, str))
+
+
+async def test_a_node_that_came_back_meanwhile_is_left_alone() -> None:
+    stage = Stage("gone")
+    stage.links[1].up = True
+    assert await stage.decide() == []
