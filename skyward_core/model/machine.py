@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from .value import Value
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Machine(Value):
     """One machine of a pool, as its provider knows it. Everything in it can be written to the ledger.
 
     Attributes:
@@ -34,8 +36,8 @@ class Machine:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Check(Value):
     """One line of a check-up: what was looked at, how it went, in words."""
 
     subject: str

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
 from typing import Any, Literal
 
+from .value import Value
+
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Summary(Value):
     """What a value looks like, made where the value is; nothing needs to unpickle to show it.
 
     Attributes:
@@ -34,8 +36,8 @@ class Summary:
         return None if data is None else cls(**data)
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ErrorInfo(Value):
     """A failure in words. ``traceback`` is the remote one, empty where there is none."""
 
     type: str
@@ -47,8 +49,8 @@ class ErrorInfo:
         return None if data is None else cls(**data)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Outcome(Value):
     """How one rank (of a broadcast) or one task (of a single dispatch or a gather) ended.
 
     Attributes:
@@ -84,8 +86,8 @@ class Outcome:
         return cls(**data)
 
 
-@dataclass(frozen=True, slots=True)
-class RootCause:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RootCause(Value):
     """The first real failure of a run.
 
     Attributes:

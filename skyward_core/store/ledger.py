@@ -22,6 +22,7 @@ from typing import Any
 from ..model.errors import LedgerError, PoolExistsError
 from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
+from ..model.value import Value
 from ..node.agent.unfetched import kept_name
 from ..wire.frames import encoder
 from ..wire.safe_text import paragraph
@@ -71,8 +72,8 @@ RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tel
 PATIENCE = 10.0  # seconds to wait for other processes
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Receipt(Value):
     """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
     provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
     provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""; ``by``: the client that tore
@@ -103,8 +104,8 @@ class Receipt:
         return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Kept(Value):
     """What a host keeps of a pool that has ended, because nobody had fetched it.
 
     Attributes:
@@ -155,8 +156,8 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GB"
 
 
-@dataclass(frozen=True, slots=True)
-class PoolRow:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PoolRow(Value):
     """A pool as the ledger knows it."""
 
     token: str
@@ -175,8 +176,8 @@ class PoolRow:
         return f"{self.name}.{self.token}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class RunRow(Value):
     """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
     what came of it waits on the hosts to be fetched)."""
 
@@ -191,8 +192,8 @@ class RunRow:
     root_cause: RootCause | None
 
 
-@dataclass(frozen=True, slots=True)
-class Replacement:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Replacement(Value):
     """Another machine for a node, under way.
 
     Attributes:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
+from ..model.value import Value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Event(Value):
     """Something that happened to a pool. ``at`` is Unix time in seconds."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
@@ -22,7 +23,7 @@ class Event:
     at: float = field(default_factory=time.time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PoolOpened(Event):
     """A pool was asked for, or found again. ``spec`` as :meth:`PoolSpec.describe` gives it."""
 
@@ -30,7 +31,7 @@ class PoolOpened(Event):
     created_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PoolState(Event):
     """``state``: starting, up, degraded, stopping, gone, failed, unreachable."""
 
@@ -38,7 +39,7 @@ class PoolState(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NodePhase(Event):
     """A node entered a phase (requested, running, connected, synced, installed, ready, gone), or says more
     of the one it is in. ``retry_at``: when what failed is tried again, Unix time."""
@@ -50,7 +51,7 @@ class NodePhase(Event):
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class NodeLink(Event):
     """The link to a node came up or went down."""
 
@@ -59,7 +60,7 @@ class NodeLink(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunOpened(Event):
     """A run was dispatched. ``kind``: broadcast, single, gather. ``total``: ranks or tasks."""
 
@@ -69,7 +70,7 @@ class RunOpened(Event):
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RankPhase(Event):
     """What a rank's process is at, since ``at``: starting, importing, joining (it waits for the other ranks),
     running; "" where it is idle. Only phases that last are told."""
@@ -78,7 +79,7 @@ class RankPhase(Event):
     phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RankBegan(Event):
     """A rank began its part of a run."""
 
@@ -88,7 +89,7 @@ class RankBegan(Event):
     node: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class ItemYielded(Event):
     """A generator function yielded its ``seq``-th value on a rank."""
 
@@ -99,7 +100,7 @@ class ItemYielded(Event):
     summary: Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RankEnded(Event):
     """A rank (or task) of a run ended."""
 
@@ -107,7 +108,7 @@ class RankEnded(Event):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class RunEnded(Event):
     """All outcomes are in. ``state``: done, failed, cancelled."""
 
@@ -116,7 +117,7 @@ class RunEnded(Event):
     root_cause: RootCause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LeaseNews(Event):
     """When the pool ends itself, as things stand (seconds since 1970): nobody uses it, or its time to live is
     running out. None where nothing counts down."""
@@ -124,14 +125,14 @@ class LeaseNews(Event):
     ends_at: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class UnfetchedNews(Event):
     """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
 
     runs: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PoolGone(Event):
     """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger.Receipt` gives it."""
 
