@@ -15,7 +15,7 @@ from typing import Any
 import skyward_core as sky
 
 from . import Host, Lab
-from .tools import program, wait_until
+from .tools import LabError, program, wait_until
 
 DEADLINE = 90.0  # seconds; for what should never take that long, not for what should be quick
 
@@ -109,7 +109,10 @@ def allowed(seconds: float) -> float:
 def nothing_runs(lab: Lab) -> None:
     """Wait until nothing of any pool runs on any host; a channel ends some moments after its client left it."""
     for host in lab.hosts:
-        until(lambda: not host.processes(), f"the end of all on {host.name}")  # noqa: B023
+        try:
+            until(lambda: not host.processes(), f"the end of all on {host.name}")  # noqa: B023
+        except LabError as error:
+            raise LabError(f"{error}: {host.processes()}") from error
 
 
 def agents(host: Host) -> list[int]:

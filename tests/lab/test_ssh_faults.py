@@ -80,10 +80,7 @@ def test_a_host_whose_shells_hang_does_not_hold_up_a_teardown(
     with pytest.raises(sky.TeardownError, match=f"unaccounted 1: {lab.hosts[1].address}"), compute:
         assert rank() @ compute == [0, 1]
         hang.touch()
-        os.kill(agents(lab.hosts[1])[0], signal.SIGSTOP)
     hang.unlink()
-    for pid in agents(lab.hosts[1]):
-        os.kill(pid, signal.SIGCONT)
     nothing_runs(lab)
 
 
