@@ -42,6 +42,7 @@ class StopSignal:
         self._reacted = threading.Event()
         self._main = threading.get_ident()
         self._taken = False  # by what runs, or ran last: it may have put our handler back before we look
+        self._changed = False  # it has set a handler, of whichever signal
         self._between: Callable[..., Any] = self._handle  # has the signal when no call runs
         readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
@@ -124,6 +125,7 @@ class StopSignal:
         @wraps(set_handler)
         def noting(signalnum: Any, handler: Any) -> Any:
             self._taken |= signalnum == signal.SIGTERM
+            self._changed = True
             return set_handler(signalnum, handler)
 
         signal.signal = noting
@@ -150,7 +152,9 @@ class StopSignal:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            if threading.get_ident() == self._main:  # no other thread can have changed it
+            # (Asking each time costs more than a small call's other work; and no other thread can have changed it.)
+            if self._changed and threading.get_ident() == self._main:
                 self._put_back()
+                self._changed = False
         finally:
             self._listening -= 1
