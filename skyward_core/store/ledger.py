@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -385,8 +387,8 @@ class Ledger:
                     self._db.execute("PRAGMA synchronous=FULL")
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
-                    for sql, values in statements:
-                        self._db.execute(sql, values)
+                    for sql, alike in groupby(statements, itemgetter(0)):
+                        self._db.executemany(sql, [values for _, values in alike])
                     self._db.execute("COMMIT")
                 except BaseException:
                     if self._db.in_transaction:
