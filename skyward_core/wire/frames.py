@@ -63,7 +63,8 @@ encoded = encoder(only_ascii=False)  # a header as JSON
 
 def frame(header: Header, body: bytes = b"") -> bytes:
     """One frame as bytes."""
-    return framed(encoded(header), body)
+    head = encoded(header).encode("utf-8", "surrogatepass")
+    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
 
 def framed(text: str, body: bytes = b"") -> bytes:

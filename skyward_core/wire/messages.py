@@ -70,20 +70,18 @@ def is_rank(value: Any) -> bool:
     return type(value) is int and -1 <= value < RANKS
 
 
+# Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
 def is_run(value: Any) -> object:
-    return type(value) is str and 0 < len(value) <= 64 and (_is_alnum(value) or not value.strip(_IN_RUN))
+    if type(value) is not str or not 0 < len(value) <= 64:
+        return False
+    return (value.isalnum() and value.isascii()) or not value.strip(_IN_RUN)
 
 
 def is_file(value: Any) -> object:
     """A file's name: never a path."""
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
-    return _is_alnum(value) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
-
-
-def _is_alnum(name: str) -> bool:
-    """Nearly all names are; this is quicker than to look for each letter."""
-    return name.isalnum() and name.isascii()
+    return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
 def is_log(value: Any) -> object:

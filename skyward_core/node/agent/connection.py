@@ -40,6 +40,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | Sealed | None = None
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()
+        self.busy = False  # the peer is behind with reading
         self.open = False
         self.heard = 0  # frames that have come
         self.quiet = 0  # looks of the agent since a byte came
@@ -66,7 +67,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
-        self._clear.set()
+        self.resume_writing()
         self._on_lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -86,15 +87,12 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def pause_writing(self) -> None:
+        self.busy = True
         self._clear.clear()
 
     def resume_writing(self) -> None:
+        self.busy = False
         self._clear.set()
-
-    @property
-    def busy(self) -> bool:
-        """Whether the peer is behind with reading."""
-        return not self._clear.is_set()
 
     def send(self, header: Header, body: bytes = b"") -> None:
         self.write(frame(header, body))
@@ -123,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
             old.write(frame({"t": "moved"}))
             old.set_protocol(asyncio.Protocol())  # its end is not ours
             old.close()
-        self._clear.set()
+        self.resume_writing()
         self._decoder = Decoder(self._admit)
         self._buffer = memoryview(b"")  # the line has one
         line.give(self)

@@ -18,31 +18,27 @@ class LogLimit:
     Args:
         path: of the file.
         limit: bytes that one run may print; 0 for no limit.
+
+    Attributes:
+        most: how far the file may be sent.
     """
 
     def __init__(self, path: str, limit: int) -> None:
         self._path = path
         self._limit = limit
-        self._start = 0
-        self._cut: int | None = None  # where the file ends, with our line, since the limit was reached
-
-    @property
-    def most(self) -> int:
-        """How far the file may be sent."""
-        if self._cut is not None:
-            return self._cut
-        return self._start + self._limit if self._limit else NEVER
+        self.begin(0)
 
     def begin(self, start: int) -> None:
         """What is printed from here on is another run's."""
-        self._start, self._cut = start, None
+        self.most = start + self._limit if self._limit else NEVER
+        self._is_cut = False  # it ends there, with our line, since the limit was reached
 
     def look(self, size: int) -> bool:
         """Cut the file back where it is too long; says whether the limit was reached just now."""
         if size <= self.most:
             return False
-        if self._cut is not None:
-            os.truncate(self._path, self._cut)
+        if self._is_cut:
+            os.truncate(self._path, self.most)
             return False
         at = self.most
         said = (
@@ -54,5 +50,5 @@ class LogLimit:
         ) as file:  # a descriptor that appends would put it at the end
             os.pwrite(file.fileno(), said, at)
             os.ftruncate(file.fileno(), at + len(said))
-        self._cut = at + len(said)
+        self.most, self._is_cut = at + len(said), True
         return True

@@ -61,7 +61,7 @@ class App:
         info = InstanceInfo.from_json(json.dumps(header["info"]))
         set_current(info)
         try:
-            with self._stop.listening(), ExitStack() as entered:
+            with self._stop, ExitStack() as entered:
                 for plugin in pickle.loads(body):
                     if has_app([plugin]):
                         self._channel.send({"t": "entering", "plugin": plugin.name})
@@ -80,7 +80,7 @@ class App:
     def _leave(self) -> None:
         """End the process, through the plugins' contexts."""
         try:
-            with self._stop.listening():
+            with self._stop:
                 self._contexts.close()
         except Stopped:
             sys.exit(128 + signal.SIGTERM)

@@ -27,7 +27,7 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """Turns SIGTERM into :class:`Stopped` in user code.
+    """Turns SIGTERM into :class:`Stopped` in user code: in the body of ``with`` on it.
 
     A rank that hangs in native code (a collective, say) never runs a Python handler: the C-level wake-up byte
     still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
@@ -142,9 +142,6 @@ class StopSignal:
             signal.signal(signal.SIGTERM, self._between)
         with suppress(OSError, ValueError):  # user code has closed it
             signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
-
-    def listening(self) -> StopSignal:
-        return self
 
     def __enter__(self) -> None:
         self._taken = False

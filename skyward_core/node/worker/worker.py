@@ -182,7 +182,7 @@ class Worker:
 
             self._used = True
             try:
-                with self._stop.listening():
+                with self._stop:
                     self._enter("importing")
                     plugins = pickle.loads(body)
                     if not header["gang"]:
@@ -216,7 +216,7 @@ class Worker:
             if self._setup_error is not None:
                 answer["unusable"] = True
                 raise self._setup_error
-            with self._stop.listening():
+            with self._stop:
                 value = self._run(header, body)
             self._not_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
