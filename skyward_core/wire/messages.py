@@ -84,14 +84,14 @@ def is_file(value: Any) -> object:
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
+@lru_cache(1024)
+def _names_log(key: str) -> bool:
+    return _log().fullmatch(key) is not None
+
+
 def is_log(value: Any) -> object:
     """A log file's name: its rank, its slot, its stream."""
-    return type(value) is str and _is_log(value)
-
-
-@lru_cache(1024)
-def _is_log(name: str) -> bool:
-    return _log().fullmatch(name) is not None
+    return type(value) is str and _names_log(value)
 
 
 @cache
@@ -111,7 +111,9 @@ def _all(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
 
 
-def _each(name: Check, check: Check) -> Check:
+def _each(name: Callable[[str], object], check: Check) -> Check:
+    """A dictionary; JSON has only text for keys."""
+
     def each(value: Any) -> bool:
         if type(value) is not dict:
             return False
@@ -189,8 +191,8 @@ _IS_SUMMARY = _made_of(
     only=True,
 )
 _IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
-_SPANS = _each(is_log, _is_span)
-_SIZES = _each(is_log, is_count)
+_SPANS = _each(_names_log, _is_span)
+_SIZES = _each(_names_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
@@ -250,7 +252,7 @@ FROM_AGENT: Forms = {
     "data": Form(_ASKED | {"last": is_flag}, {"error": is_text}, body=CHUNK),
     "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD | _WHEN, body=FAILURE),
     "item": Form(_ITEM | {"rank": is_rank}, _TOLD | _WHEN, body=INLINE),
-    "began": Form(_CALL | _PLACE, {"log": _each(is_log, is_count)} | _WHEN),
+    "began": Form(_CALL | _PLACE, {"log": _SIZES} | _WHEN),
     "stale": Form(_CALL, {"why": is_text} | _WHEN),
     "run": Form(_RECORD, _WHEN),
     "gang": Form({"epoch": is_count, "broken": is_text}),
