@@ -18,8 +18,6 @@ from typing import Any
 from ...wire.marks import BEFORE, EVERY, Marker, identity
 from .children import Children
 
-_straight = io.FileIO.write
-
 
 class Streams:
     """Both streams of this process, which take the place of the interpreter's own.
@@ -33,15 +31,18 @@ class Streams:
         self._run = ""
         self._files = {stream: (os.dup(stream), identity(stream)) for stream in (1, 2)}
         self._marker = Marker(path, self._files[1][0], self._files[2][0], BEFORE)
-        self._out, self._err = _Out(self), _Err(self)
-        self._out_vars = self._out.__dict__
-        self._straight = _straight.__get__(self._out)
+        # Of no class of ours: every line would take a tenth longer, as the interpreter's classes have short cuts for
+        # one another. What is to be done before a write stands in the object, in the place of the method.
+        out = io.FileIO(1, "w", closefd=False)
+        self._out_vars = vars(out)
+        self._straight = out.write
+        self._watch_out()
         self._marked = threading.Event()
         self._thread: threading.Thread | None = None
         self._alone = False
         self._marked_at = 0.0
-        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, self._out)  # type: ignore[misc]
-        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, self._err)  # type: ignore[misc]
+        self._stdout = sys.stdout = sys.__stdout__ = _text(sys.stdout, out)  # type: ignore[misc]
+        self._stderr = sys.stderr = sys.__stderr__ = _text(sys.stderr, _Err(self))  # type: ignore[misc]
         self._children = Children(self._pass_on, self._share)
         os.register_at_fork(after_in_child=self._forked)
 
@@ -74,9 +75,16 @@ class Streams:
         runs = self._runs
         self._run = runs[0] if len(runs) == 1 or len(set(runs)) == 1 else ""
         self._marked_at = 0.0
-        self._out_vars.pop("write", None)
+        self._watch_out()
 
-    def before_out(self) -> None:
+    def _watch_out(self) -> None:
+        self._out_vars["write"] = self._write_out
+
+    def _write_out(self, data: Any, /) -> int | None:
+        self._before_out()
+        return self._straight(data)
+
+    def _before_out(self) -> None:
         self._children.drain()
         self._marker.before(self._run)
         self._marked_at = monotonic()
@@ -85,7 +93,7 @@ class Streams:
         if self._thread is None:  # most calls print nothing
             self._thread = threading.Thread(target=self._rearm, name="log-marks", daemon=True)
             self._thread.start()
-        self._out.__dict__["write"] = self._straight
+        self._out_vars.pop("write", None)
         if not self._marked.is_set():
             self._marked.set()
 
@@ -94,14 +102,14 @@ class Streams:
         if self._marker.out_grew() or monotonic() > self._marked_at + EVERY:
             self._marker.before(self._run)
             self._marked_at = monotonic()
-        self._out.__dict__.pop("write", None)
+        self._watch_out()
 
     def _rearm(self) -> None:
         while True:
             self._marked.wait()
             sleep(EVERY)
             self._marked.clear()
-            self._out.__dict__.pop("write", None)
+            self._watch_out()
 
     def _pass_on(self, stream: int, data: bytes) -> None:
         """Write what children have printed."""
@@ -115,38 +123,24 @@ class Streams:
     def _share(self) -> None:
         """From now on others print, too: look for what they have before each write of ours."""
         self._alone = True
-        self._out.__dict__.pop("write", None)
+        self._watch_out()
 
     def _forked(self) -> None:
         """A child has no such thread."""
         self._share()
 
 
-class _Raw(io.FileIO):
-    def __init__(self, descriptor: int, streams: Streams) -> None:
-        super().__init__(descriptor, "w", closefd=False)
+class _Err(io.FileIO):
+    def __init__(self, streams: Streams) -> None:
+        super().__init__(2, "w", closefd=False)
         self._streams = streams
 
     def __reduce__(self) -> Any:
         raise TypeError(f"cannot pickle {type(self).__name__!r} object")
 
-
-class _Out(_Raw):
-    def __init__(self, streams: Streams) -> None:
-        super().__init__(1, streams)
-
-    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
-        self._streams.before_out()
-        return _straight(self, data)
-
-
-class _Err(_Raw):
-    def __init__(self, streams: Streams) -> None:
-        super().__init__(2, streams)
-
     def write(self, data: Any, /) -> int | None:  # type: ignore[override]
         self._streams.before_err()
-        return _straight(self, data)
+        return super().write(data)
 
 
 def _text(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
