@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 BEFORE, AFTER = "+", "-"
 WIDTH = 58  # bytes of a mark, its line's end included
-EVERY = 0.01  # seconds between marks while one stream is written to
+EVERY = 0.05  # seconds between marks while one stream is written to
 
 
 class Mark(NamedTuple):
