@@ -24,6 +24,7 @@ from .stop_signal import Stopped, StopSignal
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Hold the contexts until told to leave them, or until there has been no agent for too long."""
     os.umask(0o077)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # its log is read while it lives
     faulthandler.enable()
     older_import.install()
     App(socket_path, float(os.environ.pop("SKYWARD_PATIENCE", "600"))).serve()
