@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import closing
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from skyward_core.node.agent.audience import Audience
 from skyward_core.node.agent.connection import BEHIND, Connection
-from skyward_core.node.agent.requests import Clients
 from skyward_core.wire.frames import Decoder
 
 EVENT = {"t": "run", "function": "f" * 600}
@@ -61,12 +59,12 @@ async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
     there.setblocking(False)
     loop = asyncio.get_running_loop()
     with closing(there):
-        clients: Any = SimpleNamespace(_open={})
-        connection = Connection(lambda *_: None, lambda lost: clients._open.clear())
-        clients._open[connection] = SimpleNamespace(tail=None)
+        audience = Audience()
+        connection = Connection(lambda *_: None, audience.leave)
+        audience.join(connection)
         await plain(here, connection)
         connection.send(EVENT, b"x" * BEHIND)
-        parting = asyncio.create_task(Clients.part(clients))
+        parting = asyncio.create_task(audience.part())
         decoder, told = Decoder(), list[str]()
         while "bye" not in told:
             assert not parting.done(), "it ends while the client still reads"
@@ -82,24 +80,26 @@ async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> N
     with closing(there):
         late = Connection(lambda *_: None, lambda lost: None)
         late.open = True
-        clients: Any = SimpleNamespace(_open={})
-        connection = Connection(lambda *_: None, lambda lost: clients._open.pop(lost))
-        clients._open[connection] = SimpleNamespace(tail=None)
+        audience = Audience()
+        connection = Connection(lambda *_: None, audience.leave)
+        audience.join(connection)
         await plain(here, connection)
-        parting = asyncio.create_task(Clients.part(clients))
+        parting = asyncio.create_task(audience.part())
         await asyncio.sleep(0)
-        clients._open[late] = SimpleNamespace(tail=None)
+        audience.join(late)
         async with asyncio.timeout(5):  # less than anybody is waited for
             await parting
-    assert late in clients._open
+    assert len(audience) == 1 and audience[late]
 
 
 async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyward_core.node.agent.requests.FAREWELL", 0.05)
+    monkeypatch.setattr("skyward_core.node.agent.audience.FAREWELL", 0.05)
     here, there = socket.socketpair()
     with closing(there):
-        connection = Connection(lambda *_: None, lambda lost: None)
+        audience = Audience()
+        connection = Connection(lambda *_: None, audience.leave)
+        audience.join(connection)
         await plain(here, connection)
         connection.send(EVENT, b"x" * BEHIND)
-        await Clients.part(SimpleNamespace(_open={connection: SimpleNamespace(tail=None)}))  # type: ignore[arg-type]
+        await audience.part()
         connection.drop()

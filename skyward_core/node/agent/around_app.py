@@ -6,16 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from ...wire.frames import Header
 from .connection import Connection
+from .node_state import NodeState
+from .process import Process, exit_words
 from .processes import signal_group
-from .slots import Process, exit_words
 from .spawn import spawn, when_ended
-
-if TYPE_CHECKING:
-    from .agent import Agent
 
 PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
 LOG = "app.log"  # in the spool: what the hooks print
@@ -24,13 +22,19 @@ LOG = "app.log"  # in the spool: what the hooks print
 class Apps:
     """At most one process, started when a gang comes whose plugins ask for it, and then kept.
 
+    Args:
+        pump: called when ranks may go on.
+        break_gang: told why, when what the gang's plugins had around the node is gone.
+
     Attributes:
         process: the process, while there is one.
         failure: the outcome's error and the pickled exception, where the contexts could not be entered.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, state: NodeState, pump: Callable[[], None], break_gang: Callable[[str], None]) -> None:
+        self._state = state
+        self._pump = pump
+        self._break_gang = break_gang
         self.process: Process | None = None
         self.failure: tuple[Header, bytes] | None = None
         self._setup: tuple[Header, bytes] | None = None  # to give to a fresh process once it has greeted
@@ -42,9 +46,11 @@ class Apps:
         """Whether ranks may be set up: the contexts are entered, or it is known that they cannot be."""
         return self.failure is not None or (self.process is not None and self.process.ready)
 
-    def need(self, info: Header, plugins: bytes) -> None:
-        """Have the contexts entered for a new epoch: they are already, or will be."""
-        self._setup = ({"t": "setup", "info": info}, plugins)
+    def need(self) -> None:
+        """Have the contexts entered for the gang's epoch: they are already, or will be."""
+        config = self._state.config
+        info = self._state.place(config.node * config.ranks_per_node)
+        self._setup = ({"t": "setup", "info": info}, self._state.gang.plugins)
         if self.process is None:
             self._spawn()
         elif self.process.killed:
@@ -58,7 +64,7 @@ class Apps:
             self.process.connection.send(*self._setup)
 
     def _spawn(self) -> None:
-        config = self._agent.config
+        config = self._state.config
         self.failure = None
         self._fresh, self._entering = False, ""
         log = os.open(config.spool / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -67,7 +73,7 @@ class Apps:
         except OSError as error:
             message = f"the process for around_app could not be started: {error}"
             self.failure = ({"type": "PluginError", "message": message, "plugin": ""}, b"")
-            self._agent.pump()
+            self._pump()
         finally:
             os.close(log)
 
@@ -94,13 +100,13 @@ class Apps:
             self._entered()
         elif header["t"] == "failed":
             self.failure = (header["error"], body)
-            self.exit_process(self._agent.config.grace)
-            self._agent.pump()
+            self.exit_process(self._state.config.grace)
+            self._pump()
 
     def _entered(self) -> None:
         if self.process is not None:
             self.process.ready = True
-            self._agent.pump()
+            self._pump()
 
     def exit_process(self, grace: float) -> None:
         """Let the process leave its contexts and end; SIGKILL after the grace."""
@@ -124,7 +130,7 @@ class Apps:
         if process is None:
             return
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
-        if self._agent.closing:
+        if self._state.closing:
             return
         if process.killed:
             if self.failure is None:
@@ -133,9 +139,9 @@ class Apps:
         _, words = exit_words(status)
         if process.ready:
             # What the plugins promised is gone: the next epoch enters it anew.
-            self._agent.break_gang(f"the process of its plugins' around_app ended: {words}")
+            self._break_gang(f"the process of its plugins' around_app ended: {words}")
             return
         doing = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
-        message = f"{doing}: {words}; {self._agent.last_words(LOG)}"
+        message = f"{doing}: {words}; {self._state.last_words(LOG)}"
         self.failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
-        self._agent.pump()
+        self._pump()

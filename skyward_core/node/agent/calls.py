@@ -30,6 +30,7 @@ class Call:
     given_at: float | None = None
     begun_at: float = 0.0  # the same as Unix time
     slot: int = 0
+    worker: Connection | None = None  # that runs it
     log_start: dict[str, int] = field(default_factory=dict)
     stop_reason: str = ""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)

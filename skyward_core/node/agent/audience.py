@@ -1,0 +1,127 @@
+"""The clients of an agent, as those who are told things: their connections, and how far each has been sent the logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from ...wire.frames import Header
+from .connection import Connection
+from .tail import Tail
+
+FAREWELL = 10.0  # seconds in which clients must take the rest of the logs, and a goodbye
+LOOK = 1.0  # seconds
+# Looks at which a client that speaks every two seconds has not: its machine is dead, or it is stopped.
+SILENT = 15
+
+
+class Client:
+    """What the agent keeps of one client connection.
+
+    Attributes:
+        watches: it is told what others' calls come to.
+        renews: it uses the pool, and does not only look on.
+    """
+
+    __slots__ = ("follower", "renews", "tail", "watches")
+
+    def __init__(self) -> None:
+        self.watches = False
+        self.renews = False
+        self.tail: Tail | None = None
+        self.follower: asyncio.Task[None] | None = None
+
+
+class Audience:
+    """All of them; several may use a pool at once, or watch it."""
+
+    def __init__(self) -> None:
+        self._open: dict[Connection, Client] = {}
+        self._sent: dict[str, int] = {}  # log file -> bytes that a client which has left was sent
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __getitem__(self, connection: Connection) -> Client:
+        return self._open[connection]
+
+    def join(self, connection: Connection) -> None:
+        self._open[connection] = Client()
+
+    def leave(self, connection: Connection) -> None:
+        client = self._open.pop(connection, None)
+        if client is not None:
+            if client.follower is not None:
+                client.follower.cancel()
+            self._note_sent(client)
+
+    def others(self, connection: Connection) -> Iterator[Client]:
+        """All clients but that one."""
+        return (client for each, client in self._open.items() if each is not connection)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether one of them is there to use the pool."""
+        return any(client.renews for client in self._open.values())
+
+    # -- what they are told ------------------------------------------------------------------------------
+
+    def tell(self, header: Header) -> None:
+        for connection in list(self._open):
+            connection.send(header)
+
+    def broadcast(self, header: Header, skip: Connection | None = None) -> None:
+        """Tell those that watch."""
+        for connection, client in self._open.items():
+            if client.watches and connection is not skip:
+                connection.send(header)
+
+    def flush(self, ends: dict[str, int]) -> None:
+        """Have each get the logs up to there ahead of what is sent next."""
+        for client in self._open.values():
+            if client.tail is not None:
+                client.tail.flush(ends)
+
+    def wake(self) -> None:
+        """Have each look at the logs at once."""
+        for client in self._open.values():
+            if client.tail is not None:
+                client.tail.wake()
+
+    def sent(self) -> dict[str, int]:
+        """How many bytes of each log file some client has been sent."""
+        for client in self._open.values():
+            self._note_sent(client)
+        return self._sent
+
+    def _note_sent(self, client: Client) -> None:
+        for name, at in client.tail.cursors.items() if client.tail is not None else ():
+            self._sent[name] = max(at, self._sent.get(name, 0))
+
+    # -- how they end ------------------------------------------------------------------------------------
+
+    async def judge(self) -> None:
+        """Let go of clients that do not speak any more, and of what they hold; one that only slept comes back.
+
+        Their connections may stay open for hours (an SSH server's, when a machine dies without a word). Counted in
+        looks, so that an agent which was stopped itself blames nobody for that.
+        """
+        while True:
+            await asyncio.sleep(LOOK)
+            for connection in list(self._open):
+                connection.quiet += 1
+                if connection.quiet > SILENT:
+                    connection.drop()
+
+    async def part(self) -> None:
+        """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
+        given to the kernel ends with it."""
+        parted = list(self._open.items())  # who comes now gets no goodbye, and is not waited for
+        for connection, client in parted:
+            sizes = await client.tail.finish() if client.tail else {}
+            connection.send({"t": "bye", "logs": sizes})
+            connection.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FAREWELL
+        while any(connection.open for connection, _ in parted) and loop.time() < deadline:
+            await asyncio.sleep(0.002)

@@ -1,0 +1,240 @@
+"""What becomes of calls: what is written down of them, and told to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from ...wire.frames import WINDOW, WORK, Header, encoded, frame
+from .audience import Audience
+from .calls import Call
+from .connection import Connection
+from .node_state import NodeState
+from .process import Process, ended_from_outside, ended_with_worker, exit_words
+from .rank_logs import RankLogs
+from .slow_calls import SlowCalls
+from .yields import Yields
+
+FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
+
+
+class CallDesk:
+    """One agent's."""
+
+    def __init__(self, state: NodeState, audience: Audience) -> None:
+        self._state = state
+        self._audience = audience
+        self._register = state.register
+        self._slow = SlowCalls(self._announce)
+
+    def complain(self, words: str) -> None:
+        """Tell all clients of something that hurts no call."""
+        self._audience.tell({"t": "error", "message": words})
+
+    # -- how they begin ----------------------------------------------------------------------------------
+
+    def given(self, call: Call, text: str) -> None:
+        """A worker has been given a call, whose header is ``text``; it begins while that is written down."""
+        self._state.journal.write(call.given(text))
+        self._slow.add(call.rank, call)
+
+    def _announce(self, rank: int, call: Call) -> None:
+        self._audience.wake()
+        header = {
+            "t": "began",
+            "run": call.run,
+            "i": call.index,
+            "rank": rank,
+            "node": self._state.config.node,
+        }
+        header |= {"log": call.log_start, "at": call.begun_at}
+        if record := self._register.records.get(call.run):
+            record.began[call.index] = header
+        if call.owner is not None:
+            call.owner.send(header)
+        self._audience.broadcast(header | {"name": call.header.get("name")}, skip=call.owner)
+
+    # -- what generators yield ---------------------------------------------------------------------------
+
+    def item(self, call: Call, header: Header, body: bytes) -> None:
+        """A generator has yielded a value."""
+        header = header | {"rank": call.rank, "node": self._state.config.node}
+        self.open_yields(call)
+        data = frame(header, body)
+        if call.yields is not None and call.yields.add(header["seq"], header.get("file"), data):
+            self._hand_on(call, call.yields, data)
+            header.pop("file", None)  # whoever only watches gets no values
+            if record := self._register.records.get(call.run):
+                record.items[call.index] = header
+            self._audience.broadcast(header, skip=call.owner)
+        if call.owner is None:
+            self.credit(call)
+
+    def open_yields(self, call: Call) -> None:
+        """Have a place for what a generator yields, with what an agent before this one kept there."""
+        if call.yields is None and call.header.get("stream"):
+            call.yields = Yields(self._state.config.spool / f"{call.run}.{call.index}.yields")
+
+    def _hand_on(self, call: Call, yields: Yields, data: bytes) -> None:
+        """A generator's new value, to who reads them; behind those that it has not been sent yet."""
+        if call.owner is None:
+            return
+        if yields.sent == yields.next - 1 < yields.first + WINDOW:
+            yields.sent += 1
+            call.owner.write(data)
+        else:
+            self._deliver(call.owner, call, yields)
+
+    @staticmethod
+    def _deliver(owner: Connection, call: Call, yields: Yields) -> None:
+        """Send a reader what its window has room for, and the outcome behind the last of it."""
+        for data in yields.due():
+            owner.write(data)
+        if call.outcome is not None and yields.sent >= yields.next:
+            owner.send(call.outcome, call.result)
+
+    def taken(self, call: Call, until: int) -> None:
+        """Its reader has all values below a number."""
+        if call.yields is None:
+            return
+        call.yields.taken(until)
+        if call.owner is not None and call.yields.sent < call.yields.next:
+            self._deliver(call.owner, call, call.yields)
+        self.credit(call)
+
+    def credit(self, call: Call) -> None:
+        """Tell a generator how far its reader is; where nobody reads, its values wait here, and it goes on."""
+        if call.yields is not None and call.outcome is None and call.worker is not None:
+            until = call.yields.next if call.owner is None else call.yields.first
+            call.worker.reply(encoded({"t": "credit", "run": call.run, "i": call.index, "next": until}))
+
+    # -- how they end ------------------------------------------------------------------------------------
+
+    def judged(self, call: Call, header: Header, killed: str) -> Header:
+        """An outcome as its worker tells it, with what only the agent knows.
+
+        Args:
+            killed: why the agent had ended the worker, where it had.
+        """
+        if call.stop_reason and header["kind"] != "returned":
+            return header | call.stopped()
+        if header["kind"] == "collateral":
+            return header | (self._ended_with(killed) if killed else ended_from_outside())
+        if header["kind"] == "raised":
+            self._note_full_disk(header)
+        return header
+
+    def _note_full_disk(self, header: Header) -> None:
+        error, config = header.get("error") or {}, self._state.config
+        space = os.statvfs(config.folder)
+        free = space.f_bavail * space.f_frsize
+        if error.get("type", "").endswith("OSError") and free < FREE_SPACE:
+            error["message"] += f" [the disk under node {config.node}'s spool is full: {config.folder}]"
+
+    def finish(self, call: Call, header: Header, body: bytes = b"", logs: RankLogs | None = None) -> None:
+        """A call has ended.
+
+        Args:
+            logs: of the slot that ran it.
+        """
+        call.disarm()
+        header["rank"] = call.rank
+        header["node"] = self._state.config.node
+        header["begun"] = call.given_at is not None
+        header["at"] = time.time()
+        if logs is not None and call.given_at is not None:
+            header["log"] = log = logs.range_of(call)
+            ends = {name: end for name, (_, end) in log.items()}
+            self._audience.flush(logs.other_ends() | ends)
+        call.result = body
+        data = frame(header, body)
+        if call.owner is not None and (call.yields is None or call.yields.sent >= call.yields.next):
+            call.owner.write(data)  # else it follows the last of the values
+        self._register.end(call, header)
+        self._state.journal.write(data)
+        self._audience.broadcast(header, skip=call.owner)
+
+    def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
+        """The worker of a call ended before the call did."""
+        header = call.no_result()
+        if call.stop_reason:
+            header |= call.stopped()
+        elif process.killed:
+            header |= self._ended_with(process.killed)
+        else:
+            fields, words = exit_words(status)
+            if process.connection is None:
+                said = self._state.last_words(logs.names[1], process.says_from)
+                words = f"its worker could not start: {words}; {said}"
+            header |= fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+        if call.given_at is not None:
+            header["seconds"] = asyncio.get_running_loop().time() - call.given_at
+        self.finish(call, header, logs=logs)
+
+    def not_started(self, call: Call, words: str) -> None:
+        """There is no worker for a call, and none to be had."""
+        error = {"type": "RankExit", "message": words}
+        header = call.stopped() if call.stop_reason else {"kind": "exited", "error": error}
+        self.finish(call, call.no_result() | header)
+
+    def not_run(self, call: Call) -> None:
+        """A call was stopped before a worker had it."""
+        self.finish(call, call.no_result() | call.stopped())
+
+    def stale(self, call: Call) -> None:
+        """A gang call whose gang is no more was not begun: hand it back for the client to start anew."""
+        gang = self._state.gang
+        self._register.end(call, {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"})
+        self._register.drop(call)
+        self._register.records[call.run].outcomes.pop(call.index, None)
+        if call.owner is not None:
+            why = {"epoch": gang.epoch, "why": gang.broken}
+            call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
+
+    def _ended_with(self, why: str) -> Header:
+        """The part of an outcome that says why we ended its worker."""
+        if self._state.closing and not self._state.ending:  # nobody ends the pool: only this node leaves it
+            words = f"the agent of node {self._state.config.node} was ended on its machine"
+            return {"kind": "lost", "error": {"type": "NodeLost", "message": words}}
+        return ended_with_worker(why)
+
+    # -- who has what came of them -----------------------------------------------------------------------
+
+    def claim(self, connection: Connection, call: Call, header: Header) -> None:
+        """A client asks again for what it asked before, over a new connection."""
+        call.owner = connection
+        self.open_yields(call)
+        if call.yields is not None:
+            call.yields.taken(header.get("taken", 0))
+            call.yields.sent = header.get("next", 0)
+            self._deliver(connection, call, call.yields)
+            self.credit(call)
+        elif call.outcome is not None:
+            connection.send(call.outcome, call.result)
+
+    def disown(self, connection: Connection) -> None:
+        """A client is gone: what its calls come to waits here for another."""
+        for call in self._register.calls.values():
+            if call.owner is connection:
+                call.owner = None
+                self.credit(call)
+
+    def unfetched(self) -> dict[str, int]:
+        """Runs with results that wait for a client to come for them, and bytes of those."""
+        waiting: dict[str, int] = {}
+        for call in self._register.calls.values():
+            if call.owner is None and call.outcome is not None and call.outcome.get("kind") in WORK:
+                waiting[call.run] = waiting.get(call.run, 0) + call.outcome.get("size", 0)
+        return waiting
+
+    def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
+        """A client has what came of these calls."""
+        for call in self._register.acknowledge(calls):
+            if call.outcome is not None and (name := call.outcome.get("file")):
+                (self._state.config.spool / Path(name).name).unlink(missing_ok=True)
+        if self._register.calls:
+            self._state.journal.write(frame({"t": "ack", "calls": calls}))
+        else:
+            self._state.journal.clear()

@@ -1,0 +1,125 @@
+"""What clients ask of an agent about the gang: the head's lock, the next epoch, ports, what new nodes must know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from ...wire.frames import Header
+from .connection import Connection
+from .gang import Gang, GangLock, Port
+from .node_state import NodeState
+from .slots import Slots
+
+MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
+
+
+class GangRequests:
+    """One agent's."""
+
+    def __init__(self, state: NodeState, slots: Slots) -> None:
+        self._state = state
+        self._slots = slots
+        self._lock = GangLock()
+        self._port: Port | None = None
+        self._rank_ports: list[Port] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def handlers(self) -> dict[str, Callable[[Connection, Header, bytes], None]]:
+        """By the kind of frame."""
+        return {
+            "lock": self._want_lock,
+            "unlock": self._unlock,
+            "form": self._form,
+            "ports": self._keep_ports,
+            "setup": self._tell_setup,
+            "gang": self._gang,
+            "where": self._where,
+        }
+
+    def leave(self, connection: Connection) -> None:
+        """A client is gone."""
+        self._lock.lost(connection)
+
+    def begin_anew(self) -> None:
+        """Where ranks stand alone, have what plugins had around the node entered once more, if it is gone or failed: no
+        other node needs to know of that."""
+        gang = self._state.gang
+        if gang.alone and gang.apps and self._slots.apps.process is None:
+            gang.epoch += 1
+            self._state.epochs.note(gang.epoch)
+            self._slots.apps.need()
+
+    def _want_lock(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._lock.want(connection)
+
+    def _unlock(self, connection: Connection, header: Header, body: bytes) -> None:
+        self._lock.release(connection, unclean=header.get("unclean", False))
+
+    def _form(self, connection: Connection, header: Header, body: bytes) -> None:
+        """On the head: name the next epoch and ports that are free for its rendezvous."""
+        state = self._state
+        if self._port is not None:
+            self._port.close()
+        self._port = Port(state.config.address, 1 + MORE_PORTS)
+        connection.send(
+            {
+                "t": "formed",
+                "id": header.get("id"),
+                "epoch": max(state.gang.epoch, state.epochs.latest) + 1,
+                "head_addr": state.config.address,
+                "head_port": self._port.number,
+            }
+        )
+
+    def _keep_ports(self, connection: Connection, header: Header, body: bytes) -> None:
+        """Name a port for each rank of this node that is free here, and stays so until the next epoch."""
+        for port in self._rank_ports:
+            port.close()
+        config = self._state.config
+        self._rank_ports = [Port(config.address) for _ in range(config.ranks_per_node)]
+        numbers = [port.number for port in self._rank_ports]
+        connection.send({"t": "known", "id": header["id"], "ports": numbers})
+
+    def _tell_setup(self, connection: Connection, header: Header, body: bytes) -> None:
+        """What a client that did not make the pool needs to know to bring up another node of it."""
+        task = asyncio.create_task(self._answer_setup(connection, header))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_setup(self, connection: Connection, header: Header) -> None:
+        await self._state.informed.wait()
+        config, gang = self._state.config, self._state.gang
+        told = {
+            "env": config.env if config.knows_env else None,
+            "known": bool(gang.epoch) and (bool(gang.plugins) or not gang.hooks),
+            "secrets": [*config.secrets, *gang.secrets],
+            "apps": gang.apps,
+        }
+        connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
+
+    def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
+        """A client has formed an epoch."""
+        state = self._state
+        if header["epoch"] > state.gang.epoch:
+            if header.get("alone"):
+                header["epoch"] = max(header["epoch"], state.epochs.latest + 1)
+            state.learn_gang(Gang.told(header, body))
+            if state.gang.apps:
+                self._slots.apps.need()
+            self._slots.pump()
+
+    def _where(self, connection: Connection, header: Header, body: bytes) -> None:
+        """How many calls of each gang run came here, and how many are active: lets a client repair a start that
+        another left half done."""
+        runs = {
+            record.run: {
+                "calls": record.active + len(record.outcomes),
+                "active": record.active,
+                "total": record.total,
+            }
+            for record in self._state.register.records.values()
+            if record.kind == "broadcast"
+        }
+        connection.send({"t": "known", "id": header["id"], "runs": runs})

@@ -1,0 +1,59 @@
+"""What the parts of an agent share. They read it, and change what is theirs; nothing in it acts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+
+from ...wire.frames import Header
+from ...wire.redact import Redactor, secret_values
+from .calls import Register
+from .config import AgentConfig
+from .gang import Epochs, Gang
+from .journal import Journal
+from .last_line import last_line
+from .lease import Lease
+
+
+class NodeState:
+    """One node's.
+
+    Attributes:
+        config: what the agent was started with, and what workers that outlived another agent have told.
+        informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
+        closing: the agent ends; nothing is started any more.
+        ending: who ends the pool and why, as a frame, where that is known; empty where only this agent ends.
+    """
+
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.gang = Gang()
+        self.epochs = Epochs(config.spool / "epoch")
+        self.register = Register()
+        self.lease = Lease(config.idle_timeout, config.ttl)
+        self.journal = Journal(config.spool / "journal", self.register.unacknowledged)
+        self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
+        self.informed = asyncio.Event()
+        self.closing = False
+        self.ending: Header = {}
+
+    def place(self, rank: int) -> Header:
+        """What a rank of this node is told of itself; see :meth:`.gang.Gang.place`."""
+        return self.gang.place(self.config, rank)
+
+    def learn_gang(self, gang: Gang) -> None:
+        """There is a new epoch."""
+        self.gang = gang
+        self.epochs.note(gang.epoch)
+        self.redactor.add(gang.secrets)
+
+    def learn_env(self, env: dict[str, str]) -> None:
+        """A worker has told the variables that the pool was made with."""
+        self.config = replace(self.config, env=self.config.env | env, knows_env=True)
+        self.redactor.add(secret_values(self.config.env))
+
+    def last_words(self, name: str, start: int = 0) -> str:
+        """The last line of a file of the spool, in words; what stands before an offset is somebody else's."""
+        line = last_line(self.config.spool / name, start)
+        return f"it said: {self.redactor.text(line)}" if line else "it said nothing"

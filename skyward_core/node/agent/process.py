@@ -1,0 +1,54 @@
+"""A process in which user code runs, as its agent sees it, and how its end is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from ...wire.frames import Header
+from .connection import Connection
+
+
+class Process:
+    """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.says_from = 0  # where in the file of standard error its own lines begin
+        self.connection: Connection | None = None
+        self.epoch: int | None = None
+        self.placed = False  # it knows which rank it is, of how many
+        self.ready = False  # its plugins' contexts are entered (or failed to be)
+        self.killed = ""  # why we ended it, when we did
+        self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
+
+
+def exit_words(status: int | None) -> tuple[Header, str]:
+    """A wait status as fields of an outcome and in words."""
+    if status is None:
+        return {
+            "exit_code": None,
+            "signal": None,
+        }, "its process ended, and the agent that could say how had ended too"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        hint = " (the kernel does this when memory runs out; see dmesg)" if number == signal.SIGKILL else ""
+        return {"exit_code": None, "signal": number}, f"its process was ended by {name}{hint}"
+    code = os.waitstatus_to_exitcode(status)
+    return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
+
+
+def ended_with_worker(why: str) -> Header:
+    """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
+    words = f"its worker was stopped: {why}"
+    return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
+
+
+def ended_from_outside() -> Header:
+    """The same for a SIGTERM that was not ours: somebody on the node sent it."""
+    fields, words = exit_words(signal.SIGTERM)
+    return fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}

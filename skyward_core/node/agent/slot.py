@@ -1,0 +1,395 @@
+"""One worker's place on a node: what is asked of it, in order, and the process now in it.
+
+The process is a fresh interpreter in a session and process group of its own. It lives on for later calls; it is
+replaced when it dies, when it was stopped, and when its gang is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import deque
+from typing import Any, Literal, Protocol
+
+from ...wire.frames import Header, encoded
+from .around_app import Apps
+from .call_desk import CallDesk
+from .calls import Call, Key
+from .connection import Connection
+from .gang import Gang
+from .node_state import NodeState
+from .phases import Phases
+from .process import Process, exit_words
+from .processes import signal_group
+from .rank_logs import RankLogs
+from .spawn import spawn, when_ended
+
+START_ATTEMPTS = 2
+PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
+
+Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
+
+
+class Node(Protocol):
+    """What :func:`decide` asks of the node; see :class:`.node_state.NodeState`."""
+
+    closing: bool
+    gang: Gang
+    informed: Any
+
+
+class Place(Protocol):
+    """What it asks of the slot; see :class:`Slot`."""
+
+    number: int
+    capacity: int
+    queue: deque[Call]
+    running: dict[Key, Call]
+    process: Process | None
+    failed_starts: int
+
+
+class Around(Protocol):
+    """What it asks of what plugins have around the node; see :class:`.around_app.Apps`."""
+
+    @property
+    def settled(self) -> bool: ...
+
+
+def decide(slot: Place, node: Node, apps: Around) -> Step:
+    """What a slot does next.
+
+    Returns:
+        "wait": nothing, until something happens.
+        "start": start a process.
+        "send away": let the process end, as its plugins could not be entered.
+        "replace": let it end, as its gang is no more.
+        "set up": give it its place in the gang, and the plugins.
+        "look around": take a task that waits for another slot, if there is one.
+        "hand back": the first call of the queue is for a gang that is no more.
+        "hand over": give the first call of the queue to the process.
+    """
+    process = slot.process
+    if process is None:
+        idle = node.closing or (slot.failed_starts and not slot.queue) or not node.informed.is_set()
+        # First the end of what the last one ran is told: else who adopts the next takes it for its work.
+        return "wait" if idle or slot.running else "start"
+    if process.connection is None or process.killed:
+        return "wait"
+    if process.unusable:
+        return "wait" if slot.running else "send away"
+    gang, epoch = node.gang, process.epoch
+    if epoch != gang.epoch or gang.broken:
+        if slot.number == 0 and epoch is not None:
+            return "wait" if slot.running else "replace"
+        if epoch != gang.epoch and gang.epoch and not gang.broken:
+            # What plugins have around the whole node comes first.
+            return "set up" if not gang.apps or apps.settled else "wait"
+    if not slot.queue:
+        return "wait" if slot.running else "look around"
+    if len(slot.running) >= slot.capacity:
+        return "wait"
+    call = slot.queue[0]
+    if not gang.epoch and not call.header.get("headless"):
+        return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
+    if call.gang and not gang.alone and (gang.broken or call.header.get("epoch") != gang.epoch):
+        return "hand back"
+    if gang.broken and gang.hooks and slot.number == 0:
+        return "wait"  # for the next epoch, which a client forms when it hears of the break
+    return "hand over"
+
+
+class Others(Protocol):
+    """What a slot asks of all of them; see :class:`.slots.Slots`."""
+
+    def break_gang(self, why: str) -> None: ...
+
+    def task_for(self, idle: Slot) -> Call | None: ...
+
+    def stop(self, call: Call, reason: str, grace: float) -> None: ...
+
+    def one_less(self) -> None: ...
+
+
+class Slot:
+    """A worker's place.
+
+    Args:
+        place: its rank, and its number within the rank; 0 is the gang's.
+
+    Attributes:
+        queue: calls that wait for it.
+        running: calls that its process has been given.
+        logs: what its process prints into.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        desk: CallDesk,
+        apps: Apps,
+        phases: Phases,
+        others: Others,
+        place: tuple[int, int],
+    ) -> None:
+        self.rank, self.number = place
+        self.capacity = state.config.capacity
+        self.queue: deque[Call] = deque()
+        self.running: dict[Key, Call] = {}
+        self.process: Process | None = None
+        self.failed_starts = 0
+        self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.complain)
+        self._state, self._desk, self._apps, self._phases, self._others = state, desk, apps, phases, others
+
+    @property
+    def load(self) -> int:
+        return len(self.queue) + len(self.running)
+
+    def give(self, call: Call) -> None:
+        call.rank = self.rank
+        self.queue.append(call)
+        self.pump()
+
+    def pump(self) -> None:
+        """Move on: replace the process where that is due, set it up, hand it what it can take."""
+        while (step := decide(self, self._state, self._apps)) != "wait":
+            process = self.process
+            if process is None:
+                self.start()
+            elif step == "hand over":
+                self._hand_over(self.queue.popleft(), process)
+            elif step == "look around":
+                call = self._others.task_for(self)  # what that one runs may take for ever
+                if call is None:
+                    return
+                call.rank = self.rank
+                self.queue.append(call)
+            elif step == "set up":
+                self._set_up(process)
+            elif step == "hand back":
+                self._desk.stale(self.queue.popleft())
+            elif step == "replace":
+                self.exit_process("its gang was replaced", self._state.config.grace)
+            else:
+                self.exit_process("its plugins could not be entered", self._state.config.grace)
+
+    # -- its process -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a fresh interpreter in this slot."""
+        config = self._state.config
+        self.logs.open()
+        out, err = self.logs.descriptors
+        env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
+        if config.devices:
+            env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
+        if config.knows_env:
+            env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
+        try:
+            self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env))
+            self.process.says_from = os.fstat(err).st_size
+        except OSError as error:  # its working folder is gone, say, or there are no descriptors left
+            self.failed_starts += 1
+            waiting, self.queue = list(self.queue), deque()
+            for call in waiting:
+                self._desk.not_started(call, f"its worker could not be started: {error}")
+        self.enter("starting")
+
+    def adopt(self, pid: int) -> None:
+        """Take over a worker that another agent started: we learn of its end, but not how it ended."""
+        self.process = Process(pid)
+        when_ended(pid, lambda: self.ended(None))
+
+    def adopt_call(self, call: Call) -> None:
+        """Take over a call that another agent gave to the process here; it has ended where there is none."""
+        if self.process is not None:
+            self.running[call.key] = call
+        else:
+            self._desk.died(call, Process(0), None, self.logs)
+
+    def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:
+        """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
+        process = self.process
+        if process is None:
+            return
+        if process.connection is not None:
+            process.connection.close()  # user code has closed its end
+        process.connection = connection
+        self.failed_starts = 0
+        self.enter(header.get("phase", ""), header.get("age", 0.0))
+        if "epoch" in header and process.epoch is None:
+            process.epoch, process.ready, process.placed = header["epoch"], True, True
+            self._learn_gang(Gang.told(header, plugins))
+        for call in self.running.values():
+            call.worker = connection
+            self._desk.credit(call)
+        self.pump()
+
+    def _learn_gang(self, gang: Gang) -> None:
+        """Its process has outlived another agent, and belongs to a gang that this one has not heard of."""
+        if gang.epoch > self._state.gang.epoch:
+            self._state.learn_gang(gang)
+            if gang.apps and self._apps.process is None:
+                self._others.break_gang(
+                    "the process of its plugins' around_app ended with the agent before this one"
+                )
+
+    def enter(self, phase: str, age: float = 0.0) -> None:
+        """Its process is at that since so many seconds; a rank's further workers are nobody's news."""
+        if self.number == 0:
+            self._phases.enter(self.rank, phase, age)
+
+    def _set_up(self, process: Process) -> None:
+        gang = self._state.gang
+        process.epoch = gang.epoch
+        process.ready, process.placed = False, True
+        info = self._state.place(self.rank)
+        if process.connection is not None:
+            header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
+            header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
+            if gang.apps and self._apps.failure is not None:
+                error, data = self._apps.failure
+                process.connection.send(header | {"failed": error}, data)
+            else:
+                process.connection.send(header, gang.plugins)
+
+    def set_up_done(self) -> None:
+        """Its process has entered its plugins' contexts, or failed to."""
+        if self.process is not None:
+            self.process.ready = True
+            self.enter("")
+            for call in self.running.values():
+                self._arm(call)
+            self._send_away()
+
+    def _send_away(self) -> None:
+        """Have a worker end that we stopped, and whose code took the signal for itself and came to its own end."""
+        process = self.process
+        if process is not None and process.killed and process.connection is not None and not self.running:
+            process.connection.send({"t": "exit"})
+
+    def stop_process(self, reason: str, grace: float) -> None:
+        """SIGTERM to the process group now, SIGKILL after the grace."""
+        process = self.process
+        if process is None or process.killed:
+            return
+        process.killed = reason
+        signal_group(process.pid, signal.SIGTERM)
+        self._gang_lost(process, reason)
+        self._expect_end(process, grace)
+
+    def exit_process(self, reason: str, grace: float) -> None:
+        """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
+        process = self.process
+        if process is None or process.killed:
+            return
+        setting_up = process.epoch is not None and not process.ready
+        if self.running or setting_up or process.connection is None:
+            self.stop_process(reason, grace)
+            return
+        process.killed = reason
+        process.connection.send({"t": "exit"})
+        self._expect_end(process, grace)
+
+    def _expect_end(self, process: Process, grace: float) -> None:
+        """A process is on its way out: SIGKILL if it is not after the grace."""
+        asyncio.get_running_loop().call_later(grace, self._kill_if, process)
+
+    def _gang_lost(self, process: Process, how: str) -> None:
+        """The gang lost this process. Say so before its outcome: the client may start the next run at once."""
+        if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
+            self._others.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
+
+    def _kill_if(self, process: Process) -> None:
+        if self.process is process:
+            self.logs.say(
+                f"the worker of rank {self.rank} was still there at the end of its grace and is killed "
+                f"({process.killed}): what its exit handlers, threads and unwritten files had left to do is cut off"
+            )
+            signal_group(process.pid, signal.SIGKILL)
+
+    def ended(self, status: int | None) -> None:
+        """The process of this slot has ended, with this wait status if it was our child."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        self.enter("")
+        signal_group(process.pid, signal.SIGKILL)  # children that outlived it
+        if process.connection is None and not process.killed:
+            self.failed_starts += 1
+        self._gang_lost(process, process.killed or exit_words(status)[1])
+        for call in list(self.running.values()):
+            self.running.pop(call.key, None)
+            if call.parting:
+                self._part(call)
+            else:
+                self._desk.died(call, process, status, self.logs)
+        self._others.one_less()
+        if self.failed_starts >= START_ATTEMPTS:
+            waiting, self.queue = list(self.queue), deque()
+            for call in waiting:
+                self._desk.died(call, process, status, self.logs)
+        if not self._state.closing:
+            self.pump()
+
+    # -- its calls ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, call: Call, process: Process) -> None:
+        connection = process.connection
+        if connection is None:
+            return
+        self.running[call.key] = call
+        call.given_at, call.begun_at = time.monotonic(), time.time()
+        call.slot, call.worker = self.number, connection
+        call.log_start = self.logs.ends
+        if not process.placed:
+            # It runs tasks of a gang that broke, until there is the next one.
+            process.placed = True
+            connection.send({"t": "place", "info": self._state.place(self.rank)})
+        text = encoded(call.header)
+        connection.reply(text, call.body)
+        self._desk.given(call, text)
+        if process.ready or process.epoch is None:
+            self._arm(call)
+
+    def _arm(self, call: Call) -> None:
+        """Start the clock of a call's time limit."""
+        if call.timeout is not None and call.outcome is None:
+            loop = asyncio.get_running_loop()
+            grace = self._state.config.grace
+            call.timers.append(loop.call_later(call.timeout, self._others.stop, call, "timeout", grace))
+
+    def outcome(self, call: Call, header: Header, body: bytes) -> None:
+        """Its process tells what came of a call."""
+        process = self.process
+        killed = process.killed if process is not None else ""
+        ends = header["kind"] in ("exited", "collateral") and process is not None
+        if ends and process is not None:
+            process.killed = killed or "it is exiting"
+            self._gang_lost(process, (header.get("error") or {}).get("message", killed))
+            if not killed:
+                self._expect_end(process, self._state.config.grace)
+        if header.pop("unusable", False) and process is not None:
+            process.unusable = True
+        header = self._desk.judged(call, header, killed)
+        if ends:
+            # What its exit handlers still print and write is the run's: who hears of its end finds it there.
+            call.parting = (header, body)
+            call.disarm()
+            asyncio.get_running_loop().call_later(PARTING, self._part, call)
+        else:
+            self._finish(call, header, body)
+            if killed:
+                self._send_away()
+
+    def _part(self, call: Call) -> None:
+        """Tell of a call whose worker has ended, or takes its time to."""
+        if call.parting and call.outcome is None:
+            self._finish(call, *call.parting)
+
+    def _finish(self, call: Call, header: Header, body: bytes) -> None:
+        self._desk.finish(call, header, body, self.logs)
+        self.running.pop(call.key, None)
+        self.pump()

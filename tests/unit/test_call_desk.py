@@ -1,0 +1,174 @@
+"""What is told of calls, and to whom; what is written down before and after."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.node.agent import journal
+from skyward_core.node.agent.audience import Audience
+from skyward_core.node.agent.call_desk import CallDesk
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.node_state import NodeState
+from skyward_core.node.agent.process import Process
+from skyward_core.wire.frames import Decoder, Header
+
+
+class Peer(Connection):
+    """A connection that remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None, lambda _: None)
+        self.open = True
+        self.told: list[Header] = []
+
+    def write(self, data: bytes) -> None:
+        self.told += [header for header, _ in Decoder().feed(data)]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> AgentConfig:
+    config = AgentConfig(pool="p", node=3, nodes=4, folder=str(tmp_path), socket=str(tmp_path / "s"))
+    config.spool.mkdir()
+    return config
+
+
+class Desk:
+    def __init__(self, config: AgentConfig) -> None:
+        self.state = NodeState(config)
+        self.audience = Audience()
+        self.desk = CallDesk(self.state, self.audience)
+        self.owner, self.watcher, self.other = Peer(), Peer(), Peer()
+        for peer in (self.owner, self.watcher, self.other):
+            self.audience.join(peer)
+        self.audience[self.watcher].watches = True
+
+    def call(self, **header: Any) -> Call:
+        call = Call("r1", 0, {"kind": "single", "total": 1, "name": "f"} | header, b"", self.owner, rank=3)
+        self.state.register.add(call)
+        return call
+
+
+def returned(call: Call, **more: Any) -> Header:
+    return call.no_result() | {"kind": "returned"} | more
+
+
+async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    desk.desk.finish(call, returned(call))
+    assert [told["t"] for told in desk.owner.told] == ["outcome"]
+    assert [told["t"] for told in desk.watcher.told] == ["outcome"]
+    assert desk.other.told == []
+    assert (desk.owner.told[0]["rank"], desk.owner.told[0]["node"], desk.owner.told[0]["begun"]) == (
+        3,
+        3,
+        False,
+    )
+
+
+async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_acknowledged(
+    config: AgentConfig,
+) -> None:
+    desk = Desk(config)
+    first, path = desk.call(), config.spool / "journal"
+    second = Call("r2", 0, {}, b"", desk.owner)
+    desk.state.register.add(second)
+    first.given_at = 1.0
+    desk.desk.given(first, '{"t":"call","run":"r1","i":0}')
+    desk.desk.finish(first, returned(first), b"result")
+    assert [header["t"] for header, _ in journal.read(path)] == ["given", "outcome"]
+    desk.desk.acknowledge({"r1": None})
+    assert [header["t"] for header, _ in journal.read(path)] == ["given", "outcome", "ack"]
+    desk.desk.finish(second, returned(second))
+    desk.desk.acknowledge({"r2": [0]})
+    assert journal.read(path) == [], "nothing waits for anybody"
+
+
+async def test_the_file_of_a_result_goes_with_its_acknowledgement(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    (config.spool / "r1.0.result").write_bytes(b"x")
+    desk.desk.finish(call, returned(call, file="r1.0.result"))
+    desk.desk.acknowledge({"r1": [0]})
+    assert not (config.spool / "r1.0.result").exists()
+
+
+async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    desk.desk.disown(desk.owner)
+    desk.desk.finish(call, returned(call, size=7))
+    assert desk.owner.told == [] and desk.desk.unfetched() == {"r1": 7}
+    desk.desk.claim(desk.other, call, {})
+    assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched() == {}
+
+
+async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call(gang=True)
+    desk.state.gang.epoch, desk.state.gang.broken = 4, "a rank died"
+    desk.desk.stale(call)
+    assert desk.owner.told == [{"t": "stale", "run": "r1", "i": 0, "epoch": 4, "why": "a rank died"}]
+    assert not desk.state.register.calls and not desk.state.register.active
+
+
+@pytest.mark.parametrize(
+    ("killed", "ending", "closing", "kind"),
+    [
+        ("", {}, False, "exited"),
+        ("its gang was replaced", {}, False, "collateral"),
+        ("the pool is torn down", {"t": "ending"}, True, "collateral"),
+        ("the pool is torn down", {}, True, "lost"),
+    ],
+)
+async def test_how_the_end_of_a_worker_is_told(
+    config: AgentConfig, killed: str, ending: Header, closing: bool, kind: str
+) -> None:
+    desk = Desk(config)
+    call, process = desk.call(), Process(1)
+    process.killed = killed
+    desk.state.ending, desk.state.closing = ending, closing
+    (config.spool / "r003.err").write_text("no such module\n")
+    desk.desk.died(call, process, 9, logs=_NoLogs())  # type: ignore[arg-type]
+    assert desk.owner.told[0]["kind"] == kind
+    assert killed or "no such module" in desk.owner.told[0]["error"]["message"]
+
+
+async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call(timeout=2.0)
+    call.stop_reason = "timeout"
+    told = desk.desk.judged(call, {"kind": "raised", "error": {"type": "OSError", "message": ""}}, "")
+    assert told["kind"] == "exited" and told["error"]["type"] == "TimeoutError"
+    assert desk.desk.judged(call, {"kind": "returned"}, "")["kind"] == "returned", "it was quicker"
+
+
+async def test_sigterm_from_elsewhere_is_no_stop_of_ours(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    assert desk.desk.judged(call, {"kind": "collateral"}, "")["signal"] == 15
+    assert (
+        "torn down" in desk.desk.judged(call, {"kind": "collateral"}, "it is torn down")["error"]["message"]
+    )
+
+
+async def test_a_call_that_still_runs_a_moment_later_is_announced(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    call.given_at = asyncio.get_running_loop().time()
+    desk.desk.given(call, '{"t":"call"}')
+    async with asyncio.timeout(10):
+        while not desk.watcher.told:
+            await asyncio.sleep(0.005)
+    assert desk.owner.told[0]["t"] == desk.watcher.told[0]["t"] == "began"
+    assert desk.state.register.records["r1"].began
+
+
+class _NoLogs:
+    names = ("r003.out", "r003.err")

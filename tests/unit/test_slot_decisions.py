@@ -1,0 +1,162 @@
+"""What a slot does next: every row of the table, by the state of its process, its queue and its gang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gang import Gang
+from skyward_core.node.agent.process import Process
+from skyward_core.node.agent.slot import Step, decide
+
+CONNECTION = Connection(lambda *_: None, lambda _: None)
+
+
+@dataclass
+class Place:
+    number: int = 0
+    capacity: int = 1
+    queue: deque[Call] = field(default_factory=deque)
+    running: dict[tuple[str, int], Call] = field(default_factory=dict)
+    process: Process | None = None
+    failed_starts: int = 0
+
+
+class Node:
+    def __init__(self, gang: Gang, *, closing: bool = False, informed: bool = True) -> None:
+        self.gang = gang
+        self.closing = closing
+        self.informed = asyncio.Event()
+        if informed:
+            self.informed.set()
+
+
+@dataclass
+class Apps:
+    settled: bool = False
+
+
+def call(**header: Any) -> Call:
+    return Call("r1", 0, header, b"", None)
+
+
+def task(**header: Any) -> Call:
+    return call(headless=False, **header)
+
+
+def of_gang(epoch: int) -> Call:
+    return call(gang=True, epoch=epoch)
+
+
+def process(epoch: int | None = 1, *, greeted: bool = True, **told: Any) -> Process:
+    made = Process(1)
+    made.epoch = epoch
+    made.connection = CONNECTION if greeted else None
+    for name, value in told.items():
+        setattr(made, name, value)
+    return made
+
+
+def place(*queue: Call, runs: int = 0, **told: Any) -> Place:
+    return Place(queue=deque(queue), running={("r0", i): call() for i in range(runs)}, **told)
+
+
+WHOLE, BROKEN = Gang(epoch=1), Gang(epoch=1, broken="a rank died")
+HOOKED, NONE = Gang(epoch=1, broken="a rank died", hooks=True), Gang()
+APPS = Gang(epoch=2, apps=True)
+
+ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
+    "no process": ("start", place(), Node(NONE), Apps()),
+    "no process, the agent ends": ("wait", place(task()), Node(NONE, closing=True), Apps()),
+    "no process, its secrets are not known": ("wait", place(task()), Node(NONE, informed=False), Apps()),
+    "no process, the last failed, nothing waits": ("wait", place(failed_starts=1), Node(NONE), Apps()),
+    "no process, the last failed, a call waits": ("start", place(task(), failed_starts=1), Node(NONE), Apps()),
+    "no process, the last one's calls are not told": ("wait", place(task(), runs=1), Node(WHOLE), Apps()),
+    "it has not greeted": ("wait", place(task(), process=process(greeted=False)), Node(WHOLE), Apps()),
+    "it is on its way out": ("wait", place(task(), process=process(killed="so")), Node(WHOLE), Apps()),
+    "its plugins failed": ("send away", place(process=process(unusable=True)), Node(WHOLE), Apps()),
+    "its plugins failed, a call runs": ("wait", place(runs=1, process=process(unusable=True)), Node(WHOLE), Apps()),
+    "its epoch is over": ("replace", place(process=process(1)), Node(Gang(epoch=2)), Apps()),
+    "its epoch is over, a call runs": ("wait", place(runs=1, process=process(1)), Node(Gang(epoch=2)), Apps()),
+    "its gang is broken": ("replace", place(process=process(1)), Node(BROKEN), Apps()),
+    "its epoch is over, it is no rank's first": (
+        "set up", place(process=process(1), number=1), Node(Gang(epoch=2)), Apps(),
+    ),
+    "it is fresh": ("set up", place(process=process(None)), Node(WHOLE), Apps()),
+    "it is fresh, plugins are not around the node yet": ("wait", place(process=process(None)), Node(APPS), Apps()),
+    "it is fresh, plugins are around the node": ("set up", place(process=process(None)), Node(APPS), Apps(True)),
+    "it is fresh, there is no gang": ("look around", place(process=process(None)), Node(NONE), Apps()),
+    "nothing to do": ("look around", place(process=process()), Node(WHOLE), Apps()),
+    "nothing waits, a call runs": ("wait", place(runs=1, process=process()), Node(WHOLE), Apps()),
+    "it is busy": ("wait", place(task(), runs=1, process=process()), Node(WHOLE), Apps()),
+    "it has threads to spare": (
+        "hand over", place(task(), runs=1, capacity=2, process=process()), Node(WHOLE), Apps(),
+    ),
+    "a call of its gang": ("hand over", place(of_gang(1), process=process()), Node(WHOLE), Apps()),
+    "a call of another gang": ("hand back", place(of_gang(2), process=process()), Node(WHOLE), Apps()),
+    "a call of a gang that broke": ("hand back", place(of_gang(1), process=process(None)), Node(BROKEN), Apps()),
+    "ranks stand alone": ("hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps()),
+    "a call before any gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
+    "a call where nobody can form one": (
+        "hand over", place(call(headless=True), process=process(None)), Node(NONE), Apps(),
+    ),
+    "a task, the gang is broken": ("hand over", place(task(), process=process(None)), Node(BROKEN), Apps()),
+    "a task, the gang with plugins is broken": ("wait", place(task(), process=process(None)), Node(HOOKED), Apps()),
+    "the same, it is no rank's first": (
+        "hand over", place(task(), process=process(None), number=1), Node(HOOKED), Apps(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_table(row: str) -> None:
+    step, slot, node, apps = ROWS[row]
+    assert decide(slot, node, apps) == step
+
+
+def test_the_table_has_every_step() -> None:
+    assert {row[0] for row in ROWS.values()} == set(get_args(Step))
+
+
+@given(
+    epoch=st.sampled_from([None, 1, 2]),
+    gang=st.builds(
+        Gang,
+        epoch=st.sampled_from([0, 1, 2]),
+        broken=st.sampled_from(["", "so"]),
+        hooks=st.booleans(),
+        apps=st.booleans(),
+        alone=st.booleans(),
+    ),
+    queue=st.lists(st.one_of(st.builds(task), st.builds(of_gang, st.integers(1, 2))), max_size=2),
+    runs=st.integers(0, 2),
+    flags=st.fixed_dictionaries({"greeted": st.booleans(), "killed": st.sampled_from(["", "so"])}),
+    number=st.integers(0, 1),
+    settled=st.booleans(),
+)
+def test_no_call_reaches_a_process_that_must_not_have_it(
+    epoch: int | None,
+    gang: Gang,
+    queue: list[Call],
+    runs: int,
+    flags: dict[str, Any],
+    number: int,
+    settled: bool,
+) -> None:
+    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number)
+    step = decide(slot, Node(gang), Apps(settled))
+    if step == "hand over":
+        first = slot.queue[0]
+        assert flags["greeted"] and not flags["killed"] and runs < slot.capacity
+        if first.gang and not gang.alone:
+            assert not gang.broken and first.header["epoch"] == gang.epoch == epoch
+    if step in ("replace", "send away"):
+        assert not runs, "a process that runs a call is not ended for another's sake"

@@ -1,0 +1,104 @@
+"""Which slot a call goes to, and what all slots hear of a gang that broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.node.agent.audience import Audience
+from skyward_core.node.agent.call_desk import CallDesk
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.gang import Gang
+from skyward_core.node.agent.node_state import NodeState
+from skyward_core.node.agent.phases import Phases
+from skyward_core.node.agent.slots import Slots
+from skyward_core.wire.frames import Decoder, Header, WireError
+
+
+class Peer(Connection):
+    """A connection that remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None, lambda _: None)
+        self.open = True
+        self.told: list[Header] = []
+
+    def write(self, data: bytes) -> None:
+        self.told += [header for header, _ in Decoder().feed(data)]
+
+
+class Node:
+    """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
+
+    def __init__(self, folder: Path) -> None:
+        config = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), ranks_per_node=2, concurrency=2)
+        config.spool.mkdir()
+        self.state = NodeState(config)
+        self.audience, self.peer = Audience(), Peer()
+        self.audience.join(self.peer)
+        desk = CallDesk(self.state, self.audience)
+        self.slots = Slots(self.state, self.audience, desk, Phases(self.audience.broadcast))
+
+    def call(self, index: int, **header: Any) -> Call:
+        call = Call("r1", index, header, b"", self.peer)
+        self.state.register.add(call)
+        return call
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+async def test_a_call_for_a_rank_goes_to_its_first_slot(node: Node) -> None:
+    for header in ({"rank": 3}, {"rank": 3, "gang": True}):
+        slot = node.slots.pick(node.call(0, **header))
+        assert (slot.rank, slot.number) == (3, 0)
+
+
+@pytest.mark.parametrize("header", [{"rank": 0}, {"rank": 4}, {"gang": True}])
+async def test_a_call_for_a_rank_of_another_node_is_refused(node: Node, header: Header) -> None:
+    with pytest.raises(WireError, match="node 1 has no rank"):
+        node.slots.pick(node.call(0, **header))
+
+
+async def test_tasks_go_to_the_slot_with_the_least_to_do(node: Node) -> None:
+    for index in range(8):
+        call = node.call(index)
+        node.slots.pick(call).give(call)
+    assert [slot.load for slot in node.slots.all] == [2, 2, 2, 2]
+
+
+async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None:
+    busy, idle = node.slots.all[0], node.slots.all[3]
+    for call in (node.call(0, gang=True, rank=2), node.call(1, rank=2), node.call(2)):
+        busy.give(call)
+    taken = node.slots.task_for(idle)
+    assert taken is not None and taken.index == 2
+    assert node.slots.task_for(idle) is None and [call.index for call in busy.queue] == [0, 1]
+
+
+async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:
+    call = node.call(0)
+    node.slots.all[1].give(call)
+    node.slots.stop(call, "cancel", 1.0)
+    node.slots.stop(call, "fail-fast", 1.0)
+    (told,) = node.peer.told
+    assert told["kind"] == "collateral" and "cancelled" in told["error"]["message"]
+    assert not node.slots.all[1].queue and not told["begun"]
+
+
+async def test_a_gang_breaks_once_and_only_where_there_is_one(node: Node) -> None:
+    node.slots.break_gang("a rank died")
+    assert node.peer.told == [], "there is none yet"
+    node.state.learn_gang(Gang(epoch=7))
+    node.slots.break_gang("a rank died")
+    node.slots.break_gang("another one")
+    assert node.peer.told == [{"t": "gang", "epoch": 7, "broken": "a rank died"}]
+    node.state.learn_gang(Gang(epoch=8, alone=True))
+    node.slots.break_gang("a rank died")
+    assert len(node.peer.told) == 1, "ranks that stand alone are no gang"
