@@ -95,7 +95,7 @@ def socket_dir(owner: Path) -> Path:
     """
     import tempfile  # late, as all that a script can connect without
 
-    from ..node.boot.bootstrap import doubt
+    from ..node.boot.host import doubt
 
     bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
     short = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))

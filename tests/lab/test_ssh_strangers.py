@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core
-from skyward_core.node.boot.bootstrap import MARK
+from skyward_core.node.boot.host import MARK
 from skyward_core.transport.upload.bundle import bundle
 
 from . import Host, HostOptions

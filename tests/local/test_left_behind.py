@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.node.boot.bootstrap import MARK, environment, members
+from skyward_core.node.boot.host import MARK, environment, members
 from skyward_core.wire.frames import Decoder, frame
 from tests.local.faults import agent_pids, exists, wait_until
 from tests.support import descendants

@@ -21,7 +21,7 @@ import pytest
 from skyward_core.api.session import Session
 from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
 from skyward_core.model.spec import PoolSpec
-from skyward_core.node.boot import bootstrap
+from skyward_core.node.boot import host as on_host
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connect, host_keys
 from skyward_core.transport.ssh.command_channel import Failed
@@ -449,9 +449,10 @@ async def test_nowhere_to_write_is_told_with_reasons(
 ) -> None:
     from skyward_core.transport.ssh import command_channel as module
 
-    source = Path(bootstrap.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    code = marshal.dumps(compile(source, "bootstrap", "exec"))
-    monkeypatch.setattr(module, "_onnode", lambda: code)
+    parts = dict(marshal.loads(module._sent_code()))
+    source = Path(on_host.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[on_host.__name__] = compile(source, "host", "exec")
+    monkeypatch.setattr(module, "_sent_code", lambda: marshal.dumps([*parts.items()]))
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
         await transport.prepare(config(), Reports())

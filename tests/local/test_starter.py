@@ -15,7 +15,7 @@ import pytest
 from faults import exists, wait_until
 
 from skyward_core.model.errors import PoolError
-from skyward_core.node.boot.bootstrap import members
+from skyward_core.node.boot.host import members
 from skyward_core.transport.local.agent_starter import Starter
 
 

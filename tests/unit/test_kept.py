@@ -14,6 +14,7 @@ from skyward_core import Options, SpecError
 from skyward_core.model.machine import Machine
 from skyward_core.node.agent import unfetched
 from skyward_core.node.boot import bootstrap
+from skyward_core.node.boot import host as on_host
 from skyward_core.store.ledger import Kept
 from skyward_core.wire.frames import Header, frame
 from skyward_core.wire.redact import Redactor
@@ -49,13 +50,13 @@ def test_a_sweep_after_a_power_cut_keeps_what_nobody_has_fetched(tmp_path: Path)
     folder = power_cut(tmp_path, outcome("aa"), outcome("aa", 1), outcome("bb", kind="raised"), ack(aa=[0]))
     bootstrap.sweep(str(tmp_path))
     left = folder.with_name("kept.p.t.0")
-    told = bootstrap.kept_facts(str(left))
+    told = on_host.kept_facts(str(left))
     assert told["runs"] == {"aa": 7, "bb": 7}
     assert 6.9 * DAY < told["until"] - time.time() <= 7 * DAY
     assert sorted(path.name for path in left.iterdir()) == ["agent.json", "kept.json", "spool"]
     assert [path.name for path in folder.parent.iterdir()] == ["kept.p.t.0"]
     bootstrap.sweep(str(tmp_path))
-    assert bootstrap.kept_facts(str(left)) == told
+    assert on_host.kept_facts(str(left)) == told
 
 
 @pytest.mark.parametrize(

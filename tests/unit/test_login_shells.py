@@ -37,7 +37,7 @@ def test_the_first_command(shell: str, tmp_path: Path) -> None:
     major, minor = sys.version_info[:2]
     words = [f"{major}.{minor}", f"{major},{minor}", "", "/odd 'path'/python", "word"]
     command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
-    code = command_channel._onnode()
+    code = command_channel._sent_code()
     asked = json.dumps({"word": "word", "folder": "p.0", "bundle": "0"}).encode()
     said = run(shell, command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     facts = json.loads(said.strip().removeprefix(b"word "))
@@ -158,7 +158,7 @@ def test_a_client_that_leaves_before_it_starts_an_agent_leaves_no_process(
     folder = f"p.{tmp_path.name}"
     words = [f"{major}.{minor}", f"{major},{minor}", "", sys.executable, "word", folder]
     command = f"exec sh -c '{command_channel._SHELL}' skyward {shlex.join(words)}"
-    code = command_channel._onnode()
+    code = command_channel._sent_code()
     asked = json.dumps({"word": "word", "folder": folder, "bundle": made.name, "starts": True}).encode()
     said = run("sh", command, b"%08x%b%08x%b" % (len(code), code, len(asked), asked), tmp_path)
     assert json.loads(said.strip().removeprefix(b"word "))["bundle"] is bundled

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.agent import processes
-from skyward_core.node.boot import bootstrap
+from skyward_core.node.boot import host as on_host
 from tests.support import descendants
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
@@ -140,27 +140,27 @@ def test_who_writes_into_a_folder_is_found_also_when_it_is_gone(tmp_path: Path) 
         child = subprocess.Popen(["sleep", "600"], stderr=errors)
     try:
         shutil.rmtree(folder)
-        assert bootstrap.members(str(folder)) == [child.pid]
-        assert bootstrap.members(str(tmp_path / "node")) == []
+        assert on_host.members(str(folder)) == [child.pid]
+        assert on_host.members(str(tmp_path / "node")) == []
     finally:
         child.kill()
         child.wait()
-    assert bootstrap.members(str(folder)) == []
+    assert on_host.members(str(folder)) == []
 
 
 def test_who_has_a_node_s_mark_is_found_with_all_below(tmp_path: Path) -> None:
     folder, outer = str(tmp_path / "node:0"), str(tmp_path / "a-node-it-runs-in")
     code = "import os, subprocess\nprint(subprocess.Popen(['sleep', '600'], env={}).pid, flush=True)\ninput()"
-    marks = {bootstrap.MARK: f"{outer}:{folder}"}
+    marks = {on_host.MARK: f"{outer}:{folder}"}
     child = subprocess.Popen(
         [sys.executable, "-c", code], env=marks, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     below = int(child.stdout.readline())
     try:
-        assert bootstrap.members(folder) == sorted([child.pid, below])
-        assert bootstrap.members(outer) == sorted([child.pid, below])
-        assert bootstrap.members("/of/a/node") == bootstrap.members(str(tmp_path)) == []
+        assert on_host.members(folder) == sorted([child.pid, below])
+        assert on_host.members(outer) == sorted([child.pid, below])
+        assert on_host.members("/of/a/node") == on_host.members(str(tmp_path)) == []
     finally:
         processes.kill_all([child.pid, below])
         child.communicate()

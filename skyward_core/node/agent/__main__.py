@@ -42,7 +42,7 @@ def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) 
 
 def preload() -> None:
     """Import what an agent needs."""
-    from ..boot.bootstrap import import_asyncio
+    from ..put_off import import_asyncio
 
     import_asyncio()
     from . import agent  # noqa: F401

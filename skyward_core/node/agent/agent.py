@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ..boot.bootstrap import members
+from ..boot.host import members
 from .audience import Audience
 from .call_desk import CallDesk
 from .config import AgentConfig

@@ -2,7 +2,7 @@
 
 The agent is made the reaper of orphans below it (Linux), so that a child which left its rank's group, and even
 its session, is still found among the agent's children and ended with the pool. One that was left to the system, when
-its agent was killed, is found by the mark that all carry which a node runs (:func:`..boot.bootstrap.members`).
+its agent was killed, is found by the mark that all carry which a node runs (:func:`..boot.host.members`).
 """
 
 from __future__ import annotations

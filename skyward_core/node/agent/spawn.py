@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ..boot.bootstrap import MARK, doubt
+from ..boot.host import MARK, doubt
 from .config import AgentConfig
 from .processes import give_way, started
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..agent.processes import kill_groups
 from . import working_copy
-from .bootstrap import belongs, is_running, members
+from .host import belongs, is_running, members
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]

@@ -15,7 +15,7 @@ from ...model.errors import PoolError
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...node.agent import unfetched
-from ...node.boot.bootstrap import is_running, members
+from ...node.boot.host import is_running, members
 from ...store.home import home, socket_dir
 from ...transport.local.agent_starter import Starter
 from ...transport.local.transport import LocalTransport

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from types import CodeType
 from typing import IO, Any
 
 from ...model.errors import PoolError
@@ -47,7 +48,7 @@ _PYTHON = (
     "import gc,marshal,os,sys;sys.version_info[:2]==($2)or os._exit(97);gc.disable();"
     "n=int(os.read(0,8),16);s=bytearray();"
     "all(iter(lambda:len(s)<n and(s.extend(os.read(0,n-len(s))or os._exit(98))or 1),False));"
-    "exec(marshal.loads(s))"
+    "[exec(c,vars(sys.modules.setdefault(n,type(sys)(n))))for n,c in marshal.loads(s)]"
 )
 _SHELL = (
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
@@ -182,7 +183,7 @@ class Channel:
 
     @classmethod
     async def _begin(cls, link: Link, python: str | None, name: str) -> Channel:
-        code = _onnode()
+        code = _sent_code()
         self = cls(link, python)
         words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, self._word.decode(), name]
         self._channel = await open_session(
@@ -315,10 +316,19 @@ async def open_session(
 
 
 @cache
-def _onnode() -> bytes:
-    """The module's code, compiled: the host's Python is of this version, and need not do that, too."""
-    name = "skyward_core.node.boot.bootstrap"
+def _sent_code() -> bytes:
+    """What runs there first: modules by their names, in the order in which they run, of which the last one serves.
+
+    Compiled, as the host's Python is of this version, and need not do that, too.
+    """
+    names = ("skyward_core.node.put_off", "skyward_core.node.boot.host", "skyward_core.node.boot.bootstrap")
+    codes = [_code(name) for name in names]
+    return marshal.dumps([*zip((*names[:-1], "__main__"), codes, strict=True)])
+
+
+def _code(name: str) -> CodeType:
     loader: Any = getattr(find_spec(name), "loader", None)
     if loader is None:
         raise PoolError(f"The Python module {name} is not installed here; install skyward-tui anew.")
-    return marshal.dumps(loader.get_code(name))
+    code: CodeType = loader.get_code(name)
+    return code

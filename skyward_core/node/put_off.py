@@ -1,0 +1,39 @@
+"""Modules that an agent's imports ask for and never use: put off until somebody does.
+
+Sent to hosts ahead of everything else, as :mod:`.boot.bootstrap` is: standard library only, nothing of the package.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+# What the standard library's modules import and agents never ask anything of, unless something goes wrong: a quarter of
+# what they import.
+NOT_NOW = ("inspect", "ipaddress", "linecache", "locale", "textwrap")
+
+
+def import_asyncio() -> None:
+    """Import it as an agent needs it: without ssl, which takes 7 MB of memory, for it speaks through Unix sockets."""
+    put_off()
+    sys.modules["ssl"] = None  # type: ignore[assignment]
+    import asyncio  # noqa: F401
+
+    del sys.modules["ssl"]
+
+
+def put_off() -> None:
+    """Have what is imported next get stand-ins for the modules of ``NOT_NOW``."""
+    for name in NOT_NOW:
+        if name not in sys.modules:
+            sys.modules[name] = PutOff(name)
+
+
+class PutOff(type(sys)):  # type: ignore[misc]
+    """Stands for a module until something of it is asked for. (importlib's LazyLoader loads at the next import.)"""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        __import__(self.__name__)
+        return getattr(sys.modules[self.__name__], name)
