@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..store.archive import rank_of
 from ..store.history import show, show_logs
 from ..views.weave import Piece, Weaver, weave
+from ..wire.node_paths import ERR, OUT
 
 if TYPE_CHECKING:
     from ..store.archive import Archive
@@ -85,4 +86,4 @@ class LiveLogs:
 
 
 def _place(cursors: Mapping[str, int], stem: str) -> tuple[int, int]:
-    return cursors.get(f"{stem}.out", 0), cursors.get(f"{stem}.err", 0)
+    return cursors.get(stem + OUT, 0), cursors.get(stem + ERR, 0)

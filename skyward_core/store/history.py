@@ -10,6 +10,7 @@ from pathlib import Path
 from ..views import events as ev
 from ..views.views import RUNS_KEPT, PoolView, apply
 from ..views.weave import Piece, Place, place_of_end, start_of_last, weave
+from ..wire.node_paths import METRICS
 from .archive import log_files, rank_of, replay
 from .home import pool_path
 from .ledger import Ledger, PoolRow, RunRow
@@ -54,7 +55,7 @@ def show_logs(view: PoolView, folder: Path) -> dict[str, Place]:
     worker's files -> how far they were shown."""
     ends: dict[str, Place] = {}
     for path in log_files(folder):
-        if path.suffix == ".metrics":
+        if path.suffix == METRICS:
             view.metrics.feed(path.name, rank_of(path.name), _end_of(path))
         elif path.stem not in ends:
             ends[path.stem] = place_of_end(folder, path.stem)

@@ -25,8 +25,8 @@ from ..model.errors import LedgerError, PoolExistsError
 from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
 from ..model.value import Value
-from ..node.agent.unfetched import kept_name
 from ..wire.frames import encoder
+from ..wire.node_paths import NodePaths
 from ..wire.safe_text import paragraph
 from . import lost_pools
 from .home import home
@@ -137,7 +137,7 @@ class Kept(Value):
         there = replace(
             machine,
             state="running",
-            extra=extra | {"folder": kept_name(extra["folder"]), "kept": {}, "why": ""},
+            extra=extra | {"folder": NodePaths(extra["folder"]).kept, "kept": {}, "why": ""},
         )
         return cls(token, there, sizes, size, until)
 

@@ -12,6 +12,7 @@ from ..model.errors import UsageError
 from ..views.logs import About, Line, Lines
 from ..views.weave import STREAMS, Piece, Place, place_of_end, weave
 from ..wire.messages import is_log
+from ..wire.node_paths import ERR, OUT
 from .archive import log_files, rank_of
 from .home import pool_dir
 from .ledger import Ledger, RunRow
@@ -84,7 +85,7 @@ class RunLogs:
                 at = starts.get(part.stem, (0, 0))
                 starts[part.stem] = (max(at[0], part.end[0]), max(at[1], part.end[1]))
         found = []
-        stems = {path.stem for path in log_files(self.folder) if path.suffix in (".out", ".err")}
+        stems = {path.stem for path in log_files(self.folder) if path.suffix in (OUT, ERR)}
         for stem in sorted(stems):
             start = starts.get(stem, (0, 0))
             out, err = place_of_end(self.folder, stem)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..wire.marks import BEFORE, WIDTH, Mark, decode
+from ..wire.node_paths import MARKS
 
 STREAMS = ("out", "err")
 PIECE = 256 << 10  # bytes that are read of a file at once
@@ -190,7 +191,7 @@ def _feed(weaver: Weaver, name: str, source: BinaryIO | None, left: dict[str, in
 
 def start_of_last(folder: Path, stem: str, end: Place, size: int) -> Place:
     """A place before ``end`` from where about ``size`` bytes are left, and where a mark is."""
-    marks = _opened(folder / f"{stem}.marks")
+    marks = _opened(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
             low, high = 0, marks.seek(0, 2) // WIDTH

@@ -78,7 +78,7 @@ def test_a_sweep_removes_what_everybody_has(tmp_path: Path, frames: tuple[Header
 def test_a_sweep_removes_what_is_not_to_be_kept_and_what_was_kept_long_enough(tmp_path: Path) -> None:
     power_cut(tmp_path, outcome("aa"), keep=0)
     late = power_cut(tmp_path, outcome("bb"), name="kept.q.t.0")
-    (late / unfetched.FACTS).write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
+    (late / "kept.json").write_text(json.dumps({"until": time.time() - 1, "runs": {"bb": 7}, "bytes": 9}))
     for path in (late, *late.iterdir()):
         os.utime(path, (time.time() - DAY,) * 2)
     bootstrap.sweep(str(tmp_path))

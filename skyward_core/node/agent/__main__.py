@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from ...wire.node_paths import NodePaths
 from .config import AgentConfig
 
 
@@ -59,11 +60,11 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
     for part in (folder, config.spool, config.blobs):
         part.mkdir(parents=True, exist_ok=True, mode=0o700)
     Path(config.socket).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = open(folder / "agent.lock", "w")  # noqa: SIM115  held for the agent's whole life
+    lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life
     if not acquire(lock):
         return {"ok": True, "found": True, "socket": running(folder)["socket"]}
     if not wanted():
-        if not (folder / "agent.json").exists():
+        if not Path(config.paths.state).exists():
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
     readable, writable = os.pipe()
@@ -82,7 +83,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     """Be the agent until its end; tells ``ready`` (a pipe) once it listens."""
     folder = Path(config.folder)
     null = os.open(os.devnull, os.O_RDWR)
-    errors = os.open(folder / "agent.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    errors = os.open(config.paths.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(errors, 1)
     os.dup2(errors, 2)
@@ -103,9 +104,9 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
             "idle_timeout": config.idle_timeout,  # how long to keep the folder should we die without a word
             "keep_results": config.keep_results,  # and, from then on, what nobody has fetched
         }
-        partial = folder / "agent.json.part"
+        partial = Path(f"{config.paths.state}.part")
         partial.write_text(json.dumps(state), encoding="utf-8")
-        partial.replace(folder / "agent.json")
+        partial.replace(config.paths.state)
         os.write(ready, json.dumps({"ok": True, "found": False} | state).encode())
         os.close(ready)
 
@@ -133,7 +134,7 @@ def acquire(lock: IO[str]) -> bool:
 def running(folder: Path) -> dict[str, Any]:
     """What the agent of a folder wrote about itself when it began to listen."""
     try:
-        return dict(json.loads((folder / "agent.json").read_text(encoding="utf-8")))
+        return dict(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise OSError(f"an agent holds {folder} but has not said where it listens: {error}") from error
 
@@ -142,7 +143,7 @@ def last_words(folder: Path) -> str:
     from .last_line import last_line
 
     try:
-        line = last_line(folder / "agent.err")
+        line = last_line(Path(NodePaths(str(folder)).errors))
     except OSError:
         line = ""
     return line or "the agent ended before it listened and left no word"

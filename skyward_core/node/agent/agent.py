@@ -46,7 +46,7 @@ class Agent:
         become_reaper()
         act_on({signal.SIGCHLD: slots.reap, signal.SIGTERM: self._end.set})
         # Looking for what others have left takes as long as the machine has processes.
-        traces = (Path(config.worker_socket), Path(config.folder, "agent.json"))
+        traces = (Path(config.worker_socket), Path(config.paths.state))
         others_before = any(trace.exists() for trace in traces)
         for path in (config.socket, config.worker_socket):
             Path(path).unlink(missing_ok=True)
@@ -97,10 +97,8 @@ class Agent:
 
     def _say_goodbye(self, reason: str) -> None:
         """Leave a word for the next client of this pool; the folder's end is the end of everything else."""
-        folder = Path(self._state.config.folder)
-        folder.with_name(f"ended.{folder.name}").write_text(
-            f"the node ended itself: {reason}\n", encoding="utf-8"
-        )
+        word = Path(self._state.config.paths.last_word)
+        word.write_text(f"the node ended itself: {reason}\n", encoding="utf-8")
 
     # -- the end -----------------------------------------------------------------------------------------
 

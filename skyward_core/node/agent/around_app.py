@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 
 from ...wire.frames import Header
+from ...wire.node_paths import APP_LOG
 from .connection import Connection
 from .node_state import NodeState
 from .process import Process, exit_words
@@ -16,7 +17,6 @@ from .processes import signal_group
 from .spawn import spawn, when_ended
 
 PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
-LOG = "app.log"  # in the spool: what the hooks print
 
 
 class Apps:
@@ -67,7 +67,7 @@ class Apps:
         config = self._state.config
         self.failure = None
         self._fresh, self._entering = False, ""
-        log = os.open(config.spool / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(config.spool / APP_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self.process = Process(spawn(config, "around_app_process", PLACE, log, log, {}))
         except OSError as error:
@@ -142,6 +142,6 @@ class Apps:
             self._break_gang(f"the process of its plugins' around_app ended: {words}")
             return
         doing = f"plugin {self._entering} failed in around_app" if self._entering else "around_app failed"
-        message = f"{doing}: {words}; {self._state.last_words(LOG)}"
+        message = f"{doing}: {words}; {self._state.last_words(APP_LOG)}"
         self.failure = ({"type": "PluginError", "message": message, "plugin": self._entering}, b"")
         self._pump()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ...wire.node_paths import NodePaths, for_workers
+
 
 # What a dataclass is given is compiled when a node starts: no more of it than is used.
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,16 +78,20 @@ class AgentConfig:
         return replace(config, ranks_per_node=len(devices), accelerators=1, devices=devices)
 
     @property
+    def paths(self) -> NodePaths:
+        return NodePaths(self.folder)
+
+    @property
     def spool(self) -> Path:
-        return Path(self.folder) / "spool"
+        return Path(self.paths.spool)
 
     @property
     def blobs(self) -> Path:
-        return Path(self.folder) / "blobs"
+        return Path(self.paths.blobs)
 
     @property
     def worker_socket(self) -> str:
-        return self.socket + ".w"
+        return for_workers(self.socket)
 
     @property
     def slots(self) -> int:

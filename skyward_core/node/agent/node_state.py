@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from ...wire.frames import Header
 from ...wire.redact import Redactor, secret_values
@@ -29,10 +30,10 @@ class NodeState:
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.gang = Gang()
-        self.epochs = Epochs(config.spool / "epoch")
+        self.epochs = Epochs(Path(config.paths.epoch))
         self.register = Register()
         self.lease = Lease(config.idle_timeout, config.ttl)
-        self.journal = Journal(config.spool / "journal", self.register.unacknowledged)
+        self.journal = Journal(Path(config.paths.journal), self.register.unacknowledged)
         self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
         self.informed = asyncio.Event()
         self.closing = False

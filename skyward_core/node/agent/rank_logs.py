@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ...wire.marks import AFTER, Marker
+from ...wire.node_paths import ERR, MARKS, METRICS, OUT, log_stem
 from .calls import Call, Key
 from .config import AgentConfig
 from .log_limit import LogLimit
@@ -38,12 +39,12 @@ class RankLogs:
         self._rank = rank
         self._running = running
         self._complain = complain
-        name = f"r{rank:03d}" if number == 0 else f"r{rank:03d}.{number}"
-        self.names = [name + ".out", name + ".err"]
+        name = log_stem(rank, number)
+        self.names = [name + OUT, name + ERR]
         self.ends: dict[str, int] = {}
         self._spool = str(config.spool)
-        self._metrics = name + ".metrics"
-        self._marks = name + ".marks"
+        self._metrics = name + METRICS
+        self._marks = name + MARKS
         self._marker: Marker | None = None
         self._files: dict[str, int] = {}
         self._most: dict[str, int] = {}  # how long they have been

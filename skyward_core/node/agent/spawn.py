@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ...wire.node_paths import WORKER
 from ..boot.host import MARK, doubt
 from .config import AgentConfig
 from .processes import give_way, started
@@ -101,14 +102,14 @@ def _note(config: AgentConfig, place: tuple[int, int], pid: int) -> None:
     """Write down which process was started, for an agent that comes later: what it forks looks like it."""
     rank, number = place
     # Without room on the disk that agent will start another.
-    with suppress(OSError), open(f"{config.folder}/worker.{rank}.{number}", "w", encoding="utf-8") as file:
+    with suppress(OSError), open(config.paths.worker(rank, number), "w", encoding="utf-8") as file:
         file.write(f"{pid} {started(pid)}")
 
 
 def left_behind(config: AgentConfig) -> dict[tuple[int, int], int]:
     """Processes that an agent before this one has started and that still run: place -> pid."""
     found = {}
-    for path in Path(config.folder).glob("worker.*"):
+    for path in Path(config.folder).glob(f"{WORKER}*"):
         _, rank, number = path.name.split(".")
         pid, _, when = path.read_text(encoding="utf-8").partition(" ")
         # One of which nothing was written is sent away when it greets.

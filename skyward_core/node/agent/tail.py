@@ -15,13 +15,14 @@ from pathlib import Path
 from ...wire.frames import CHUNK
 from ...wire.marks import WIDTH, decode
 from ...wire.messages import is_log
+from ...wire.node_paths import ERR, MARKS, METRICS, OUT
 from ...wire.redact import Redactor
 from .connection import Connection
 
 POLL = 0.03  # seconds between looks at the files' sizes while ranks are busy
 IDLE_POLL = 0.3
 PIECE = CHUNK // 4
-FOLLOWED = (".out", ".err", ".marks", ".metrics")
+FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
 
 class Tail:
@@ -146,7 +147,7 @@ class Tail:
         limit = min(limit, self._most(name) - at)
         if limit <= 0:
             return 0
-        if name.endswith(".marks"):
+        if name.endswith(MARKS):
             data = os.pread(self._files[name], limit // WIDTH * WIDTH, at)
             data = data[: data.rfind(b"\n") + 1]
             self._groups[name.rpartition(".")[0]].learn(data)

@@ -14,18 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ...wire.frames import WORK, Header
+from ...wire.node_paths import ERR, OUT, NodePaths
 
-PREFIX = "kept."
 AT_LEAST = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
-FACTS = "kept.json"
 BLANKED_AT_ONCE = 1 << 20
-LOGS = (".out", ".err")
-
-
-def kept_name(folder: str) -> str:
-    """What a node's folder is called once the node has ended with something unfetched."""
-    head, slash, name = folder.rpartition("/")
-    return folder if name.startswith(PREFIX) else f"{head}{slash}{PREFIX}{name}"
+LOGS = (OUT, ERR)
 
 
 def unfetched(frames: Iterable[tuple[Header, bytes]]) -> dict[str, int]:
@@ -52,8 +45,8 @@ def settle(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = 
 
     from .journal import read
 
-    folder = Path(folder)
-    runs = unfetched(read(folder / "spool" / "journal"))
+    paths, folder = NodePaths(str(folder)), Path(folder)
+    runs = unfetched(read(Path(paths.journal)))
     for run, size in (logs or {}).items():
         runs[run] = runs.get(run, 0) + size
     before = facts(folder)
@@ -61,12 +54,12 @@ def settle(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = 
     if not runs or until <= time.time():
         shutil.rmtree(folder, ignore_errors=True)
         return
-    shutil.rmtree(folder / "blobs", ignore_errors=True)
+    shutil.rmtree(paths.blobs, ignore_errors=True)
     told = {"until": until, "runs": runs, "bytes": _size(folder)}
-    partial = folder / f"{FACTS}.part"
+    partial = Path(f"{paths.kept_facts}.part")
     partial.write_text(json.dumps(told), encoding="utf-8")
-    partial.replace(folder / FACTS)
-    target = Path(kept_name(str(folder)))
+    partial.replace(paths.kept_facts)
+    target = Path(paths.kept)
     if target != folder:
         folder.rename(target)
 
@@ -74,7 +67,7 @@ def settle(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = 
 def seconds_told(folder: Path | str) -> float:
     """How long what is in a node's folder is to be kept, as its agent has written there."""
     try:
-        state = json.loads(Path(folder, "agent.json").read_text(encoding="utf-8"))
+        state = json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))
         return float(state.get("keep_results", 0.0))
     except (OSError, ValueError):
         return 0.0
@@ -84,7 +77,7 @@ def facts(folder: Path | str) -> dict[str, Any]:
     """What a kept folder holds: ``until`` (Unix time), ``runs`` (their unfetched bytes), ``bytes`` on disk; empty for
     any other folder."""
     try:
-        return dict(json.loads(Path(folder, FACTS).read_text(encoding="utf-8")))
+        return dict(json.loads(Path(NodePaths(str(folder)).kept_facts).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from skyward_core.node.boot.host import doubt, facts, is_running, kept_facts, last_sign, lease_over, members
 from skyward_core.node.put_off import import_asyncio, put_off
+from skyward_core.wire.node_paths import ENDED, KEPT, NodePaths, for_workers, pools
 
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
@@ -94,24 +95,24 @@ def sweep(root: str) -> None:
             import shutil
 
             shutil.rmtree(part, ignore_errors=True)
-    base = os.path.join(root, "pools")
+    base = pools(root)
     for name in os.listdir(base) if os.path.isdir(base) else ():
         folder = os.path.join(base, name)
         try:
-            if name.startswith("ended."):
+            if name.startswith(ENDED):
                 if time.time() - os.stat(folder).st_mtime > WORD_KEPT:
                     os.unlink(folder)
                 continue
-            if name.startswith("kept.") and kept_facts(folder).get("until", 0) > time.time():
+            if name.startswith(KEPT) and kept_facts(folder).get("until", 0) > time.time():
                 continue
             state, last = last_sign(folder)
             if not lease_over(state, last) or is_running(folder) or members(folder):
                 continue
-            socket = state.get("socket", os.path.join(folder, "agent.sock"))
+            socket = state.get("socket", NodePaths(folder).socket)
             from skyward_core.node.agent.unfetched import settle
 
             settle(folder, state.get("keep_results", 0.0))
-            for path in (socket, socket + ".w"):
+            for path in (socket, for_workers(socket)):
                 if os.path.exists(path):
                     os.unlink(path)
         except (OSError, ValueError):

@@ -17,6 +17,8 @@ import sys
 import time
 from typing import Any
 
+from skyward_core.wire.node_paths import NodePaths, pools
+
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
 UNKNOWN_LEASE = 86400.0
@@ -40,8 +42,8 @@ def choose_root(folder: str) -> tuple[str, list[str], str]:
     own place, which is there, is not to be believed."""
     roots = all_roots()
     for root in roots:
-        place = os.path.join(root, "pools", folder)
-        if folder and os.path.exists(os.path.join(place, "agent.json")):
+        place = f"{pools(root)}/{folder}"
+        if folder and os.path.exists(NodePaths(place).state):
             trouble = doubt(place)
             if not trouble:
                 return root, [], ""
@@ -134,7 +136,7 @@ def planted(root: str) -> str:
 
 def socket_path(root: str, folder: str) -> str:
     """Where the agent of a pool's folder listens; a socket's path may hold about 100 bytes."""
-    path = os.path.join(root, "pools", folder, "agent.sock")
+    path = NodePaths(f"{pools(root)}/{folder}").socket
     if len(path) <= 90:
         return path
     short = f"/tmp/skyward-{os.getuid()}"
@@ -174,25 +176,25 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         known["bundle"] = os.path.exists(bundle) and not doubt(bundle)
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
         known["shared"] = is_shared(root) or is_shared(known["socket"])
-        place = os.path.join(root, "pools", asked["folder"])
+        place = f"{pools(root)}/{asked['folder']}"
         known["running"] = is_running(place)
         if asked.get("status"):
-            kept = os.path.join(root, "pools", "kept." + asked["folder"])
+            kept = NodePaths(place).kept
             # It is about to end, or is being fetched from.
             known["running"] = known["running"] or is_running(kept)
             known["kept"] = kept_facts(kept)
             # In any of our places: the folder may be hidden, as by a home that is away, and what runs there goes on.
-            places = [os.path.join(each, "pools", asked["folder"]) for each in all_roots()]
+            places = [f"{pools(each)}/{asked['folder']}" for each in all_roots()]
             known["orphans"] = sorted({pid for each in places for pid in members(each)})
             known["left"] = bool(asked["folder"]) and is_left(place, known["orphans"])
-            known["ended"] = goodbye(os.path.join(root, "pools"), asked["folder"])
+            known["ended"] = goodbye(place)
     return known
 
 
 def kept_facts(folder: str) -> dict[str, Any]:
     """What a folder holds that its agent has left because nobody had fetched it; see ``agent.unfetched``."""
     try:
-        with open(os.path.join(folder, "kept.json"), encoding="utf-8") as file:
+        with open(NodePaths(folder).kept_facts, encoding="utf-8") as file:
             return dict(json.load(file))
     except (OSError, ValueError):
         return {}
@@ -201,7 +203,7 @@ def kept_facts(folder: str) -> dict[str, Any]:
 def is_running(folder: str) -> bool:
     """Whether an agent holds a pool's folder."""
     try:
-        with open(os.path.join(folder, "agent.lock"), "rb") as lock:
+        with open(NodePaths(folder).lock, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -210,10 +212,10 @@ def is_running(folder: str) -> bool:
     return False
 
 
-def goodbye(pools: str, folder: str) -> str:
+def goodbye(folder: str) -> str:
     """What an agent that ended by itself left as its word, or ""."""
     try:
-        with open(os.path.join(pools, "ended." + folder), encoding="utf-8") as file:
+        with open(NodePaths(folder).last_word, encoding="utf-8") as file:
             return file.read().strip()
     except FileNotFoundError:
         return ""
@@ -319,11 +321,11 @@ def booted() -> float:
 
 def last_sign(folder: str) -> tuple[dict[str, Any], float]:
     """What an agent wrote of itself, if it came so far, and when something in its folder was last written."""
-    spool = os.path.join(folder, "spool")
+    spool = NodePaths(folder).spool
     paths = [folder, spool] + [os.path.join(spool, name) for name in os.listdir(spool)]
     last = max(os.stat(path).st_mtime for path in paths)
     try:
-        with open(os.path.join(folder, "agent.json"), encoding="utf-8") as file:
+        with open(NodePaths(folder).state, encoding="utf-8") as file:
             return dict(json.load(file)), last
     except FileNotFoundError:
         return {}, last

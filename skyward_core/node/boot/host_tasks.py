@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ...wire.node_paths import NodePaths, for_workers, pools
 from ..agent.processes import kill_groups
 from . import working_copy
 from .host import belongs, is_running, members
@@ -56,7 +57,7 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
     if what == "reach":
         return {"reached": reach([(host, port) for host, port in wanted["places"]], wanted["seconds"])}
     if what == "end":
-        return {"killed": end(base / "pools" / wanted["folder"], wanted["socket"])}
+        return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
     if what == "gpus":
         return {"gpus": gpus()}
     raise ValueError(f"this bundle knows no errand {what!r}")
@@ -107,7 +108,7 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
     _until(none_left, patience)
     from ..agent import unfetched
 
-    for path in (socket_path, socket_path + ".w"):
+    for path in (socket_path, for_workers(socket_path)):
         with contextlib.suppress(OSError):
             Path(path).unlink()
     if folder.exists():
@@ -118,7 +119,7 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
 def agent_of(folder: Path) -> int | None:
     """The process that is a folder's agent, where there is one and it is what the folder says."""
     try:
-        pid = int(json.loads((folder / "agent.json").read_text(encoding="utf-8"))["pid"])
+        pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
         there = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs(pid, str(folder)))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # it has not come so far, or has ended

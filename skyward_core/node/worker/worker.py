@@ -24,6 +24,7 @@ from ...runtime import metrics, older_import
 from ...runtime.info import InstanceInfo, instance_info, set_current, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header
+from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import Channel
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
@@ -37,8 +38,9 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
     os.umask(0o077)
     older_import.install()
-    name = f"r{int(rank):03d}" + (f".{number}" if number != "0" else "")
-    streams = Streams(f"{folder}/spool/{name}.marks")
+    paths = NodePaths(folder)
+    beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
+    streams = Streams(beside + MARKS)
     faulthandler.enable()
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
@@ -48,9 +50,9 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     known: Header = {}
     if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
-    flush_metrics = metrics.start(f"{folder}/spool/{name}.metrics")
+    flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    worker = Worker(socket_path, folder, capacity, patience, flush_metrics, known, streams)
+    worker = Worker(socket_path, paths, capacity, patience, flush_metrics, known, streams)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -68,7 +70,7 @@ class Worker:
     def __init__(
         self,
         socket_path: str,
-        folder: str,
+        paths: NodePaths,
         capacity: int,
         patience: float,
         flush_metrics: Callable[[], None],
@@ -80,8 +82,8 @@ class Worker:
         self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)
         self._known = known
-        self._blobs = f"{folder}/blobs"
-        self._spool = f"{folder}/spool"
+        self._blobs = paths.blobs
+        self._spool = paths.spool
         self._capacity = capacity
         self._orphaned = False
         self._used = False  # by user code
@@ -89,7 +91,7 @@ class Worker:
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(folder)
+        self._script = ScriptNames(paths.folder)
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None

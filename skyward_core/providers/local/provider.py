@@ -19,6 +19,7 @@ from ...node.boot.host import is_running, members
 from ...store.home import home, socket_dir
 from ...transport.local.agent_starter import Starter
 from ...transport.local.transport import LocalTransport
+from ...wire.node_paths import KEPT, NodePaths
 
 PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
 
@@ -64,16 +65,16 @@ class Local:
 
     @staticmethod
     def _look(machine: Machine) -> Machine:
-        folder = Path(machine.extra["folder"])
+        paths, folder = NodePaths(machine.extra["folder"]), Path(machine.extra["folder"])
         if is_running(str(folder)):
             return machine
         if folder.exists():
             return replace(machine, state="orphaned")
-        left = Path(unfetched.kept_name(str(folder)))
+        left = Path(paths.kept)
         if members(str(folder)) or is_running(str(left)):
             return replace(machine, state="ending")  # its agent, or what ran there, has not quite ended
         try:
-            why = folder.with_name(f"ended.{folder.name}").read_text(encoding="utf-8").strip()
+            why = Path(paths.last_word).read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             why = ""
         return replace(
@@ -125,7 +126,7 @@ async def _forget(root: Path) -> None:
         return
     await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
     for part in root.iterdir():
-        if not part.name.startswith(unfetched.PREFIX):
+        if not part.name.startswith(KEPT):
             await asyncio.to_thread(_remove, part)
     if not any(root.iterdir()):
         root.rmdir()

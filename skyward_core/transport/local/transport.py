@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report
 from .agent_starter import ROOT, Starter
 
@@ -98,7 +99,7 @@ class LocalTransport:
         return pipe
 
     async def put(self, source: Path, name: str) -> None:
-        target = self.folder / "blobs" / name
+        target = Path(NodePaths(str(self.folder)).blobs, name)
         if target.exists():
             return
         try:
@@ -120,7 +121,7 @@ class LocalTransport:
         if offset:
             return False
         try:
-            await asyncio.to_thread(os.link, self.folder / "spool" / name, target)
+            await asyncio.to_thread(os.link, Path(NodePaths(str(self.folder)).spool, name), target)
         except OSError:
             return False
         return True

@@ -35,6 +35,9 @@ WINDOW = 1 << 22
 # What an answer may have at most, in bytes, and lines that wait to be read: a list of many files is long.
 LONGEST, MOST_LINES = 64 << 20, 100_000
 
+# What runs on a host ahead of :mod:`...node.boot.bootstrap`, which asks it: it imports nothing else of the package.
+FIRST = ("skyward_core.wire.node_paths", "skyward_core.node.put_off", "skyward_core.node.boot.host")
+
 Said = Callable[[str], None]
 
 # The login shell, whichever it is, sees one quoted word: no newline, no single quote, no backslash, no "!".
@@ -321,9 +324,8 @@ def _sent_code() -> bytes:
 
     Compiled, as the host's Python is of this version, and need not do that, too.
     """
-    names = ("skyward_core.node.put_off", "skyward_core.node.boot.host", "skyward_core.node.boot.bootstrap")
-    codes = [_code(name) for name in names]
-    return marshal.dumps([*zip((*names[:-1], "__main__"), codes, strict=True)])
+    modules = [(name, _code(name)) for name in FIRST]
+    return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.boot.bootstrap"))])
 
 
 def _code(name: str) -> CodeType:

@@ -16,6 +16,7 @@ from weakref import WeakSet
 from ...model.errors import HostKeyError, PoolError, UsageError
 from ...node.boot.working_copy import Item
 from ...store.working_folder import unfit as why_unfit
+from ...wire.node_paths import NodePaths, pools
 from ..base import Gate, OnData, OnLost, Pipe, Report
 from ..upload import working_folder
 from ..upload.bundle import bundle
@@ -171,7 +172,7 @@ class SSHTransport:
                 }
                 config["cwd"] = there
             config |= {
-                "folder": f"{facts['root']}/pools/{self.folder}",
+                "folder": f"{pools(facts['root'])}/{self.folder}",
                 "socket": facts["socket"],
                 "bundle": f"{facts['root']}/{bundle().name}",
                 "address": config.get("address") or address or "127.0.0.1",
@@ -283,7 +284,7 @@ class SSHTransport:
         """One attempt; tells how many bytes the host had when it began."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
-        blobs = f"{self._facts['root']}/pools/{self.folder}/blobs"
+        blobs = NodePaths(f"{pools(self._facts['root'])}/{self.folder}").blobs
         lines = Lines()
         command = self._on_host("incoming", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)

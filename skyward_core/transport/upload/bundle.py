@@ -44,6 +44,7 @@ LOADED = (
     "skyward_core/wire/frames.py",
     "skyward_core/wire/marks.py",
     "skyward_core/wire/messages.py",
+    "skyward_core/wire/node_paths.py",
     "skyward_core/wire/redact.py",
 )
 # What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest

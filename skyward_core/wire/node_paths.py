@@ -1,0 +1,99 @@
+"""What the files of a node are called: each name stands here and nowhere else.
+
+Sent to hosts ahead of everything else, with :mod:`..node.boot.host`: it imports nothing, and paths are text.
+"""
+
+OUT, ERR = ".out", ".err"  # what a rank prints
+MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see :mod:`.marks`
+APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
+KEPT, ENDED = "kept.", "ended."  # before a folder's name
+WORKER = "worker."
+
+
+class NodePaths:
+    """Those of one node.
+
+    Args:
+        folder: the node's own.
+    """
+
+    __slots__ = ("folder",)
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @property
+    def lock(self) -> str:
+        """Held by the agent for its whole life."""
+        return self.folder + "/agent.lock"
+
+    @property
+    def state(self) -> str:
+        """What the agent says of itself once it listens."""
+        return self.folder + "/agent.json"
+
+    @property
+    def errors(self) -> str:
+        """What the agent itself prints."""
+        return self.folder + "/agent.err"
+
+    @property
+    def socket(self) -> str:
+        """Where the agent listens, unless that is too long for a socket's path."""
+        return self.folder + "/agent.sock"
+
+    @property
+    def blobs(self) -> str:
+        """Functions and arguments, by content."""
+        return self.folder + "/blobs"
+
+    @property
+    def spool(self) -> str:
+        """What ranks print, results, and what the next agent has to know."""
+        return self.folder + "/spool"
+
+    @property
+    def journal(self) -> str:
+        """What the agent was given, and what came of it."""
+        return self.folder + "/spool/journal"
+
+    @property
+    def epoch(self) -> str:
+        """The number of the gang's latest epoch."""
+        return self.folder + "/spool/epoch"
+
+    def worker(self, rank: int, number: int) -> str:
+        """Which process was started for that place."""
+        return f"{self.folder}/{WORKER}{rank}.{number}"
+
+    @property
+    def kept_facts(self) -> str:
+        """What a folder holds that was kept, and until when."""
+        return self.folder + "/kept.json"
+
+    @property
+    def kept(self) -> str:
+        """The folder's name once the node has ended with something that nobody has fetched."""
+        head, slash, name = self.folder.rpartition("/")
+        return self.folder if name.startswith(KEPT) else f"{head}{slash}{KEPT}{name}"
+
+    @property
+    def last_word(self) -> str:
+        """Beside the folder: why the node ended itself."""
+        head, slash, name = self.folder.rpartition("/")
+        return f"{head}{slash}{ENDED}{name}"
+
+
+def pools(root: str) -> str:
+    """Where a host has the folders of its nodes."""
+    return root + "/pools"
+
+
+def for_workers(socket: str) -> str:
+    """Where an agent listens to its workers, beside the socket for clients."""
+    return socket + ".w"
+
+
+def log_stem(rank: int, number: int) -> str:
+    """What the log files of a rank's worker are called, without their endings."""
+    return f"r{rank:03d}.{number}" if number else f"r{rank:03d}"

@@ -1,0 +1,61 @@
+"""The names of files on a node stand in one place, and mean what they did: folders of the release before are found."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import skyward_core
+from skyward_core.wire import node_paths
+from skyward_core.wire.messages import is_log
+from skyward_core.wire.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
+
+ROOT = Path(skyward_core.__file__).parent
+NAMES = (
+    "agent.lock", "agent.json", "agent.err", "agent.sock", "kept.json", "app.log", "/spool", "/blobs", "/pools",
+    "worker.", "kept.", "ended.",
+)  # fmt: skip
+ENDINGS = (OUT, ERR, MARKS, METRICS)
+
+
+def spelled(path: Path) -> list[str]:
+    """Names of files on a node that a module spells, its texts for people left out."""
+    tree = ast.parse(path.read_text())
+    told = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    constants = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+    ]
+    return [text for text in constants if text in ENDINGS or (" " not in text and text.startswith(NAMES))]
+
+
+def test_no_other_module_spells_a_file_of_a_node() -> None:
+    ours = Path(node_paths.__file__)
+    found = {str(path.relative_to(ROOT)): spelled(path) for path in ROOT.rglob("*.py") if path != ours}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert set(spelled(ours)) >= set(ENDINGS), "the search finds them where they are"
+
+
+def test_names_are_those_of_the_release_before() -> None:
+    paths = NodePaths("/root/pools/p.1")
+    assert [getattr(paths, name) for name in ("lock", "state", "errors", "socket", "spool", "blobs")] == [
+        f"/root/pools/p.1/{name}"
+        for name in ("agent.lock", "agent.json", "agent.err", "agent.sock", "spool", "blobs")
+    ]
+    assert (paths.journal, paths.epoch) == ("/root/pools/p.1/spool/journal", "/root/pools/p.1/spool/epoch")
+    assert (paths.kept, paths.last_word) == ("/root/pools/kept.p.1", "/root/pools/ended.p.1")
+    assert NodePaths(paths.kept).kept == paths.kept, "what is kept is not kept twice"
+    assert paths.worker(3, 1) == "/root/pools/p.1/worker.3.1"
+
+
+def test_log_names_are_what_others_take_for_logs() -> None:
+    for rank, number in ((0, 0), (7, 2), (1234, 0)):
+        assert all(is_log(log_stem(rank, number) + ending) for ending in ENDINGS)
+    assert (log_stem(3, 0), log_stem(3, 1)) == ("r003", "r003.1")
