@@ -105,6 +105,8 @@ class Follower:
 
     def _next(self) -> object:
         while True:
+            if self._inbox.empty():  # whatever came last: nothing printed waits for what comes next
+                self._say(self._printer.flush)
             try:
                 item: object = self._inbox.get(timeout=PATIENCE)
             except Empty:
@@ -154,8 +156,6 @@ class Follower:
         match item:
             case (int(rank), str(stream), bytes(data)):
                 self._say(self._printer.feed, rank, stream, data)
-                if self._inbox.empty():
-                    self._say(self._printer.flush)
             case NodePhase(phase="ready" | "gone"):
                 self._waiting.pop(item.node, None)
             case NodePhase():

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import select
 import signal
+import sys
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -401,6 +405,24 @@ def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> Non
     follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
     follower.wait(done(None))
     assert capfd.readouterr().err == "n2 running: no capacity\n"
+
+
+def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pipe, where Python gathers what is printed."""
+    reading, writing = os.pipe()
+    with open(reading, "rb", buffering=0) as reader, open(writing, "w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        follower, waited = Follower(Console()), Future[None]()
+        follower.on_log(0, "out", 0, b"waiting\n")
+        follower.on_event(NodePhase(pool="p", node=0, phase="ready"))
+        thread = threading.Thread(target=follower.wait, args=(waited,))
+        thread.start()
+        try:
+            assert select.select([reader], [], [], 30)[0], "it is held back"
+            assert reader.read(100) == b"r000| waiting\n"
+        finally:
+            waited.set_result(None)
+            thread.join()
 
 
 @pytest.mark.parametrize("receipt, status", [(GONE, 0), (LEFT, 3), (PoolError("no answer"), 3)])
