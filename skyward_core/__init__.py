@@ -56,6 +56,11 @@ _WHERE = {
     "PoolError": "model.errors",
     "PoolExistsError": "model.errors",
     "PoolGone": "model.errors",
+    "Unreachable": "model.errors",
+    "CredentialsRefused": "model.errors",
+    "NoCapacity": "model.errors",
+    "TooFewHosts": "model.errors",
+    "Hint": "model.hint",
     "LedgerError": "model.errors",
     "TeardownError": "model.errors",
     "HostKeyError": "model.errors",
@@ -90,8 +95,10 @@ if TYPE_CHECKING:
     from .api.older_names import integrations as integrations
     from .model import accelerators as accelerators
     from .model.errors import Cancelled as Cancelled
+    from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
     from .model.errors import LedgerError as LedgerError
+    from .model.errors import NoCapacity as NoCapacity
     from .model.errors import NotPicklableError as NotPicklableError
     from .model.errors import PoolError as PoolError
     from .model.errors import PoolExistsError as PoolExistsError
@@ -103,7 +110,10 @@ if TYPE_CHECKING:
     from .model.errors import SkywardError as SkywardError
     from .model.errors import SpecError as SpecError
     from .model.errors import TeardownError as TeardownError
+    from .model.errors import TooFewHosts as TooFewHosts
+    from .model.errors import Unreachable as Unreachable
     from .model.errors import UsageError as UsageError
+    from .model.hint import Hint as Hint
     from .model.spec import Image as Image
     from .model.spec import Options as Options
     from .model.spec import PipIndex as PipIndex

@@ -145,6 +145,8 @@ class SkywardApp(App[None]):
         from skyward_core.store import home
         from skyward_core.wire.safe_text import paragraph
 
+        from .hints import words_of
+
         try:
             self.session = await asyncio.to_thread(self._session_factory)
             self.keys = home.keys()
@@ -152,7 +154,7 @@ class SkywardApp(App[None]):
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:
-            self.session_error = paragraph(str(error))
+            self.session_error = paragraph(words_of(error))
         else:
             # Keys act on what is listed; what a pool that does not answer is waited for they need not wait.
             with suppress(TimeoutError, SkywardError, OSError):
@@ -179,13 +181,15 @@ class SkywardApp(App[None]):
         the next look passes it by."""
         from skyward_core.model.errors import SkywardError
 
+        from .hints import words_of
+
         if self.session is None:
             return
         failed = ""
         try:
             await settled(self.session.refresh(over=True))
         except (SkywardError, OSError) as error:
-            failed = str(error)
+            failed = words_of(error)
         if failed and failed != self._refresh_error:
             self.flash(f"looking for pools failed: {failed}", "error")
         self._refresh_error = failed

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from ..model.errors import PoolError
+from ..model.hint import Hint
 from ..pool.pool import Pool
 from ..providers import from_json
 from ..runtime.phase import refuse_pool_while_loading
@@ -96,7 +97,8 @@ def attach(name: str) -> Attached:
             results = compute.wait()
 
     Raises:
-        PoolError: there is no such pool, or none of its nodes answers.
+        Unreachable: none of its nodes answers.
+        PoolError: there is no such pool, or it is of another release.
     """
     if loader.loading:
         raise loader.PoolInScript
@@ -106,7 +108,7 @@ def attach(name: str) -> Attached:
         ledger = Ledger()
         row = ledger.find(name)
         if row is None or row.ended_at is not None:
-            raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+            raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
         pool = Pool(row, from_json(row.provider), ledger)
         try:
             await pool.attach()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import TeardownError
+from ..model.hint import Hint
 from ..model.spec import Image, Options, PoolSpec, Worker
 from ..runtime.phase import refuse_pool_while_loading
 from ..store import home
@@ -141,15 +142,18 @@ class Compute(Dispatching):
         receipt = self._end()
         if receipt.ok:
             if receipt.kept:
-                sys.stderr.write(f"pool {self.name}: {receipt}; skyward-tui down {self.name} fetches it\n")
+                sys.stderr.write(f"pool {self.name}: {receipt}; sky.results(run) fetches them\n")
             return
-        advice = (
-            "end with skyward-tui down" if receipt.unaccounted else "which writes it down once that works"
-        )
-        said = f"pool {self.name}: {receipt}; look with skyward-tui ls, {advice}"
+        said = f"pool {self.name}: {receipt}"
+        if receipt.unaccounted:
+            failure = TeardownError(said, hint=Hint("down", self.name))
+        else:
+            failure = TeardownError(
+                f"{said}; a look at the pools writes it down once that works", hint=Hint("list")
+            )
         if error is None:
-            raise TeardownError(said)
-        sys.stderr.write(f"{said}\n")
+            raise failure
+        sys.stderr.write(f"{failure}\n")
 
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c here must not leave half a teardown."""

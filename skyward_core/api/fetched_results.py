@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..model.errors import PoolError, RunError, UsageError
+from ..model.hint import Hint
 from ..model.outcome import Outcome, RootCause
 from ..pool.runs.results import describe, rebuild
 from ..pool.runs.root_cause import is_failure
@@ -32,7 +33,7 @@ def results(run: str) -> list[Any]:
     ledger = Ledger()
     row = ledger.run(run)
     if row is None:
-        raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls shows pools and their runs")
+        raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
     pool = ledger.pool(row.token)
     if pool.ended_at is None:
         raise PoolError(f"pool {pool.name} is up: sky.attach({pool.name!r}).wait({run!r}) gives the results")
@@ -48,8 +49,8 @@ def results(run: str) -> list[Any]:
         raise PoolError(f"run {run} of {row.function} did not end well ({row.state}), and gave no results")
     if len(returned) < row.total:
         raise PoolError(
-            f"the results of run {run} were given to the client that ran it, or removed since; "
-            f"skyward-tui results {run} shows what they were"
+            f"the results of run {run} were given to the client that ran it, or removed since",
+            hint=Hint("results", run),
         )
     return [returned[index] for index in range(row.total)]
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import providers
-from ..model.errors import PoolError, SkywardError, UsageError
+from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
@@ -128,13 +129,13 @@ class Session:
         try:
             await self._watch(row, observer=True)
         except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
-            self._cannot_reach(row, _in_words(error))
+            self._cannot_reach(row, _in_words(error), hint_of(error))
             try:
                 if await close_if_gone(row, providers.from_json(row.provider), self.ledger) is not None:
                     self._over[row.token] = outline(self.ledger, self.ledger.pool(row.token))
                     self._unreachable.pop(row.token, None)
             except Exception as other:  # noqa: BLE001  the same
-                self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}")
+                self._cannot_reach(row, f"{_in_words(error)}; {_in_words(other)}", hint_of(error))
 
     @staticmethod
     async def _mind(pool: Pool, look: Coroutine[Any, Any, None]) -> None:
@@ -165,7 +166,7 @@ class Session:
         async def work() -> PoolView:
             row = self.ledger.find(pool)
             if row is None:
-                raise PoolError(f"the ledger has no pool {pool!r}; skyward-tui ls --all shows those it has")
+                raise PoolError(f"the ledger has no pool {pool!r}", hint=Hint("list-all"))
             if row.token in self._pools or row.ended_at is None:
                 return self.view(row.key)
             view = await asyncio.to_thread(recall, self.ledger, row)
@@ -194,9 +195,10 @@ class Session:
         finally:
             self._attaching.discard(row.token)
 
-    def _cannot_reach(self, row: PoolRow, why: str) -> None:
+    def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
         state = "starting" if row.state == "starting" else "unreachable"
-        self._unreachable[row.token] = _view(row, state, why)
+        view = self._unreachable[row.token] = _view(row, state, why)
+        view.hint = hint
 
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
@@ -329,7 +331,7 @@ class Session:
         async def work() -> Receipt:
             row = self.ledger.find(name)
             if row is None or row.ended_at is not None:
-                raise PoolError(f"no pool named {name!r} is up")
+                raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
             pool = self._pools.get(row.token)
             if pool is None:
                 pool = Pool(row, providers.from_json(row.provider), self.ledger)
@@ -380,15 +382,13 @@ class Session:
     def _find(self, pool: str) -> Pool:
         found = [each for each in self._known() if pool in (each.row.key, each.name)]
         if not found:
-            raise PoolError(
-                f"no pool {pool!r} is known here; skyward-tui ls --all shows what there is and was"
-            )
+            raise PoolError(f"no pool {pool!r} is known here", hint=Hint("list-all"))
         return next((each for each in found if each.view.is_live), found[0])
 
     def _live(self, name: str) -> PoolRow:
         row = self.ledger.find(name)
         if row is None or row.ended_at is not None:
-            raise PoolError(f"no pool named {name!r} is up; skyward-tui ls shows those that are")
+            raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
         return row
 
     async def _ours(self, name: str) -> Pool:
@@ -403,7 +403,7 @@ class Session:
 
 def _in_words(error: Exception) -> str:
     """Errors of ours are words already; of others, which nobody thought of, the type says most."""
-    return str(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
+    return what_of(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
 def _view(row: PoolRow, state: str, detail: str) -> PoolView:

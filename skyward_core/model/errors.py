@@ -9,14 +9,32 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .hint import Hint
     from .outcome import Outcome, RootCause
 
 
 class SkywardError(Exception):
-    """The root of all errors of this library."""
+    """The root of all errors of this library.
+
+    Attributes:
+        hint: what to do about it, as data, where that goes by the library's API, by a command or by a key, depending on
+            who shows it; None where the message says all. ``str(error)`` says it in words of the library's API.
+    """
+
+    hint: Hint | None = None
+
+    def __init__(self, *args: Any, hint: Hint | None = None) -> None:
+        super().__init__(*args)
+        if hint is not None:
+            self.hint = hint
+
+    @property
+    def what(self) -> str:
+        """What happened, without the hint."""
+        return _safe(super().__str__())
 
     def __str__(self) -> str:
-        return _safe(super().__str__())
+        return self.what if self.hint is None else with_advice(self.what, _in_python(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The usual way would call __init__ with what it passed on, not with what it was called with.
@@ -27,6 +45,27 @@ def _safe(text: str) -> str:
     from ..wire.safe_text import paragraph  # late: nodes make errors, and seldom print them
 
     return paragraph(text)
+
+
+def _in_python(hint: Hint) -> str:
+    from .hint import in_python  # late: the same
+
+    return in_python(hint)
+
+
+def with_advice(what: str, advice: str) -> str:
+    """What happened, and what to do about it, as one message that is safe to show."""
+    return _safe(f"{what.rstrip('.')}; {advice}")
+
+
+def what_of(error: BaseException) -> str:
+    """What happened, without the hint; of errors that are not ours all that they say."""
+    return error.what if isinstance(error, SkywardError) else str(error)
+
+
+def hint_of(error: BaseException) -> Hint | None:
+    """What to do about an error; None where nothing but its message tells."""
+    return error.hint if isinstance(error, SkywardError) else None
 
 
 def remake(kind: type[BaseException], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> BaseException:
@@ -54,7 +93,8 @@ class SpecError(UsageError):
         self.reason = reason
         self.field = field
 
-    def __str__(self) -> str:
+    @property
+    def what(self) -> str:
         return _safe(f"{self.field}: {self.reason}" if self.field else self.reason)
 
 
@@ -76,6 +116,22 @@ class PoolError(SkywardError):
 
 class PoolExistsError(PoolError):
     """The name of the pool is taken by a pool that is still up."""
+
+
+class Unreachable(PoolError):
+    """There is no connection to a host, or no node of a pool answers."""
+
+
+class CredentialsRefused(PoolError):
+    """A host was reached, and lets nobody in with the keys that were offered."""
+
+
+class NoCapacity(PoolError):
+    """The provider has no machine for a node: none is left, or none of those left can take it."""
+
+
+class TooFewHosts(NoCapacity, UsageError):
+    """More nodes were asked for than the provider was given hosts."""
 
 
 class PoolGone(PoolError):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .value import Value
+
+if TYPE_CHECKING:
+    from .hint import Hint
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -38,8 +41,10 @@ class Machine(Value):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Check(Value):
-    """One line of a check-up: what was looked at, how it went, in words."""
+    """One line of a check-up: what was looked at, how it went, in words; and what to do about it, where that is
+    not among them."""
 
     subject: str
     state: Literal["ok", "warn", "fail"]
     detail: str
+    hint: Hint | None = None

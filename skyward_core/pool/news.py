@@ -43,6 +43,9 @@ class News:
         """Something has happened."""
         if self.redactor and (detail := getattr(event, "detail", "")):
             event = replace(event, detail=self.redactor.text(detail))  # type: ignore[call-arg]
+        if self.redactor and isinstance(event, ev.PoolState) and (hint := event.hint) is not None:
+            subject, path = map(self.redactor.text, (hint.subject, hint.path))
+            event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)
         self.records.event(event)
         for listener in tuple(self._listeners):

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 
-from ..model.errors import Cancelled, PoolError, PoolExistsError
+from ..model.errors import Cancelled, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
 from ..providers import from_json
 from ..providers.base import Provider
@@ -126,7 +126,8 @@ class Pool:
             if self._teardown is not None and isinstance(error, asyncio.CancelledError):
                 await self._give_up()
                 raise Cancelled(f"pool {self.name} was torn down while it was starting") from error
-            self.news.emit(ev.PoolState(pool=self.name, state="starting", detail=str(error)))
+            said, hint = what_of(error), hint_of(error)
+            self.news.emit(ev.PoolState(pool=self.name, state="starting", detail=said, hint=hint))
             await self._give_up()
             raise
 

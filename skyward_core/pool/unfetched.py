@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model.errors import PoolError, SkywardError
+from ..model.errors import PoolError, SkywardError, hint_of, what_of
 from ..model.outcome import Outcome
 from ..providers import from_json
 from ..providers.base import Provider
@@ -42,7 +42,7 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     Raises:
         PoolError: something could not be had, and stays where it is; says why.
     """
-    done, failures = [], []
+    done, failures, hint = [], [], None
     archive = Archive(row.key)
     try:
         for kept in ledger.kept(row.token):
@@ -51,14 +51,15 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
                 await visit.make()
             except (PoolError, OSError, WireError) as error:
                 if kept in ledger.kept(row.token):  # else another client was quicker
-                    failures.append(f"{kept} (still there: {error})")
+                    failures.append(f"{kept} (still there: {what_of(error)})")
+                    hint = hint or hint_of(error)
                 continue
             await asyncio.to_thread(ledger.unkeep, kept)
             done.append(f"{'gave up' if give_up else 'fetched'} {kept.words()}")
     finally:
         archive.close()
     if failures:
-        raise PoolError(f"of pool {row.name}, not fetched: {'; '.join(failures)}")
+        raise PoolError(f"of pool {row.name}, not fetched: {'; '.join(failures)}", hint=hint)
     return done
 
 
@@ -68,7 +69,7 @@ async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up:
     try:
         notes = await fetch(row, ledger, give_up=give_up)
     except SkywardError as error:
-        notes = [str(error)]
+        notes = [what_of(error)]
     left = tuple(map(str, ledger.kept(row.token))) if not receipt.unwritten else receipt.kept
     return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
 

@@ -34,7 +34,7 @@ class Provider(Protocol):
             former: those that the pool has lost, or could not use, in that order; the node's own last one is there.
 
         Raises:
-            PoolError: there is none to be had now; says why.
+            NoCapacity: there is none to be had now; says why.
         """
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.errors import UsageError
+from ..model.hint import Hint
 from ..views import events as ev
 from ..wire.content_name import BLOB
 from ..wire.frames import encoder
@@ -172,7 +173,7 @@ def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list
     """
     row = ledger.run(run)
     if row is None:
-        raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls --all shows pools and their runs")
+        raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
     folder = pool_dir(ledger.pool(row.token).key) / "logs"
     ranges: dict[int, dict[str, list[tuple[int, int]]]] = {}
     for outcome, log in ledger.outcomes(run):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.errors import LedgerError, PoolExistsError
+from ..model.hint import Hint
 from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
 from ..model.value import Value
@@ -298,7 +299,8 @@ class Ledger:
             if found > VERSION:
                 raise LedgerError(
                     f"the ledger {self.path} was written by a newer version of skyward (schema {found}, this one "
-                    f"knows {VERSION}): upgrade with pip install -U skyward-tui, or set SKYWARD_HOME to another folder"
+                    f"knows {VERSION}): upgrade, or set SKYWARD_HOME to another folder",
+                    hint=Hint("upgrade"),
                 )
             for script in MIGRATIONS[found:]:
                 for statement in script.split(";"):
@@ -424,10 +426,7 @@ class Ledger:
             sql = "INSERT INTO pools (token, name, provider, spec, state, created_at, pid) VALUES (?,?,?,?,?,?,?)"
             self._write([(sql, row)], flush=True)
         except sqlite3.IntegrityError as error:
-            raise PoolExistsError(
-                f"a pool named {name!r} is still up: use it (skyward-tui attach {name}), end it "
-                f"(skyward-tui down {name}), or choose another name"
-            ) from error
+            raise PoolExistsError(f"a pool named {name!r} is still up", hint=Hint("attach", name)) from error
         return self.pool(token)
 
     def created(self, token: str, machines: Iterable[Machine]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..model.errors import UsageError
+from ..model.hint import Hint
 from ..views.logs import About, Line, Lines
 from ..views.weave import STREAMS, Piece, Place, place_of_end, weave
 from ..wire.messages import is_log
@@ -47,7 +48,7 @@ class RunLogs:
     def __init__(self, ledger: Ledger, run: str) -> None:
         row = ledger.run(run)
         if row is None:
-            raise UsageError(f"no run {run!r} in the ledger; skyward-tui ls shows pools and their runs")
+            raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
         self.folder = pool_dir(ledger.pool(row.token).key) / "logs"
         calls = _calls(ledger, row)
         if row.state == "running":

@@ -25,11 +25,11 @@ def advice(module: str) -> str:
 
 
 def _command(package: str) -> str:
-    prefix = Path(sys.prefix)
+    prefix = Path(sys.prefix)  # both tools call a program's environment as its package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
-        return f"uv tool install skyward-tui --with {package}"
+        return f"uv tool install {prefix.name} --with {package}"
     if prefix.parent.parts[-2:] == ("pipx", "venvs"):
-        return f"pipx inject skyward-tui {package}"
+        return f"pipx inject {prefix.name} {package}"
     if is_missing("pip"):
         return f"uv pip install --python {sys.executable} {package}"
     return f"{sys.executable} -m pip install {package}"

@@ -100,6 +100,7 @@ class Transport(Protocol):
 
         Raises:
             OSError: no agent answers (it may be gone, or the link is down).
+            HostKeyError, CredentialsRefused: its host must not be talked to, or lets nobody in.
         """
 
     async def put(self, source: Path, name: str) -> None:

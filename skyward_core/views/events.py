@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
 from ..model.value import Value
 
@@ -33,10 +34,12 @@ class PoolOpened(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PoolState(Event):
-    """``state``: starting, up, degraded, stopping, gone, failed, unreachable."""
+    """``state``: starting, up, degraded, stopping, gone, failed, unreachable. ``hint``: what to do about it, where
+    ``detail`` is an error and does not say that."""
 
     state: str
     detail: str = ""
+    hint: Hint | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -159,7 +162,10 @@ for _kind in (
 
 def to_json(event: Event) -> dict[str, Any]:
     """The event as JSON types, with its class under "event"."""
-    return {"event": type(event).__name__} | plain(event)
+    data = {"event": type(event).__name__} | plain(event)
+    if (hint := data.get("hint")) is not None:
+        data["hint"] = plain(hint)
+    return data
 
 
 def from_json(data: dict[str, Any]) -> Event | None:
@@ -175,6 +181,8 @@ def from_json(data: dict[str, Any]) -> Event | None:
         values["root_cause"] = RootCause(**values["root_cause"])
     if values.get("summary") is not None:
         values["summary"] = Summary(**values["summary"])
+    if values.get("hint") is not None:
+        values["hint"] = Hint(**values["hint"])
     return kind(**values)
 
 

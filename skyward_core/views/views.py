@@ -16,6 +16,7 @@ from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
 from typing import Any
 
+from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from ..wire.safe_text import field as safe
 from ..wire.safe_text import paragraph, value
@@ -126,7 +127,8 @@ class PoolView:
     """A pool. ``state``: starting, up, degraded, stopping, gone, failed, unreachable.
 
     ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
-    Unix time at which it was verified gone.
+    Unix time at which it was verified gone. ``hint``: what to do about ``detail``, where that is an error and does not
+    say so.
     """
 
     name: str
@@ -151,6 +153,7 @@ class PoolView:
     version: int = 0
     key: str = ""
     ended_at: float | None = None
+    hint: Hint | None = None
 
     def __post_init__(self) -> None:
         self.name, self.provider = safe(self.name), safe(self.provider)
@@ -269,7 +272,7 @@ def _(event: ev.PoolOpened, view: PoolView) -> None:
 
 @_apply.register
 def _(event: ev.PoolState, view: PoolView) -> None:
-    view.state, view.detail = event.state, paragraph(event.detail)
+    view.state, view.detail, view.hint = event.state, paragraph(event.detail), event.hint
 
 
 @_apply.register

@@ -14,6 +14,7 @@ import click
 from skyward_core.views.logs import Lines, prefix_of
 from skyward_core.wire.safe_text import RESET, closed, paragraph
 
+from ..hints import words_of
 from ..words import clip
 
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)  # cyan, yellow, magenta, green, blue, and the bright ones
@@ -54,8 +55,9 @@ class Console:
 
     def fail(self, error: Exception) -> None:
         """What went wrong; as an object too, for a command that has no better one to give after it."""
-        self.note(f"error: {error}")
-        self.result({"error": {"type": type(error).__name__, "message": str(error)}})
+        text = words_of(error)
+        self.note(f"error: {text}")
+        self.result({"error": {"type": type(error).__name__, "message": text}})
 
     def logs(self, stream: TextIO | None = None, *, prefix: bool = True) -> LogPrinter:
         """What prints ranks' logs, where the rest goes or to another stream."""

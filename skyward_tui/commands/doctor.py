@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 from skyward_core import providers
 from skyward_core.model import exit_status
-from skyward_core.model.errors import SkywardError
+from skyward_core.model.errors import SkywardError, hint_of, what_of
 from skyward_core.model.machine import Check
 from skyward_core.store.home import home as state_folder
 from skyward_core.store.home import host_groups, socket_dir
 from skyward_core.store.ledger import VERSION, Ledger
 
+from ..hints import detail_of
 from .console import Console
 from .report import table
 
@@ -30,9 +31,9 @@ _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 def doctor(console: Console) -> int:
     """Check what pools need, and print a line for each; exit status 1 where something cannot work."""
     checks = [_python(), _terminal(), _files(), *_folders(), *_providers()]
-    lines = table([(f"{_LOOKS[c.state][0]} {c.state}", c.subject, c.detail) for c in checks])
+    lines = table([(f"{_LOOKS[c.state][0]} {c.state}", c.subject, detail_of(c)) for c in checks])
     if console.as_json:
-        rows = [{"subject": c.subject, "state": c.state, "detail": c.detail} for c in checks]
+        rows = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in checks]
         console.result({"ok": all(c.state != "fail" for c in checks), "checks": rows})
     else:
         for line, check in zip(lines, checks, strict=True):
@@ -73,7 +74,7 @@ def _folders() -> Iterator[Check]:
         probe.unlink()
         socket_dir(home)
     except SkywardError as error:
-        yield Check("folders", "fail", str(error))
+        yield Check("folders", "fail", what_of(error), hint_of(error))
         return
     except OSError as error:
         yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
@@ -82,7 +83,7 @@ def _folders() -> Iterator[Check]:
     try:
         ledger = Ledger()
     except SkywardError as error:
-        yield Check("ledger", "fail", str(error))
+        yield Check("ledger", "fail", what_of(error), hint_of(error))
         return
     live = [row.name for row in ledger.live()]
     ledger.close()
@@ -98,7 +99,7 @@ def _providers() -> Iterator[Check]:
     try:
         groups = host_groups()
     except SkywardError as error:
-        yield Check("settings", "fail", str(error))
+        yield Check("settings", "fail", what_of(error), hint_of(error))
         return
     for group in groups:
         # Of a host that is in several groups the same is true in each.
@@ -111,4 +112,4 @@ def _checked(subject: str, provider: str, *arguments: str) -> Iterator[Check]:
     try:
         yield from asyncio.run(providers.by_name(provider)(*arguments).check())
     except (SkywardError, OSError) as error:
-        yield Check(subject, "fail", str(error))
+        yield Check(subject, "fail", what_of(error), hint_of(error))

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from skyward_core.views.events import Event, NodeLink, NodePhase, PoolState
 
+from ..hints import detail_of
 from .console import Console
 
 T = TypeVar("T")
@@ -167,7 +168,7 @@ class Follower:
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:
-                    self._console.note(f"pool {item.pool} {state}: {item.detail}")
+                    self._console.note(f"pool {item.pool} {state}: {detail_of(item)}")
 
     def _say(self, act: Callable[..., None], *arguments: object) -> None:
         try:

@@ -17,6 +17,7 @@ from skyward_core.store.run_logs import Part, RunLogs
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.views.weave import Place, weave
 
+from ..hints import detail_of, words_of
 from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
@@ -36,7 +37,7 @@ def ls(everything: bool, console: Console) -> int:
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
         if not pool.is_live and not everything:
-            console.note(f"pool {pool.name}: {pool.detail}")
+            console.note(f"pool {pool.name}: {detail_of(pool)}")
     rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
     for pool in pools:
         runs = ", ".join(
@@ -127,7 +128,7 @@ def _catch_up(session: Session, pool: PoolRow, follow: bool, console: Console) -
     except PoolError as error:
         if follow:
             raise
-        console.note(f"{error}; this is what was kept here")
+        console.note(f"{words_of(error)}; this is what was kept here")
 
 
 class _Out:

@@ -12,6 +12,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.store import prune as pruning
 from skyward_core.store.ledger import PoolRow
 
+from ..hints import words_of
 from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
@@ -64,7 +65,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
                 try:
                     receipt = follower.wait(future, heed=False)
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
-                    console.note(f"error: pool {name} could not be torn down: {error}")
+                    console.note(f"error: pool {name} could not be torn down: {words_of(error)}")
                     status = exit_status.UNVERIFIED
                     continue
                 console.note(receipt_line(receipt))

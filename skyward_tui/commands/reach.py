@@ -11,6 +11,7 @@ from skyward_core.api.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.store.ledger import PoolRow, RunRow
 
+from ..hints import words_of
 from .console import Console
 
 SHOWN = 5  # of things that a word may mean
@@ -101,7 +102,7 @@ def fetched(session: Session, row: RunRow, console: Console) -> RunRow:
             for line in session.fetch(row.token).result():
                 console.note(line)
         except PoolError as error:
-            console.note(str(error))
+            console.note(words_of(error))
     return recorded(session, row.run)
 
 

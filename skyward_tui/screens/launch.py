@@ -19,6 +19,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
+from ..hints import words_of
 from ..packaged import named
 from ..recent import recent, remember
 from ..widgets.chrome import Crumbs, Panel
@@ -339,8 +340,8 @@ class LaunchScreen(BaseScreen[None]):
         except SkywardError as error:
             self._busy = False
             self.query_one("#launch", Button).disabled = False
-            self._say(one_line(str(error)), error=True)
-            self._show_plan([], self.form(), str(error))
+            self._say(one_line(words_of(error)), error=True)
+            self._show_plan([], self.form(), words_of(error))
 
     def _leave_for(self, launch: Launch, task: Task, begun: Begun) -> None:
         app, form = self.app, self.form()

@@ -10,6 +10,7 @@ from skyward_core.model.errors import Cancelled, PoolError, SkywardError
 from skyward_core.views.views import PoolView
 
 from ..app import settled
+from ..hints import words_of
 from ..words import one_line
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def follow(app: SkywardApp, launch: Launch, task: Task, begun: Begun) -> N
         await settled(session.wait(begun.key, run.id))
         receipt = await settled(session.down(begun.key))
     except SkywardError as error:
-        app.flash(f"{launch.pool}: {one_line(str(error))}", "error")
+        app.flash(f"{launch.pool}: {one_line(words_of(error))}", "error")
         return
     app.flash(f"run ended, {launch.pool} torn down: {receipt}", "done" if receipt.ok else "error")
 
@@ -76,10 +77,10 @@ async def _is_up(app: SkywardApp, launch: Launch, created: Future[PoolView]) -> 
     try:
         await settled(created)
     except Cancelled as error:
-        app.flash(str(error))
+        app.flash(words_of(error))
         return False
     except SkywardError as error:
-        _offer_another_try(app, f"Pool {launch.pool} did not start", str(error))
+        _offer_another_try(app, f"Pool {launch.pool} did not start", words_of(error))
         return False
     app.unlaunched = None
     return True

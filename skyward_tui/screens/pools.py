@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.message import Message
 
 from ..actions import bindings
+from ..hints import detail_of
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
@@ -116,7 +117,7 @@ class PoolList(Roll):
             of = f" {run.ended:,}/{run.total:,}" if run.counts or run.state == "running" else ""
             parts.append((f"{shown.text} {run.function}{of}", "$muted" if pool.is_over else shown.style))
         if left is None and run is None and pool.detail:
-            parts.append((clip(one_line(pool.detail), 160), "$muted"))
+            parts.append((clip(one_line(detail_of(pool)), 160), "$muted"))
         line = Content.assemble(*parts)
         if here:
             line = line.pad_right(max(0, width - line.cell_length)).stylize_before(

@@ -20,6 +20,7 @@ from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings
 from ..app import settled
+from ..hints import detail_of, words_of
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.log_pane import Files
@@ -125,7 +126,7 @@ class RunScreen(BaseScreen[None]):
         try:
             await settled(self.app.session.recall(self.key))
         except (SkywardError, OSError) as error:
-            self.flash(f"what was kept of this pool cannot be read: {error}", "error")
+            self.flash(f"what was kept of this pool cannot be read: {words_of(error)}", "error")
 
     # What it looks at
 
@@ -245,7 +246,9 @@ class RunScreen(BaseScreen[None]):
         states = self.query_one("#ranks", RankPanel).states
         chosen = states if self.merged else states[self.rank : self.rank + 1]
         waiting = (
-            nothing_yet(chosen, run) if run else one_line(pool.detail) or "no run yet: L launches one here"
+            nothing_yet(chosen, run)
+            if run
+            else one_line(detail_of(pool)) or "no run yet: L launches one here"
         )
         panel.pane.empty_text = waiting
 
@@ -457,7 +460,7 @@ class RunScreen(BaseScreen[None]):
         try:
             await settled(self.app.session.cancel(self.key, run.id))
         except SkywardError as error:
-            return self.flash(str(error), "error")
+            return self.flash(words_of(error), "error")
         if run.state == "running":
             self.flash(f"run {run.id} is being cancelled: its ranks are told to stop")
         elif run.state == "cancelled":

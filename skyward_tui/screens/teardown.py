@@ -17,6 +17,7 @@ from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
 from ..app import SkywardApp, settled
+from ..hints import words_of
 from ..theme import node_look
 from ..words import count, duration, money
 from .ask import DIALOG_CSS
@@ -168,7 +169,7 @@ class TeardownScreen(ModalScreen[bool]):
                 verified: Receipt = await settled(future)
                 self._receipts[key] = verified
             except (SkywardError, OSError) as error:
-                self._receipts[key] = str(error)
+                self._receipts[key] = words_of(error)
         for key, receipt in self._receipts.items():
             self.app.flash(f"{_name(key)}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
         if self.is_attached:

@@ -33,6 +33,7 @@ from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views.logs import Line, LogRing
 
 from ..actions import bindings
+from ..hints import words_of
 from ..sgr import CELL_LIMIT, Parsed, parse
 from ..words import count
 from .log_window import LogWindow, Matcher, search_files
@@ -131,7 +132,7 @@ class LogPane(Widget, can_focus=True):
             self._repaint()
             await self._search_files(window)
         except (SkywardError, OSError) as error:
-            self.trouble = str(error)
+            self.trouble = words_of(error)
         finally:
             self._opening = False
             self._repaint()

@@ -6,6 +6,7 @@ from textual.content import Content
 
 from skyward_core.views.views import PHASES, NodeView, PoolView
 
+from ..hints import detail_of
 from ..theme import node_look
 from ..words import clip, duration
 from .rank_state import link_note
@@ -30,7 +31,7 @@ class PhaseBoard(Roll):
         self._state = state
         bad = pool.state in ("failed", "degraded", "unreachable")
         style = "$text-error" if bad else "$muted"
-        self._head = [Content.styled(f" {line}", style) for line in pool.detail.splitlines()[:3]]
+        self._head = [Content.styled(f" {line}", style) for line in detail_of(pool).splitlines()[:3]]
         nodes = pool.nodes
         if len(nodes) > self.size.height:
             nodes = sorted(

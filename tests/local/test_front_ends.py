@@ -13,12 +13,14 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.api.session import Session
+from skyward_core.model.hint import Hint
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool.links import link
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
 from skyward_core.views.events import PoolGone
+from skyward_tui.hints import detail_of, words_of
 
 
 def test_a_session_unpickles_neither_values_nor_exceptions_nor_items(home: Path, tmp_path: Path) -> None:
@@ -98,9 +100,10 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         (view,) = session.refresh().result(90)
         with pytest.raises(sky.PoolError) as refused:
             sky.attach("older")
-        for told in (view.detail, str(refused.value)):
+        assert refused.value.hint == view.hint == Hint("down", "older")
+        for told in (detail_of(view), words_of(refused.value)):
             assert f"speaks version {link.VERSION - 1} of the protocol, this client {link.VERSION}" in told
-            assert "or end it: skyward-tui down older" in told
+            assert told.endswith("; end it: skyward-tui down older")
         receipt = session.down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
     finally:
@@ -199,7 +202,8 @@ def test_pools_that_are_over_are_listed_and_opened_by_their_keys(home: Path) -> 
             (run,) = whole.runs.values()
             assert [outcome.summary and outcome.summary.json for outcome in run.outcomes()] == [words]
             assert (whole.receipt, [node.phase for node in whole.nodes]) == (view.receipt, ["gone"])
-        with pytest.raises(sky.PoolError, match="ls --all"):
+        with pytest.raises(sky.PoolError, match="no pool 'never'") as caught:
             session.recall("never").result(90)
+        assert caught.value.hint == Hint("list-all")
     finally:
         session.detach()

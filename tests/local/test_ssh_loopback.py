@@ -19,7 +19,18 @@ import asyncssh
 import pytest
 
 from skyward_core.api.session import Session
-from skyward_core.model.errors import Cancelled, HostKeyError, PoolError, UsageError
+from skyward_core.model import exit_status
+from skyward_core.model.errors import (
+    Cancelled,
+    CredentialsRefused,
+    HostKeyError,
+    NoCapacity,
+    PoolError,
+    TooFewHosts,
+    Unreachable,
+    UsageError,
+)
+from skyward_core.model.hint import Hint
 from skyward_core.model.spec import PoolSpec
 from skyward_core.node.boot import host as on_host
 from skyward_core.providers.ssh.provider import SSH
@@ -28,6 +39,7 @@ from skyward_core.transport.ssh.command_channel import Failed
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.wire.frames import Decoder, frame
+from skyward_tui.hints import detail_of, words_of
 from tests.local.sshd import Host
 
 NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
@@ -127,7 +139,9 @@ async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_pat
     with pytest.raises(HostKeyError) as caught:
         await transport.prepare(config(), Reports())
     assert host.key.get_fingerprint() in str(caught.value)
-    assert f"skyward-tui trust 127.0.0.1:{host.port}" in str(caught.value)
+    assert caught.value.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(tmp_path / "none"))
+    assert f"skyward-tui trust 127.0.0.1:{host.port}" in words_of(caught.value)
+    assert "skyward-tui" not in str(caught.value)
     assert host.logins == 0 and not host.commands
 
 
@@ -489,14 +503,16 @@ async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_pa
         known_hosts=str(known),
         config=False,
     )
-    with pytest.raises(PoolError, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"):
+    with pytest.raises(
+        CredentialsRefused, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"
+    ):
         await connect.connect(wish)
 
 
 async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: Path) -> None:
     await host.stop()
     waits: list[str] = []
-    with pytest.raises(PoolError, match="no SSH server listens on port"):
+    with pytest.raises(Unreachable, match="no SSH server listens on port"):
         await connect.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
     assert waits and set(waits) == {"connection refused"}
     asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(host.start()))
@@ -505,7 +521,7 @@ async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: P
 
 
 async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
-    with pytest.raises(PoolError, match="cannot be resolved"):
+    with pytest.raises(Unreachable, match="cannot be resolved"):
         await connect.connect(Target("no-such-host.invalid", config=False), patience=0)
 
 
@@ -554,8 +570,62 @@ async def test_the_provider_creates_nothing_describes_and_ends(host: Host, known
 
 async def test_more_nodes_than_hosts_is_a_usage_error(host: Host, known: Path) -> None:
     ssh = provider(host, known)
-    with pytest.raises(UsageError, match="2 nodes were asked for, and there are 1 hosts"):
+    with pytest.raises(TooFewHosts, match="2 nodes were asked for, and there are 1 hosts") as caught:
         await ssh.create(PoolSpec(name="train", provider=ssh, nodes=2), "t")
+    assert isinstance(caught.value, UsageError) and isinstance(caught.value, NoCapacity)
+    assert exit_status.of_error(caught.value) == exit_status.USAGE
+
+
+async def test_no_host_left_to_replace_one_is_no_capacity(host: Host, known: Path) -> None:
+    ssh = provider(host, known)
+    machines = await ssh.create(PoolSpec(name="train", provider=ssh), "token")
+    with pytest.raises(NoCapacity, match="name more hosts than nodes"):
+        await ssh.replace("train", "token", 0, machines, machines)
+    await host.stop()
+    with pytest.raises(NoCapacity, match=r"no host can take node 0: .*no SSH server listens"):
+        await ssh.replace("train", "token", 0, [], machines)
+
+
+async def test_a_client_that_comes_back_tells_why_no_node_answers(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    """A pool's host is there, lets nobody in, shows another key, is off: four errors that scripts can tell apart."""
+    maker = Session()
+    await asyncio.wrap_future(maker.create(PoolSpec(name="back", provider=provider(host, known))))
+    await asyncio.to_thread(maker.detach)
+    authorized, real = host.authorized.read_text(), known.read_text()
+
+    async def refused() -> PoolError:
+        session = Session()
+        try:
+            with pytest.raises(PoolError, match="no node of pool back answers") as caught:
+                await asyncio.wrap_future(session.attach("back"))
+            return caught.value
+        finally:
+            await asyncio.to_thread(session.detach)
+
+    other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+    host.authorized.write_text(other)
+    await restart(host)
+    assert type(await refused()) is CredentialsRefused
+    host.authorized.write_text(authorized)
+    await restart(host)
+    known.write_text(f"[127.0.0.1]:{host.port} {other}")
+    changed = await refused()
+    assert type(changed) is HostKeyError
+    assert changed.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(known))
+    known.write_text(real)
+    await host.stop()
+    assert type(await refused()) is Unreachable
+    await host.start()
+    session = Session()
+    assert (await asyncio.wrap_future(session.down("back"))).ok
+    await asyncio.to_thread(session.detach)
+
+
+async def restart(host: Host) -> None:
+    await host.stop()
+    await host.start()
 
 
 async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path: Path) -> None:
@@ -574,6 +644,7 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
     assert all(line.state != "fail" for line in lines)
     (line,) = await provider(host, tmp_path / "none").check()
     assert line.state == "fail" and "is not known" in line.detail
+    assert f"skyward-tui trust 127.0.0.1:{host.port}" in detail_of(line)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")

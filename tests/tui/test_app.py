@@ -16,6 +16,7 @@ import pytest
 from textual.command import CommandPalette
 
 from skyward_core.model.errors import PoolError
+from skyward_core.model.hint import Hint
 from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS, SCOPES, keys_page
 from skyward_tui.app import SkywardApp
@@ -187,11 +188,16 @@ async def test_a_pool_that_cannot_be_reached_is_shown_all_the_same(
     app: SkywardApp, session: FakeSession
 ) -> None:
     lost = PoolView("lost", "ssh", "unreachable", "10.0.0.7 does not answer", session.now - 60)
+    lost.hint = Hint("trust-host-key", "10.0.0.7")
     session.views.append(lost)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "! unreachable" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "10.0.0.7 does not answer" in screen_text(app))
+        said = "10.0.0.7 does not answer; accept it with: "
+        await until(
+            pilot, lambda: screen_text(app).count(said) == 2
+        )  # the board of phases has room for no more
+        assert f"{said}skyward-tui trust 10.0.0.7" in screen_text(app)
         await pilot.press("]", "r", "1", "down", "enter", "a", "e", "S", "{")
         for size in ((80, 24), (160, 48)):
             await pilot.resize_terminal(*size)

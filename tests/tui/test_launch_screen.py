@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import PoolError
+from skyward_core.model.hint import Hint
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.recent import recent, remember
@@ -217,8 +218,10 @@ async def test_what_was_entered_outlives_a_start_that_failed(
         entered = screen.form()
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "mine" in session.creating)
-        session.creating["mine"].set_exception(PoolError("no machine answered"))
+        failure = PoolError("no machine answered", hint=Hint("trust-host-key", "gpu1"))
+        session.creating["mine"].set_exception(failure)
         await until(pilot, lambda: "no machine answered" in screen_text(app))
+        assert "skyward-tui trust gpu1" in screen_text(app)
         await pilot.press("right", "enter")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
         await pilot.press("escape")

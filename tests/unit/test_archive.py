@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import UsageError
+from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome
 from skyward_core.store.archive import Archive, Journal, log_ranges, merged, replay
 from skyward_core.store.ledger import Ledger
@@ -188,8 +189,9 @@ def test_files_that_were_removed_leave_what_is_there(ledger: Ledger, archive: Ar
 
 
 def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
-    with pytest.raises(UsageError, match=r"no run 'nope' in the ledger; skyward-tui ls"):
+    with pytest.raises(UsageError, match="no run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
+    assert caught.value.hint == Hint("list-all")
 
 
 def test_ranges_merge() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
 import traceback
@@ -11,6 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model import errors
+from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome, RootCause
 from tests.terminals import is_harmful
 
@@ -54,6 +56,38 @@ def test_an_error_travels_whole(error: Exception) -> None:
     assert type(back) is type(error)
     assert str(back) == str(error)
     assert vars(back) == vars(error)
+
+
+def with_hint(kind: type[errors.SkywardError]) -> bool:
+    return kind not in (
+        errors.RemoteError,
+        errors.RunError,
+        errors.SpecError,
+        errors.PoolGone,
+        errors.RankExit,
+    )
+
+
+@pytest.mark.parametrize("kind", [*filter(with_hint, every_error())], ids=lambda kind: kind.__name__)
+def test_a_hint_travels_with_its_error(kind: type[errors.SkywardError]) -> None:
+    error = kind("no pool is up.", hint=Hint("down", "p"))
+    for back in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert (back.hint, back.args, str(back)) == (error.hint, error.args, str(error))
+    assert (error.what, kind("words").hint) == ("no pool is up.", None)
+    assert str(error).startswith("no pool is up; end it: ")
+
+
+def test_causes_can_be_told_apart_and_are_all_caught_as_before() -> None:
+    kinds = (sky.Unreachable, sky.CredentialsRefused, sky.NoCapacity, sky.HostKeyError, sky.PoolExistsError)
+    for kind in kinds:
+        assert [other for other in kinds if issubclass(kind, other)] == [kind]
+        assert issubclass(kind, sky.PoolError)
+    assert issubclass(sky.TooFewHosts, sky.NoCapacity) and issubclass(sky.TooFewHosts, sky.UsageError)
+
+
+def test_a_hint_is_safe_to_print() -> None:
+    said = str(sky.PoolError("no", hint=Hint("down", "p\x1b[2J\u202e\x07")))
+    assert not any(is_harmful(character) for character in said)
 
 
 def test_a_stand_in_says_what_it_stands_for() -> None:

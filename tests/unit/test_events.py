@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.views import events as ev
 
@@ -25,6 +26,9 @@ def test_nested_values_come_back_as_they_were() -> None:
         ev.RankEnded(pool="p", at=1.0, run="r", outcome=outcome),
         ev.RunEnded(pool="p", at=1.0, run="r", state="failed", root_cause=RootCause.of(outcome)),
         ev.RunEnded(pool="p", at=1.0, run="r", state="done"),
+        ev.PoolState(
+            pool="p", at=1.0, state="failed", detail="no", hint=Hint("trust-host-key", "gpu1", "/k")
+        ),
         ev.ItemYielded(
             pool="p", at=1.0, run="r", index=0, rank=0, seq=9, summary=Summary("list", "[…]", [1], True)
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
@@ -10,6 +11,7 @@ import pytest
 
 from skyward_core.model.errors import HostKeyError
 from skyward_core.transport.ssh import host_keys
+from skyward_tui.hints import words_of
 
 
 def key(kind: str = "ssh-ed25519") -> asyncssh.SSHKey:
@@ -113,9 +115,13 @@ def test_an_unreadable_file_is_an_error_and_not_an_empty_one(tmp_path: Path) -> 
 def test_errors_name_fingerprints_place_and_command(file: Path) -> None:
     old, new = key(), key("ecdsa-sha2-nistp256")
     shown = host_keys.ServerKey("gpu1", "gpu1", 22, new, file)
-    unknown = str(host_keys.unknown(shown))
-    assert new.get_fingerprint() in unknown and "ECDSA" in unknown and "skyward-tui trust gpu1" in unknown
+    unknown = words_of(host_keys.unknown(shown))
+    assert new.get_fingerprint() in unknown and "ECDSA" in unknown
+    assert unknown.endswith(f"accept it with: skyward-tui trust gpu1 --known-hosts {file}")
     file.write_text(line("gpu1", old))
-    changed = str(host_keys.changed(shown, host_keys.look_up([file], "gpu1", 22)))
+    changed = words_of(host_keys.changed(shown, host_keys.look_up([file], "gpu1", 22)))
+    assert changed.endswith(f"accept it with: skyward-tui trust gpu1 --known-hosts {file}")
+    usual = replace(shown, file=host_keys.own_file())
+    assert words_of(host_keys.unknown(usual)).endswith("skyward-tui trust gpu1")
     for part in (old.get_fingerprint(), new.get_fingerprint(), f"{file} line 1", "ssh-keygen -f", "CHANGED"):
         assert part in changed

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import LedgerError, PoolExistsError
+from skyward_core.model.hint import Hint
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Kept, Ledger, Receipt
@@ -159,8 +160,9 @@ def test_the_end_of_a_pool_ends_its_runs(ledger: Ledger) -> None:
 
 def test_a_name_in_use_is_refused_until_it_is_free(ledger: Ledger) -> None:
     ledger.intend("t1", "fit", LOCAL, SPEC)
-    with pytest.raises(PoolExistsError, match=r"'fit' is still up.*attach fit.*down fit"):
+    with pytest.raises(PoolExistsError, match=r"'fit' is still up.*attach\('fit'\).*down\(\)") as caught:
         ledger.intend("t2", "fit", LOCAL, SPEC)
+    assert caught.value.hint == Hint("attach", "fit")
     assert [p.token for p in ledger.live()] == ["t1"]
     ledger.ended("t1", Receipt("fit", 2, (0, 1), (), 0.1))
     ledger.intend("t2", "fit", LOCAL, SPEC)
@@ -272,10 +274,9 @@ def test_a_newer_ledger_is_refused_and_not_touched(path: Path) -> None:
     newer = sqlite3.connect(path)
     newer.executescript("CREATE TABLE marvels (x); INSERT INTO marvels VALUES (42); PRAGMA user_version=99;")
     newer.close()
-    with pytest.raises(
-        LedgerError, match=r"newer version.*schema 99.*pip install -U skyward-tui.*SKYWARD_HOME"
-    ):
+    with pytest.raises(LedgerError, match=r"newer version.*schema 99.*upgrade.*SKYWARD_HOME") as caught:
         Ledger(path)
+    assert caught.value.hint == Hint("upgrade")
     assert list(path.parent.glob("*corrupt*")) == []
     with closing(sqlite3.connect(path)) as kept:
         assert kept.execute("SELECT x FROM marvels").fetchall() == [(42,)]

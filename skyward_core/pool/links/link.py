@@ -102,7 +102,7 @@ class Link:
         Raises:
             OSError: no agent answers there.
             WireError: what answers does not speak this protocol.
-            PoolError: it must not be talked to (its host key has changed).
+            PoolError: it must not be talked to (its host key has changed), or lets nobody in.
         """
         self._decoder, self._amiss = Decoder(from_agent), None
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
@@ -346,7 +346,7 @@ class Link:
             try:
                 await self.connect()
             except HostKeyError as error:  # more tries would make it no better
-                self._listener.on_link(self, False, f"{error}; not tried again")
+                self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
             # A key file that is away, say, may come back.
             except (OSError, WireError, PoolError, UsageError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ...model.errors import PoolError
+from ...model.errors import PoolError, what_of
 from ...views import events as ev
 from ..context import PoolContext
 from ..links.link import Link
@@ -76,4 +76,4 @@ class Healing:
             await self._startup.join(machine)
             await self._renewed(False)
         except (PoolError, OSError) as error:
-            self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+            self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error)))

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ...model.errors import LedgerError, PoolError, SkywardError, UsageError
+from ...model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ...store.archive import rank_of
 from ...store.ledger import Replacement
 from ...views import events as ev
@@ -93,7 +93,7 @@ class Replacements:
         except _TornDown:
             return
         except (SkywardError, OSError) as error:
-            self._give_up(node, str(error))
+            self._give_up(node, what_of(error))
         finally:
             with suppress(LedgerError):  # it is taken over once this process is gone
                 pool.ledger.release_replacement(token, node, self._roster.owner)
@@ -155,7 +155,7 @@ class Replacements:
         except TimeoutError:
             why = f"it was not up after {pool.options.start_timeout:g} s"
         except (PoolError, UsageError, OSError) as error:
-            why = str(error)
+            why = what_of(error)
         else:
             why = "it was lost again" if pool.links[node].gone else ""
             # Somebody may end the pool meanwhile, and have seen nothing of this machine.
@@ -204,7 +204,7 @@ class Replacements:
         try:
             await self._startup.join(machine)
         except (PoolError, OSError) as error:
-            self._tell(node, str(error), time.time() + POLL)
+            self._tell(node, what_of(error), time.time() + POLL)
             (seen,) = await pool.provider.describe(pool.name, [machine])
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
             pool.machines[node] = before if seen.state in ("running", "unreachable") else machine

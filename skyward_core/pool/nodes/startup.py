@@ -7,7 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...model.errors import PoolError
+from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, hint_of, what_of
+from ...model.hint import Hint
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
@@ -66,7 +67,8 @@ class Startup:
         """Connect to the nodes that are there.
 
         Raises:
-            PoolError: no machine is left, or none can be reached.
+            Unreachable, HostKeyError, CredentialsRefused: no node answers; by what the first of them says.
+            PoolError: no machine is left, or the pool is of another release.
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
@@ -99,12 +101,12 @@ class Startup:
             if isinstance(error, BaseException)
         ]
         if failures and len(failures) == len(results):
-            raise PoolError(_no_answer(pool.name, failures[0][1])) from failures[0][1]
+            raise _no_answer(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
             if pool.observer:  # it looks again by itself
-                self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=str(error)))
+                self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error)))
             else:
-                link.come_back(str(error))
+                link.come_back(what_of(error))
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
@@ -194,7 +196,8 @@ class Startup:
             await link.connect()
         except (OSError, WireError) as error:
             address = self._context.machines[link.node].address
-            raise PoolError(f"the agent of node {link.node} ({address}) does not answer: {error}") from error
+            said = f"the agent of node {link.node} ({address}) does not answer: {error}"
+            raise (PoolError if isinstance(error, WireError) else Unreachable)(said) from error
 
     def _config(self, node: int) -> dict[str, Any]:
         """What the agent of a node is told; see ``agent.config``."""
@@ -259,13 +262,14 @@ class Startup:
         )  # fmt: skip
 
 
-def _no_answer(pool: str, failure: BaseException) -> str:
+def _no_answer(pool: str, failure: BaseException) -> PoolError:
     if isinstance(failure, WireError):
-        return (
-            f"pool {pool} is of another release of this software: {failure}. "
-            f"Use it with the one that made it, or end it: skyward-tui down {pool}"
+        return PoolError(
+            f"pool {pool} is of another release of this software: {failure}. Use it with the one that made it",
+            hint=Hint("down", pool),
         )
-    return f"no node of pool {pool} answers: {failure}"
+    kind = type(failure) if isinstance(failure, HostKeyError | CredentialsRefused) else Unreachable
+    return kind(f"no node of pool {pool} answers: {what_of(failure)}", hint=hint_of(failure))
 
 
 def whole_image(spec: PoolSpec) -> Image:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.errors import LedgerError, PoolError, SkywardError
+from ...model.errors import LedgerError, PoolError, SkywardError, what_of
 from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext
@@ -62,7 +62,7 @@ class Watch:
             async with self._roster.deciding(link.node) as decided:
                 await self._decide(link, decided)
         except (SkywardError, OSError) as error:
-            self._news.mention(link, f"it cannot be told whether node {link.node} is there: {error}")
+            self._news.mention(link, f"it cannot be told whether node {link.node} is there: {what_of(error)}")
             if link.finished:  # it tries no more, so nothing else would have it examined again
                 link.loop.call_later(AGAIN, self._examine_again, link)
         finally:
@@ -115,7 +115,7 @@ class Watch:
         try:
             report = await self._startup.prepare(link)
         except PoolError as error:
-            why = self._news.redactor.text(str(error))
+            why = self._news.redactor.text(what_of(error))
             self._revivals.failed(link.node, why)
             self._news.emit(ev.NodeLink(pool=self._context.name, node=link.node, up=False, detail=why))
             return

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from ...model.errors import PoolError
+from ...model.hint import Hint
 from ...tasks.payload import NOTHING, Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
@@ -74,9 +75,7 @@ class RunBook:
         known = await asyncio.gather(*(link.claim(run) for link in context.links if link.up))
         if sum(map(len, known)) < view.total and all(link.up for link in context.links):
             del self.runs[run]
-            raise PoolError(
-                f"the results of run {run} have been fetched before; skyward-tui results {run} shows what they were"
-            )
+            raise PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
         return taken
 
     def cancel(self, run: str, why: str = "asked for") -> None:

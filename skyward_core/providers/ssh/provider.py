@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...model.errors import PoolError, UsageError
+from ...model.errors import NoCapacity, PoolError, TooFewHosts, Unreachable, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...runtime.info import instance_info
@@ -99,9 +99,13 @@ class SSH:
     # -- the verbs ---------------------------------------------------------------------------------------
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """The first hosts; nothing is created, and nothing contacted, until a node is prepared."""
+        """The first hosts; nothing is created, and nothing contacted, until a node is prepared.
+
+        Raises:
+            TooFewHosts: there are fewer hosts than nodes.
+        """
         if spec.nodes > len(self.hosts):
-            raise UsageError(
+            raise TooFewHosts(
                 f"{spec.nodes} nodes were asked for, and there are {len(self.hosts)} hosts: "
                 f"{', '.join(self.hosts)}. Ask for fewer nodes, or name more hosts."
             )
@@ -122,6 +126,9 @@ class SSH:
         """A host that no node of the pool is on and that answers: one that the pool never had, else one that it had.
 
         As with ``create``, nothing is left there until a node is prepared.
+
+        Raises:
+            NoCapacity: all hosts are taken, or none of the others answers.
         """
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
@@ -132,7 +139,7 @@ class SSH:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
                 return Machine(host, node, host, "", extra={"host": host, "folder": folder})
         advice = "" if set(spares) - set(had) else "; name more hosts than nodes to have spare ones"
-        raise PoolError(f"no host can take node {node}: {'; '.join(asked)}{advice}")
+        raise NoCapacity(f"no host can take node {node}: {'; '.join(asked)}{advice}")
 
     async def _answers(self, host: str) -> str:
         """Why a host cannot be had now; "" if it can."""
@@ -140,7 +147,7 @@ class SSH:
         try:
             (await transport.channel()).close()
         except (PoolError, UsageError, OSError) as error:
-            return str(error).rstrip(".")
+            return what_of(error).rstrip(".")
         finally:
             await transport.close()
         return ""
@@ -171,7 +178,7 @@ class SSH:
                 return replace(machine, state="lost")
             return await asked
         except (PoolError, UsageError, OSError) as error:
-            return replace(machine, state="unreachable", extra=machine.extra | {"why": str(error)})
+            return replace(machine, state="unreachable", extra=machine.extra | {"why": what_of(error)})
         finally:
             asked.cancel()
             await fresh.close()
@@ -183,7 +190,7 @@ class SSH:
                 channel = await transport.channel(status=True)
         except TimeoutError as error:
             said = f"Host {machine.extra['host']} has not said within {seconds:g} s how things are there."
-            raise PoolError(said) from error
+            raise Unreachable(said) from error
         channel.close()
         facts = channel.facts
         if facts["doubted"]:
@@ -284,7 +291,7 @@ class SSH:
             channel.close()
             return lines
         except (PoolError, UsageError, OSError) as error:
-            return [Check(host, "fail", str(error))]
+            return [Check(host, "fail", what_of(error), hint_of(error))]
         finally:
             await transport.close()
 

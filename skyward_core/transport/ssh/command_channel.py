@@ -27,6 +27,7 @@ from ..base import Flow
 from ..upload.bundle import bundle
 from .asyncssh_import import asyncssh
 from .connect import Link
+from .failures import link_lost, no_channel
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 CHUNK = 1 << 18
@@ -285,7 +286,7 @@ class Channel:
     def _gone(self) -> ConnectionError:
         host = self.link.target.host
         if self.link.lost.is_set():
-            return ConnectionError(f"lost the connection to host {host}")
+            return link_lost(host)
         said = (self._noise + bytes(self._session.errors)).decode(errors="replace").strip()
         return ConnectionError(
             f"host {host} ended the command before it answered"
@@ -306,15 +307,8 @@ async def open_session(
         channel, _ = await link.ssh.create_session(
             lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
         )
-    except asyncssh.ChannelOpenError as error:
-        if link.lost.is_set():
-            raise ConnectionError(f"lost the connection to host {link.target.host}") from error
-        raise PoolError(
-            f"Host {link.target.host} opens no command channel ({error.reason}): its SSH server's "
-            "MaxSessions may be used up, or commands are not allowed for this key."
-        ) from error
     except asyncssh.Error as error:
-        raise ConnectionError(f"lost the connection to host {link.target.host}: {error}") from error
+        raise no_channel(link.target.host, error, lost=link.lost.is_set()) from error
     return channel
 
 
@@ -331,6 +325,6 @@ def _sent_code() -> bytes:
 def _code(name: str) -> CodeType:
     loader: Any = getattr(find_spec(name), "loader", None)
     if loader is None:
-        raise PoolError(f"The Python module {name} is not installed here; install skyward-tui anew.")
+        raise PoolError(f"The Python module {name} is not installed here: install this library anew.")
     code: CodeType = loader.get_code(name)
     return code

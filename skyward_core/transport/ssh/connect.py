@@ -1,4 +1,4 @@
-"""SSH connections: whom to reach and how, host keys verified, back-off, errors in plain words."""
+"""SSH connections: whom to reach and how, host keys verified, back-off."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import shlex
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
 from ...wire.keepalive import watch
-from . import host_keys
+from . import failures, host_keys
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
-from .target import SSH_PORT, Target
+from .route import Route
+from .target import Target
 
 SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
@@ -44,39 +45,6 @@ class Begun(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """What a target comes to once ``~/.ssh/config`` has been read.
-
-    Attributes:
-        name: what known_hosts files know the host by.
-        has_alias: whether that is a ``HostKeyAlias``.
-        revoked: files of keys that no host may show.
-        host_key_algorithms: whether the configuration names those that a host may sign with.
-    """
-
-    host: str
-    port: int
-    user: str
-    name: str
-    has_alias: bool
-    jump: str | None
-    known_hosts: tuple[Path, ...]
-    revoked: tuple[Path, ...]
-    ciphers: tuple[str, ...]
-    host_key_algorithms: bool
-    identities: tuple[str, ...]
-    proxy_command: str | None
-
-    def __str__(self) -> str:
-        return f"{self.user}@{self.host}:{self.port}"
-
-    @property
-    def known_port(self) -> int:
-        """The port that known_hosts files know the host by: with an alias they go by none."""
-        return SSH_PORT if self.has_alias else self.port
-
-
 async def resolve(target: Target) -> Route:
     """Read the configuration for a target.
 
@@ -88,7 +56,7 @@ async def resolve(target: Target) -> Route:
             host=target.host, client_keys=None, known_hosts=b"", **_asked(target)
         )
     except (asyncssh.ConfigParseError, ValueError) as error:
-        raise UsageError(f"~/.ssh/config cannot be used for host {target.host}: {error}") from error
+        raise failures.config_unusable(target, error) from error
     if target.known_hosts is not None:
         files = [target.known_hosts]
     else:
@@ -210,7 +178,8 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
     Raises:
         HostKeyError: the host's key is unknown, changed or revoked; nothing was sent.
         UsageError: the configuration or a key file cannot be used.
-        PoolError: not reached, with the reason and what to do.
+        CredentialsRefused: it lets nobody in with the keys that were offered.
+        Unreachable: there is no connection, with the reason and what to do.
     """
     early = _early.pop((asyncio.get_running_loop(), target), None)
     if early is not None and (link := await early) is not None:
@@ -223,10 +192,10 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
             return await _attempt(target, route, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
         except (OSError, asyncssh.Error) as error:
             wait = random.uniform(pause / 2, pause)
-            if not _may_pass(error) or time.monotonic() + wait > deadline:
-                raise PoolError(in_words(target, route, error)) from error
+            if not failures.may_pass(error) or time.monotonic() + wait > deadline:
+                raise failures.not_reached(target, route, error) from error
             if waiting is not None:
-                waiting(_reason(error), time.time() + wait)
+                waiting(failures.reason(error), time.time() + wait)
             await asyncio.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -312,8 +281,8 @@ async def _attempt(
                 return await _attempt(target, route, seconds, certificates=False)
             await _judge(target, route, link, error)
             return await _attempt(target, route, seconds)
-        if isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError) and target.keys:
-            raise UsageError(f"A key given for host {target.host} cannot be used: {error}.") from error
+        if isinstance(error, Exception) and (unusable := failures.key_unusable(target, error)):
+            raise unusable from error
         raise
     return link
 
@@ -352,7 +321,8 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
 
     Raises:
         HostKeyError: the key of a jump host is not known.
-        PoolError: the host cannot be reached.
+        Unreachable: the host cannot be reached.
+        PoolError: it showed no key.
     """
     route = await resolve(target)
     jump = await _Jump.borrow(_jump_target(target, route.jump)) if route.jump else None
@@ -367,7 +337,7 @@ async def fetch_host_key(target: Target) -> host_keys.ServerKey:
                 **asked,
             )
     except (OSError, asyncssh.Error) as error:
-        raise PoolError(in_words(target, route, error)) from error
+        raise failures.not_reached(target, route, error) from error
     finally:
         if jump is not None:
             jump.release()
@@ -418,56 +388,3 @@ class _Jump:
                 self.task.cancel()
             elif not self.task.cancelled() and not self.task.exception():
                 self.link.ssh.close()
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether the same attempt may succeed a little later."""
-    if isinstance(error, socket.gaierror):
-        return error.errno == socket.EAI_AGAIN
-    return not isinstance(
-        error,
-        asyncssh.PermissionDenied
-        | asyncssh.KeyExchangeFailed
-        | asyncssh.ProtocolNotSupported
-        | asyncssh.IllegalUserName,
-    )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer"
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(error, socket.gaierror):
-        return error.strerror or "name not found"
-    if isinstance(error, asyncssh.ConnectionLost):
-        return "it closed the connection before the login was done (at its limit, MaxStartups?)"
-    return str(error) or type(error).__name__
-
-
-def in_words(target: Target, route: Route, error: Exception) -> str:
-    """What went wrong with a connection, and what to do about it."""
-    host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
-    if isinstance(error, socket.gaierror):
-        return (
-            f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
-            "spelling, your name service, or give its address (or HostName in ~/.ssh/config)."
-        )
-    if isinstance(error, asyncssh.PermissionDenied):
-        keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
-        return (
-            f"{host} accepts none of the keys offered for user {route.user!r} (tried: {keys}). Put your "
-            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or name the right user or key; "
-            f"`ssh {target.host}` must work without a password. A key with a passphrase has to be in your "
-            "ssh-agent (ssh-add)."
-        )
-    if isinstance(error, ConnectionRefusedError):
-        return f"{host} refuses the connection: it is up, but no SSH server listens on port {route.port}."
-    if isinstance(error, TimeoutError):
-        return f"{host} does not answer: it is off, unreachable from here, or a firewall drops the packets."
-    if isinstance(error, asyncssh.ConnectionLost):
-        return (
-            f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
-            "connections (MaxStartups), or block this address."
-        )
-    return f"{host} could not be reached: {_reason(error)}."

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ...model.errors import HostKeyError
+from ...model.hint import Hint
 from ...store import home
 from .asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
 from .known_hosts import Entry, Marker, entries
@@ -219,13 +220,12 @@ def _append(file: Path, line: bytes) -> None:
 
 def unknown(shown: ServerKey) -> HostKeyError:
     """The error for a host that no file knows."""
-    where = f"{shown.name} port {shown.port}"
-    also = "" if shown.file == own_file() else f" --known-hosts {shown.file}"
     return HostKeyError(
-        f"The key of host {shown.host} ({where}) is not known, so nothing was sent to it. It shows the "
-        f"{shown.kind} key {shown.fingerprint}. Compare that with what `ssh-keygen -lf "
-        f"/etc/ssh/ssh_host_{shown.kind.lower()}_key.pub` prints on the host; if it is the same, accept it "
-        f"with: skyward-tui trust {shown.host}{also}"
+        f"The key of host {shown.host} ({shown.name} port {shown.port}) is not known, so nothing was sent to it. It "
+        f"shows the {shown.kind} key {shown.fingerprint}. Compare that with what `ssh-keygen -lf "
+        f"/etc/ssh/ssh_host_{shown.kind.lower()}_key.pub` prints on the host; if it is the same, it may be "
+        "trusted",
+        hint=_trust(shown),
     )
 
 
@@ -239,10 +239,14 @@ def changed(shown: ServerKey, known: Known) -> HostKeyError:
     return HostKeyError(
         f"The key of host {shown.host} ({shown.name} port {shown.port}) has CHANGED, so nothing was sent to "
         f"it. Known: {old}. Shown now: {shown.kind} {shown.fingerprint}. Either the host was installed anew, "
-        "or somebody stands between you and it. If you know why it changed, remove the old key with: "
-        f"ssh-keygen -f {file} -R '{shown.pattern}'  and accept the new one with: "
-        f"skyward-tui trust {shown.host}"
+        "or somebody stands between you and it. If you know why it changed, remove the old key first: "
+        f"ssh-keygen -f {file} -R '{shown.pattern}'",
+        hint=_trust(shown),
     )
+
+
+def _trust(shown: ServerKey) -> Hint:
+    return Hint("trust-host-key", shown.host, "" if shown.file == own_file() else str(shown.file))
 
 
 def refused(host: str, reason: str) -> HostKeyError:

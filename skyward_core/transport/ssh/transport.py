@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from ...model.errors import HostKeyError, PoolError, UsageError
+from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, UsageError
 from ...node.boot.working_copy import Item
 from ...store.working_folder import unfit as why_unfit
 from ...wire.node_paths import NodePaths, pools
@@ -24,6 +24,7 @@ from . import pipes
 from .asyncssh_import import asyncssh
 from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
 from .connect import Link, connect
+from .failures import link_lost
 from .target import Target
 
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
@@ -91,8 +92,10 @@ class SSHTransport:
             try:
                 return await self._prepare(link, dict(config), report, gate)
             except ConnectionError as error:
-                if not link.lost.is_set() or time.monotonic() > deadline:
+                if not link.lost.is_set():
                     raise PoolError(f"Host {self.target.host} cannot be prepared: {error}.") from error
+                if time.monotonic() > deadline:
+                    raise Unreachable(f"Host {self.target.host} cannot be prepared: {error}.") from error
                 report("running", detail=f"{error}; connecting again")
 
     async def _connected(self, report: Report | None, patience: float) -> Link:
@@ -205,7 +208,7 @@ class SSHTransport:
                 if forwarded is not None:
                     return forwarded
             return await self._relay(link, on_data, on_lost)
-        except HostKeyError:
+        except (HostKeyError, CredentialsRefused):
             raise
         except (PoolError, asyncssh.Error) as error:
             raise ConnectionError(str(error)) from error
@@ -301,7 +304,7 @@ class SSHTransport:
                 if await _said(lines, word) is not None:
                     return
         except (OSError, asyncssh.Error) as error:
-            raise ConnectionError(f"lost the connection to host {self.target.host}") from error
+            raise link_lost(self.target.host) from error
         finally:
             channel.close()
         said = lines.errors.decode(errors="replace").strip() or "the connection was lost"

@@ -133,7 +133,7 @@ def _files_of(package: str) -> list[tuple[str, str]]:
     """Path in the archive and path here. A start waits for this, and pathlib would take four times as long."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
-        raise PoolError(f"The Python package {package} is not installed here; install skyward-tui anew.")
+        raise PoolError(f"The Python package {package} is not installed here: install this library anew.")
     above, name = os.path.split(spec.origin)
     if not spec.submodule_search_locations:
         return [(name, spec.origin)]

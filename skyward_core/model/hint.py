@@ -1,0 +1,54 @@
+"""What to do about an error, as data: whoever shows the error says it in words of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .value import Value
+
+Action = Literal["list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Hint(Value):
+    """What to do about an error.
+
+    Attributes:
+        action: "list" (look at the pools that are up), "list-all" (at those that are over and at runs, too), "attach"
+            (the pool is up: use it or end it), "down" (end the pool), "results" (look at what a run's results were),
+            "trust-host-key" (accept the host's key), "upgrade" (a newer release of this software can read
+            what this one cannot).
+        subject: the name of the pool, the id of the run, or the host; "" where the action needs none.
+        path: the known_hosts file that is to take the key; "" for the usual one.
+    """
+
+    action: Action
+    subject: str = ""
+    path: str = ""
+
+
+def in_python(hint: Hint) -> str:
+    """The hint in words of this library, for people who write scripts."""
+    name = hint.subject
+    match hint.action:
+        case "list":
+            return f"{_SESSION}.refresh().result() gives those that are up"
+        case "list-all":
+            return f"{_SESSION}.refresh(over=True).result() gives pools and their runs"
+        case "attach":
+            return (
+                f"use it (sky.attach({name!r})), end it (sky.attach({name!r}).down()), or choose another name"
+            )
+        case "down":
+            return f"end it: {_SESSION}.down({name!r}).result()"
+        case "results":
+            return f"skyward_core.store.ledger.Ledger().outcomes({name!r}) tells what they were"
+        case "trust-host-key":
+            more = f", known_hosts={hint.path!r}" if hint.path else ""
+            return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"
+        case "upgrade":
+            return "a newer release of this library can read it"
+
+
+_SESSION = "skyward_core.api.session.Session()"

@@ -1,0 +1,102 @@
+"""What asyncssh and the operating system raise, as errors of ours. No other module here translates them."""
+
+from __future__ import annotations
+
+import socket
+
+from ...model.errors import CredentialsRefused, PoolError, Unreachable, UsageError
+from .asyncssh_import import asyncssh
+from .route import Route
+from .target import Target
+
+
+def not_reached(target: Target, route: Route, error: Exception) -> PoolError:
+    """The error for a login that came to nothing: what went wrong, and what to do about it."""
+    refused = isinstance(error, asyncssh.PermissionDenied | asyncssh.IllegalUserName)
+    return (CredentialsRefused if refused else Unreachable)(_in_words(target, route, error))
+
+
+def config_unusable(target: Target, error: Exception) -> UsageError:
+    """The error for an ``~/.ssh/config`` that does not parse."""
+    return UsageError(f"~/.ssh/config cannot be used for host {target.host}: {error}")
+
+
+def key_unusable(target: Target, error: Exception) -> UsageError | None:
+    """The error for a key file that was given and is missing or none; None if that is not what went wrong."""
+    if target.keys and isinstance(error, asyncssh.KeyImportError | FileNotFoundError | PermissionError):
+        return UsageError(f"A key given for host {target.host} cannot be used: {error}.")
+    return None
+
+
+def no_channel(host: str, error: asyncssh.Error, *, lost: bool) -> PoolError | ConnectionError:
+    """The error for a command that could not be begun.
+
+    Args:
+        lost: whether the connection is gone.
+    """
+    if not isinstance(error, asyncssh.ChannelOpenError):
+        return link_lost(host, error)
+    if lost:
+        return link_lost(host)
+    return PoolError(
+        f"Host {host} opens no command channel ({error.reason}): its SSH server's "
+        "MaxSessions may be used up, or commands are not allowed for this key."
+    )
+
+
+def link_lost(host: str, why: Exception | None = None) -> ConnectionError:
+    """The error for a connection that was there: who has it tries again."""
+    return ConnectionError(f"lost the connection to host {host}" + (f": {why}" if why else ""))
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same attempt may succeed a little later."""
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return not isinstance(
+        error,
+        asyncssh.PermissionDenied
+        | asyncssh.KeyExchangeFailed
+        | asyncssh.ProtocolNotSupported
+        | asyncssh.IllegalUserName,
+    )
+
+
+def reason(error: Exception) -> str:
+    """Why an attempt failed, in few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "name not found"
+    if isinstance(error, asyncssh.ConnectionLost):
+        return "it closed the connection before the login was done (at its limit, MaxStartups?)"
+    return str(error) or type(error).__name__
+
+
+def _in_words(target: Target, route: Route, error: Exception) -> str:
+    host = f"Host {target.host} ({route}{' through ' + route.jump if route.jump else ''})"
+    if isinstance(error, socket.gaierror):
+        return (
+            f"Host {target.host}: its name {route.host!r} cannot be resolved ({error.strerror}). Check the "
+            "spelling, your name service, or give its address (or HostName in ~/.ssh/config)."
+        )
+    if isinstance(error, asyncssh.PermissionDenied):
+        keys = ", ".join(target.keys) or "those of ~/.ssh, its config and your ssh-agent"
+        return (
+            f"{host} accepts none of the keys offered for user {route.user!r} (tried: {keys}). Put your "
+            f"public key into its ~/.ssh/authorized_keys (ssh-copy-id), or name the right user or key; "
+            f"`ssh {target.host}` must work without a password. A key with a passphrase has to be in your "
+            "ssh-agent (ssh-add)."
+        )
+    if isinstance(error, ConnectionRefusedError):
+        return f"{host} refuses the connection: it is up, but no SSH server listens on port {route.port}."
+    if isinstance(error, TimeoutError):
+        return f"{host} does not answer: it is off, unreachable from here, or a firewall drops the packets."
+    if isinstance(error, asyncssh.ConnectionLost):
+        return (
+            f"{host} closed the connection before the login was done. Its SSH server may be at its limit of "
+            "connections (MaxStartups), or block this address."
+        )
+    return f"{host} could not be reached: {reason(error)}."

@@ -1,0 +1,147 @@
+"""What to do about an error: data in the library, words of the library for scripts, commands for the command line."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.api.session import Session
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.hint import Action, Hint, in_python
+from skyward_core.pool.news import News
+from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView, apply
+from skyward_core.wire.redact import Redactor
+from skyward_tui.cli import cli
+from skyward_tui.commands.console import Console
+from skyward_tui.hints import advice, detail_of, words_of
+from tests.terminals import is_harmful
+
+HINTS = [Hint(action, "train", "/my keys/known") for action in get_args(Action)]
+CORE = Path(sky.__file__).parent
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """All strings in a module, pieces that Python joins as one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+            yield node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+
+
+def test_no_text_of_the_library_names_the_command() -> None:
+    found = [
+        f"{path.relative_to(CORE)}: {text}"
+        for path in sorted(CORE.rglob("*.py"))
+        for text in texts(ast.parse(path.read_text()))
+        if re.search("skyward[-_]tui", text)
+    ]
+    assert not found, found
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
+def test_a_script_is_told_what_the_library_has(hint: Hint) -> None:
+    words = in_python(hint)
+    assert "skyward-tui" not in str(PoolError("no", hint=hint))
+    for dotted in re.findall(r"\bskyward_core(?:\.\w+)+", words):
+        module, _, name = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), dotted
+    for name, called in {"Session()": Session, "Ledger()": Ledger}.items():
+        for method in re.findall(rf"{re.escape(name)}\.(\w+)\(", words):
+            assert callable(getattr(called, method)), method
+    for name in re.findall(r"\bsky\.(\w+)", words):
+        assert name in sky.__all__
+    for option in re.findall(r"(\w+)=", words):
+        known = inspect.signature(sky.SSH), inspect.signature(Session.refresh)
+        assert any(option in signature.parameters for signature in known), option
+
+
+@pytest.mark.parametrize("hint", HINTS, ids=lambda hint: hint.action)
+def test_the_command_line_is_told_commands_that_it_has(hint: Hint) -> None:
+    words = words_of(PoolError("no.", hint=hint))
+    assert words == f"no; {advice(hint)}"
+    commands = re.findall(r"skyward-tui (\w+)", words)
+    assert set(commands) <= set(cli.commands)
+    assert commands or "pip install -U skyward-tui" in words
+
+
+def test_a_command_can_be_pasted() -> None:
+    said = advice(Hint("trust-host-key", "me@gpu 1;reboot", "/my keys/known"))
+    words = shlex.split(said.partition("skyward-tui ")[2])
+    assert words == ["trust", "me@gpu 1;reboot", "--known-hosts", "/my keys/known"]
+
+
+def test_words_for_people_are_safe_whatever_the_name() -> None:
+    said = words_of(PoolError("no", hint=Hint("down", "p\x1b[2J\x07\u202e")))
+    assert not any(is_harmful(character) for character in said)
+
+
+def test_a_failed_command_says_the_hint_in_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(as_json=True).fail(PoolError("no pool named 'p' is up", hint=Hint("list")))
+    told = capsys.readouterr()
+    expected = "no pool named 'p' is up; skyward-tui ls shows those that are up"
+    assert told.err == f"error: {expected}\n"
+    assert json.loads(told.out) == {"error": {"type": "PoolError", "message": expected}}
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    assert words_of(OSError("disk full")) == "disk full"
+    assert words_of(UsageError("no such plugin.")) == "no such plugin."
+
+
+def test_a_view_keeps_the_hint_of_its_latest_detail() -> None:
+    view = PoolView("p")
+    apply(
+        view, ev.PoolState(pool="p", state="starting", detail="refused.", hint=Hint("trust-host-key", "gpu1"))
+    )
+    assert detail_of(view) == "refused; accept it with: skyward-tui trust gpu1"
+    apply(view, ev.PoolState(pool="p", state="up", detail="all is well."))
+    assert detail_of(view) == "all is well."
+
+
+def test_a_secret_in_a_hint_reaches_no_view_and_no_journal() -> None:
+    written: list[ev.Event] = []
+    view = PoolView("p")
+    news: Any = SimpleNamespace(
+        redactor=Redactor(["hunter2hunter2"]), _context=SimpleNamespace(view=view), _listeners=[],
+        records=SimpleNamespace(event=written.append),
+    )  # fmt: skip
+    hint = Hint("trust-host-key", "hunter2hunter2@gpu1", "/home/hunter2hunter2/known")
+    News.emit(news, ev.PoolState(pool="p", state="starting", detail="no", hint=hint))
+    assert "gpu1" in repr(view.hint) and "hunter2" not in repr(view.hint) + repr(written)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    return tmp_path
+
+
+def test_errors_of_the_api_carry_hints(home: Path) -> None:
+    with pytest.raises(PoolError, match="no pool named 'never' is up") as caught:
+        sky.attach("never")
+    assert caught.value.hint == Hint("list")
+    with pytest.raises(UsageError, match="no run 'never' in the ledger") as missing:
+        sky.results("never")
+    assert missing.value.hint == Hint("list-all")
+    session = Session()
+    try:
+        for verb in (session.down, session.attach, session.look):
+            with pytest.raises(PoolError, match="is up; ") as refused:
+                verb("never").result(60)
+            assert refused.value.hint == Hint("list")
+    finally:
+        session.detach()
