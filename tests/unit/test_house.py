@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +79,11 @@ def test_nothing_below_a_pool_knows_it(package: str) -> None:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
             allowed = package == "api"
             assert allowed or "skyward_core.pool.pool" not in set(imported(name)), name
+
+
+def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    parts = [*groups["dev"], *groups["frameworks"], *groups["bench"]]
+    assert sorted(project["project"]["optional-dependencies"]["test"]) == sorted(parts)
+    assert not any(name.startswith(("torch", "jax", "keras", "transformers")) for name in groups["dev"])

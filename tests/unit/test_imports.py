@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,8 @@ def test_every_name_of_the_api_is_there() -> None:
     import skyward_core
 
     for name in skyward_core.__all__:
-        assert getattr(skyward_core, name) is not None
+        if name != "DistributedSampler" or find_spec("torch"):  # a subclass of torch's own
+            assert getattr(skyward_core, name) is not None
     assert set(skyward_core.__all__) <= set(dir(skyward_core))
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         skyward_core.nonsense  # noqa: B018

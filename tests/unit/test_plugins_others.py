@@ -148,6 +148,7 @@ def test_plugins_of_one_worker_do_not_share_a_port():
 
 
 def test_keras_on_torch_alone_makes_the_process_group():
+    pytest.importorskip("torch")
     seen = run_gang(
         """
         with enter_process([plugins.keras(backend="torch")], info):
@@ -161,6 +162,7 @@ def test_keras_on_torch_alone_makes_the_process_group():
 
 
 def test_accelerates_environment(monkeypatch):
+    pytest.importorskip("torch")
     monkeypatch.setattr(os, "environ", dict(os.environ))
     fsdp = {"sharding_strategy": "FULL_SHARD", "offload_params": True, "min_num_params": 1000}
     with plugins.accelerate(mixed_precision="bf16", fsdp=fsdp).around_process(InstanceInfo()):

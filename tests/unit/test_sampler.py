@@ -10,14 +10,13 @@ from skyward_core.runtime.info import InstanceInfo, using
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize(("length", "world_size"), [(10, 1), (10, 3), (12, 4), (2, 4), (101, 8)])
 def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
-    from torch.utils.data import DistributedSampler
-
+    distributed_sampler = pytest.importorskip("torch.utils.data").DistributedSampler
     data = list(range(length))
     drawn = []
     for rank in range(world_size):
         with using(InstanceInfo(rank=rank, world_size=world_size)):
             ours = sky.DistributedSampler(data, shuffle=shuffle, seed=5, drop_last=drop_last)
-        theirs = DistributedSampler(
+        theirs = distributed_sampler(
             data, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=5, drop_last=drop_last
         )
         for epoch in (0, 1, 7):
@@ -31,10 +30,9 @@ def test_equal_to_pytorchs(length, world_size, shuffle, drop_last):
 
 
 def test_off_a_pool_it_draws_everything():
-    from torch.utils.data import DataLoader, Sampler
-
+    torch_data = pytest.importorskip("torch.utils.data")
     sampler = sky.DistributedSampler(range(5), shuffle=False)
-    assert isinstance(sampler, Sampler)
+    assert isinstance(sampler, torch_data.Sampler)
     assert list(sampler) == [0, 1, 2, 3, 4]
-    batches = [batch.tolist() for batch in DataLoader(range(5), sampler=sampler, batch_size=2)]
+    batches = [batch.tolist() for batch in torch_data.DataLoader(range(5), sampler=sampler, batch_size=2)]
     assert batches == [[0, 1], [2, 3], [4]]

@@ -14,37 +14,29 @@ from skyward_core.runtime.shard import shard
 
 
 def tensor(values):
-    import torch
+    torch = pytest.importorskip("torch")
 
     return torch.tensor(values)
 
 
 def jax_array(values):
-    from jax import numpy
-
-    return numpy.array(values)
+    return pytest.importorskip("jax.numpy").array(values)
 
 
 def series(values):
-    import pandas
-
-    return pandas.Series(values)
+    return pytest.importorskip("pandas").Series(values)
 
 
 def frame(values):
-    import pandas
-
-    return pandas.DataFrame({"a": values})
+    return pytest.importorskip("pandas").DataFrame({"a": values})
 
 
 def index(values):
-    import pandas
-
-    return pandas.Index(values)
+    return pytest.importorskip("pandas").Index(values)
 
 
 def image_folder():
-    import torch
+    torch = pytest.importorskip("torch")
 
     class ImageFolder(torch.utils.data.Dataset):
         def __len__(self):
