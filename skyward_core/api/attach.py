@@ -23,9 +23,13 @@ from .dispatch import Dispatching
 
 
 class Attached(Dispatching):
-    """A pool that somebody else brought up; works with the same operators as :class:`skyward_core.Compute`.
+    """A pool that somebody else brought up, as ``sky.attach`` gives it; works with the same operators as ``Compute``.
 
-    Leaving the block, or :meth:`detach`, leaves the pool as it is.
+    Leaving the block, or ``detach``, leaves the pool as it is.
+
+    Attributes:
+        name: the pool's name.
+        plugins: frameworks that its maker has set up, in order of entry.
     """
 
     def __init__(self, pool: Pool, plugins: Sequence[Any]) -> None:
@@ -52,13 +56,17 @@ class Attached(Dispatching):
         self.pool.background.catch_up()
 
     def wait(self, run: str | None = None) -> list[Any]:
-        """Wait for a run that another client dispatched, by its id (the latest one when None).
+        """Wait for a run that another client dispatched.
+
+        Args:
+            run: its id; None for the latest one.
 
         Returns:
             What it would have given its own client: values by rank, or by task.
 
         Raises:
-            RunError, Cancelled: as it would have raised there.
+            RunError: the run failed, as it would have told its own client.
+            Cancelled: the run was cancelled.
             PoolError: there is no such run, or its results have been fetched before.
         """
         if run is None:
@@ -68,7 +76,11 @@ class Attached(Dispatching):
         return submit(self.pool.book.claim(run)).result().future.result().results()
 
     def down(self) -> Receipt:
-        """Tear the pool down."""
+        """Tear the pool down.
+
+        Returns:
+            The proof: what is gone, and what may still run.
+        """
         receipt = submit(self.pool.down()).result()
         self._stack.close()
         return receipt
@@ -95,6 +107,9 @@ def attach(name: str) -> Attached:
 
         with sky.attach("training") as compute:
             results = compute.wait()
+
+    Args:
+        name: the pool's name.
 
     Raises:
         Unreachable: none of its nodes answers.

@@ -34,14 +34,19 @@ class Compute(Dispatching):
     ctrl-c leaves it; afterwards ``receipt`` is the proof.
 
     Args:
-        provider: where machines come from; :class:`skyward_core.Local` when None.
-        nodes: how many machines.
-        accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8").
-        image: what the nodes' environment holds.
+        provider: where machines come from; ``Local`` when None.
+        nodes: how many machines; when None one, or as many as the provider has hosts.
+        accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8"); None for nothing.
+        image: what the nodes' environment holds; an ``Image()`` when None.
         plugins: frameworks to set up, in order of entry.
-        worker: how each node runs what it is given.
-        options: everything else.
+        worker: how each node runs what it is given; a ``Worker()`` when None.
+        options: everything else; ``Options()`` when None.
         name: the pool's name; made up when None.
+
+    Attributes:
+        spec: all that was asked for, checked.
+        plugins: frameworks that are set up, in order of entry.
+        receipt: the proof that nothing is left; None until the pool is torn down.
 
     Raises:
         UsageError: what was asked for makes no sense.
@@ -90,6 +95,7 @@ class Compute(Dispatching):
 
     @property
     def name(self) -> str:
+        """The pool's name."""
         return self.spec.name
 
     # -- life --------------------------------------------------------------------------------------------

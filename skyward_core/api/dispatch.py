@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class Dispatching:
-    """What :class:`~skyward_core.Compute` and an attached pool share. Safe to use from any thread."""
+    """What ``Compute`` and an attached pool share. Safe to use from any thread.
+
+    Attributes:
+        plugins: frameworks that are set up, in order of entry.
+    """
 
     plugins: Sequence[Any] = ()
 
@@ -29,7 +33,11 @@ class Dispatching:
 
     @property
     def pool(self) -> Pool:
-        """The pool behind it; belongs to the background loop."""
+        """The pool behind it; belongs to the background loop.
+
+        Raises:
+            PoolError: the pool is not up, or this process was forked from the one that it belongs to.
+        """
         if self._pool is None:
             raise PoolError("the pool is not up: use it inside its with block")
         if self._forked:
@@ -47,19 +55,59 @@ class Dispatching:
     # -- operators ---------------------------------------------------------------------------------------
 
     def run_one(self, pending: PendingFunction[Any]) -> Any:
-        """``pending >> compute``."""
+        """``pending >> compute``: run a call on one node.
+
+        Args:
+            pending: the call.
+
+        Returns:
+            Its value; for a generator function an iterator of what it yields.
+
+        Raises:
+            RunError: the call failed; its cause is the function's own exception.
+            NotPicklableError: an argument cannot travel.
+            Cancelled: the run was cancelled.
+            PoolError: the pool is not up, or has no node left to run it.
+        """
         if pending.streams:
             return self._stream(self._dispatch("single", [self._task(pending)], consumed=True))
         return self._run("single", [self._task(pending)])[0]
 
     def run_all(self, pending: PendingFunction[Any]) -> list[Any]:
-        """``pending @ compute``."""
+        """``pending @ compute``: run a call on every rank.
+
+        Args:
+            pending: the call.
+
+        Returns:
+            The values in rank order; for a generator function an iterator for each rank.
+
+        Raises:
+            RunError: a rank failed; its cause is the first real failure's own exception.
+            NotPicklableError: an argument cannot travel.
+            Cancelled: the run was cancelled.
+            PoolError: the pool is not up, or has lost a node.
+        """
         if pending.streams:
             return self._streams(self._dispatch("broadcast", [self._task(pending)], consumed=True))
         return self._run("broadcast", [self._task(pending)])
 
     def run_group(self, group: PendingGroup) -> Any:
-        """``group >> compute``."""
+        """``group >> compute``: run several calls at the same time, spread over the nodes.
+
+        Args:
+            group: the calls.
+
+        Returns:
+            A tuple of their values in the order written; an iterator for a group that streams.
+
+        Raises:
+            RunError: a call failed; its cause is the function's own exception.
+            UsageError: the group holds a call of a generator function.
+            NotPicklableError: an argument cannot travel.
+            Cancelled: the run was cancelled.
+            PoolError: the pool is not up, or has no node left to run them.
+        """
         streaming = [item.name for item in group.items if item.streams]
         if streaming:
             raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
@@ -73,7 +121,18 @@ class Dispatching:
         return tuple(self._run("gather", tasks))
 
     def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
-        """``pending > compute``."""
+        """``pending > compute``: run a call on one node, and wait for nothing.
+
+        Args:
+            pending: the call.
+
+        Returns:
+            A future of its value. To cancel it cancels the run.
+
+        Raises:
+            NotPicklableError: an argument cannot travel.
+            PoolError: the pool is not up.
+        """
         future: Future[Any] = Future()
         run = self._dispatch("single", [self._task(pending)])
 

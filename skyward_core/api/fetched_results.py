@@ -24,6 +24,9 @@ def results(run: str) -> list[Any]:
 
     What waits on the hosts is fetched first. The values stay in the client's files and can be asked for again.
 
+    Args:
+        run: its id, as ``skyward-tui ls`` shows it.
+
     Raises:
         UsageError: there is no such run.
         RunError: it failed; the values that it gave are in its ``results``.

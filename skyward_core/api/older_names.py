@@ -30,7 +30,12 @@ def _old(name: str, new: str) -> None:
 
 
 def compute(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """The older name of :func:`function`."""
+    """The older name of ``sky.function``.
+
+    Args:
+        fn: the function.
+        **options: as ``sky.function`` takes them.
+    """
     _old("compute", "@sky.function")
     return function(**options) if fn is None else function(fn)
 
@@ -45,10 +50,19 @@ def ComputePool(
     worker: Any = None,
     **options: Any,
 ) -> Compute:
-    """The older name of :class:`Compute`.
+    """The older name of ``sky.Compute``.
 
-    ``pip`` and ``env`` of the pool go into its image; an accelerator cut by MIG brings the plugin, and a rank for
-    each slice.
+    Args:
+        pip: requirements; they go into the image.
+        env: environment variables of the ranks; they go into the image.
+        image: what the nodes' environment holds.
+        accelerator: what each node needs; one that is cut by MIG brings the plugin, and a rank for each slice.
+        plugins: frameworks to set up, in order of entry.
+        worker: how each node runs what it is given.
+        **options: as ``sky.Compute`` takes them.
+
+    Raises:
+        UsageError: what was asked for makes no sense.
     """
     from ..model.accelerators import resolve
     from ..model.spec import Image, Worker
@@ -75,35 +89,58 @@ class _Integrations:
     """
 
     def torch(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
-        """The older form of ``plugins=[sky.plugins.torch(backend=...)]``."""
+        """The older form of ``plugins=[sky.plugins.torch(backend=...)]``.
+
+        Args:
+            fn: the function.
+            backend: as the plugin takes it.
+        """
         from ..plugins import torch
 
         _old("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
         return _decorator((torch(backend=backend),), fn)
 
     def keras(self, fn: Any = None, /, *, backend: str = "jax") -> Any:
-        """The older form of ``plugins=[sky.plugins.keras(backend=...)]``."""
+        """The older form of ``plugins=[sky.plugins.keras(backend=...)]``.
+
+        Args:
+            fn: the function.
+            backend: as the plugin takes it.
+        """
         from ..plugins import keras
 
         _old("integrations.keras", "plugins=[sky.plugins.keras(backend=...)] on the pool")
         return _decorator((keras(backend=backend),), fn)  # type: ignore[arg-type]
 
     def jax(self, fn: Any = None, /) -> Any:
-        """The older form of ``plugins=[sky.plugins.jax()]``."""
+        """The older form of ``plugins=[sky.plugins.jax()]``.
+
+        Args:
+            fn: the function.
+        """
         from ..plugins import jax
 
         _old("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
         return _decorator((jax(),), fn)
 
     def tensorflow(self, fn: Any = None, /) -> Any:
-        """The older form of ``plugins=[sky.plugins.tensorflow()]``."""
+        """The older form of ``plugins=[sky.plugins.tensorflow()]``.
+
+        Args:
+            fn: the function.
+        """
         from ..plugins import tensorflow
 
         _old("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
         return _decorator((tensorflow(),), fn)
 
     def transformers(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
-        """The older form of ``plugins=[sky.plugins.torch(backend=...), sky.plugins.huggingface()]``."""
+        """The older form of ``plugins=[sky.plugins.torch(backend=...), sky.plugins.huggingface()]``.
+
+        Args:
+            fn: the function.
+            backend: of the process group, as the plugin torch takes it.
+        """
         from ..plugins import accelerate, torch
 
         _old("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
@@ -112,6 +149,7 @@ class _Integrations:
 
 
 integrations = _Integrations()
+"""Decorators that set a framework up inside the rank: ``torch``, ``keras``, ``jax``, ``tensorflow`` and others."""
 
 
 def _decorator(plugins: tuple[Plugin, ...], fn: Any) -> Any:
@@ -164,11 +202,22 @@ class _Maker:
 
 
 NVIDIA = _Maker("NVIDIA", "NVIDIA")
+"""NVIDIA's accelerators, by their older names: ``sky.NVIDIA.A100``."""
+
 AMD = _Maker("AMD", "AMD")
+"""AMD's accelerators, by their older names: ``sky.AMD.MI300X``."""
 
 
 class Accelerator:
-    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``."""
+    """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``.
+
+    Attributes:
+        NVIDIA: those of NVIDIA.
+        AMD: those of AMD.
+        Google: those of Google.
+        AWS: those of AWS.
+        Intel: those of Intel.
+    """
 
     NVIDIA = _Maker("NVIDIA", "Accelerator.NVIDIA")
     AMD = _Maker("AMD", "Accelerator.AMD")
@@ -179,6 +228,9 @@ class Accelerator:
 
 class AWS:
     """Stands in for a provider that this version does not have, so that scripts which name it can run elsewhere.
+
+    Args:
+        **options: whatever a script gives; nothing is made of them.
 
     Raises:
         UsageError: when a pool is asked for from it.

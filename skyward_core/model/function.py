@@ -29,7 +29,16 @@ class Dispatcher(Protocol):
 
 
 class Function(Generic[P, T]):
-    """A function that can run on a pool. Calling it makes a :class:`PendingFunction`."""
+    """A function that can run on a pool. Calling it makes a ``PendingFunction``, and runs nothing.
+
+    Args:
+        fn: the function itself.
+        timeout: seconds that one rank may take; None for no limit.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
+        ValueError: ``timeout`` is not more than 0.
+    """
 
     def __init__(self, fn: Callable[P, T], timeout: float | None = None) -> None:
         if not callable(fn):
@@ -42,7 +51,15 @@ class Function(Generic[P, T]):
         return PendingFunction(self.fn, args, dict(kwargs), self.timeout)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function here and now, in this process."""
+        """Call the function here and now, in this process.
+
+        Args:
+            *args: the function's own.
+            **kwargs: the function's own.
+
+        Returns:
+            What the function returns; whatever it raises comes through.
+        """
         return self.fn(*args, **kwargs)
 
     def __skyward_wrap__(self, decorator: Callable[[Callable[P, T]], Callable[P, T]]) -> Function[P, T]:
@@ -62,8 +79,15 @@ def function(
 ) -> Function[P, T] | Callable[[Callable[P, T]], Function[P, T]]:
     """Make a function one that can run on a pool.
 
+    Works bare (``@sky.function``) and with options (``@sky.function(timeout=60)``).
+
     Args:
-        timeout: seconds that one rank may take; then its process is stopped and the run fails.
+        fn: the function.
+        timeout: seconds that one rank may take; then its process is stopped and the run fails. None for no limit.
+
+    Raises:
+        TypeError: ``fn`` cannot be called.
+        ValueError: ``timeout`` is not more than 0.
     """
     if fn is not None:
         return Function(fn, timeout)
@@ -90,6 +114,12 @@ class PendingFunction(_Value, Generic[T]):
 
     ``p >> pool`` runs it on one node and gives its value; ``p @ pool`` on every rank and gives the list of values
     in rank order; ``p > pool`` gives a Future at once; ``p & q`` makes a group.
+
+    Args:
+        fn: the function that will be called.
+        args: its positional arguments.
+        kwargs: its keyword arguments; None for none.
+        timeout: seconds that one rank may take; None for no limit.
     """
 
     __slots__ = ("args", "fn", "kwargs", "timeout")
@@ -115,6 +145,7 @@ class PendingFunction(_Value, Generic[T]):
 
     @property
     def name(self) -> str:
+        """The function's name."""
         return name_of(self.fn)
 
     @property
@@ -128,7 +159,14 @@ class PendingFunction(_Value, Generic[T]):
         return inspect.isgeneratorfunction(fn)
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
-        """The same call with another time limit in seconds (None for no limit)."""
+        """The same call with another time limit.
+
+        Args:
+            seconds: what one rank may take; None for no limit.
+
+        Raises:
+            ValueError: ``seconds`` is not more than 0.
+        """
         return PendingFunction(self.fn, self.args, self.kwargs, _seconds(seconds))
 
     def local(self) -> T:
@@ -155,7 +193,10 @@ class PendingFunction(_Value, Generic[T]):
 class PendingGroup(_Value):
     """Several calls that run at the same time. ``group >> pool`` gives their values in the order written.
 
-    With ``stream`` it gives an iterator instead: in the order written, or, with ``ordered=False``, as they come.
+    Args:
+        items: the calls.
+        stream: give an iterator of values instead, which has each as soon as it can be had.
+        ordered: whether that iterator keeps the order written; with False values come as calls end.
     """
 
     __slots__ = ("items", "ordered", "stream")
@@ -189,7 +230,12 @@ class PendingGroup(_Value):
 
 
 def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = True) -> PendingGroup:
-    """Several calls as one group; see :class:`PendingGroup`.
+    """Several calls as one group, which runs with ``group >> pool``.
+
+    Args:
+        *tasks: calls of ``@function`` functions.
+        stream: have the group give an iterator of values, which has each as soon as it can be had.
+        ordered: whether that iterator keeps the order written; with False values come as calls end.
 
     Raises:
         TypeError: something given is not a call of a ``@function``.

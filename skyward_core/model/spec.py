@@ -48,7 +48,11 @@ def _secret(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class PipIndex(_Spec):
-    """An extra package index; with ``packages`` it serves only those.
+    """An extra package index.
+
+    Args:
+        url: its address, as pip's ``--extra-index-url`` takes it.
+        packages: names of the packages that it serves; none for all.
 
     Raises:
         SpecError: a value makes no sense; as of all that is made here.
@@ -75,6 +79,9 @@ class Image(_Spec):
             script's own where the script lies elsewhere.
         includes: glob patterns of files to take along although ignored.
         excludes: glob patterns of files to leave out.
+
+    Raises:
+        SpecError: a value makes no sense.
     """
 
     python: str | None = None
@@ -113,6 +120,9 @@ class Worker(_Spec):
         executor: "process" runs each in an interpreter of its own, on its main thread;
             "thread" runs them as threads of the rank's one interpreter.
         ranks_per_node: ranks of the gang on each node; "gpu" for one per GPU.
+
+    Raises:
+        SpecError: a value makes no sense.
     """
 
     concurrency: int = 1
@@ -150,6 +160,9 @@ class Options(_Spec):
             plugins that need peers are refused.
         secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
             environment variables; each of 8 characters or more. They are written nowhere.
+
+    Raises:
+        SpecError: a value makes no sense.
     """
 
     fail_fast: bool = True
@@ -186,16 +199,34 @@ class Options(_Spec):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Options:
-        """Those that :meth:`describe` wrote; what only another release knows is passed over."""
+        """The options that ``describe`` wrote; what only another release knows is passed over.
+
+        Args:
+            data: what it wrote.
+
+        Raises:
+            SpecError: a value makes no sense.
+        """
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSpec(_Spec):
-    """One pool, whole: what :class:`skyward_core.Compute` was asked for.
+    """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 
-    ``provider`` and ``plugins`` are the objects themselves; :meth:`describe` gives what can be written down.
+    Args:
+        name: the pool's name: 1 to 48 lower-case letters, digits and hyphens.
+        provider: where machines come from.
+        nodes: how many machines.
+        accelerator: what each node needs; None for nothing.
+        image: what the nodes' environment holds.
+        plugins: frameworks to set up, in order of entry.
+        worker: how each node runs what it is given.
+        options: how the pool behaves.
+
+    Raises:
+        SpecError: a value makes no sense.
     """
 
     name: str
@@ -223,6 +254,7 @@ class PoolSpec(_Spec):
 
     @property
     def world_size(self) -> int:
+        """Ranks of the whole gang, as far as is known: see ``ranks_per_node``."""
         return self.nodes * self.ranks_per_node
 
     @property

@@ -51,7 +51,12 @@ _BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """A plugin that can be had: its name and what it is for, in a line."""
+    """A plugin that can be had.
+
+    Attributes:
+        name: how people name it.
+        help: what it is for, in a line.
+    """
 
     name: str
     help: str
@@ -69,6 +74,9 @@ def available() -> list[PluginInfo]:
 
 def by_name(name: str) -> Plugin:
     """The plugin of that name, with its default parameters.
+
+    Args:
+        name: of a plugin that comes with this library, or that another package installs.
 
     Raises:
         UsageError: there is none of that name, or it cannot be made without parameters.

@@ -61,15 +61,28 @@ class Plugin:
         return ()
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
-        """On the client, before anything is created: the image with what this plugin needs added."""
+        """On the client, before anything is created: the image with what this plugin needs added.
+
+        Args:
+            image: as it was asked for, and as the plugins before this one left it.
+            pool_spec: all that was asked for.
+        """
         return image
 
     def bootstrap(self, pool_spec: PoolSpec) -> Sequence[str]:
-        """Shell commands that prepare a node, run after the image's own. They are kept: no secrets."""
+        """Shell commands that prepare a node, run after the image's own. They are kept: no secrets.
+
+        Args:
+            pool_spec: all that was asked for.
+        """
         return ()
 
     def decorate(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that a rank calls in place of ``fn``; the first plugin of a pool is the outermost."""
+        """The function that a rank calls in place of the person's own; the first plugin of a pool is the outermost.
+
+        Args:
+            fn: the function as the plugins after this one left it.
+        """
         return fn
 
     def around_app(self, info: InstanceInfo) -> AbstractContextManager[object]:
@@ -77,21 +90,35 @@ class Plugin:
         its workers have ended.
 
         It runs in a process of its own, that all ranks of the node and all runs share: servers and caches for
-        them belong here, variables and imports for them do not. ``info`` is that of the node's first rank.
+        them belong here, variables and imports for them do not.
+
+        Args:
+            info: the place of the node's first rank.
         """
         return nullcontext()
 
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
-        """Once per worker: entered before its first task, left at its end."""
+        """Once per worker: entered before its first task, left at its end.
+
+        Args:
+            info: the rank's place in its pool.
+        """
         return nullcontext()
 
     def around_client(self, pool: Any) -> AbstractContextManager[object]:
-        """On the client, while the pool is up. ``pool`` is the :class:`Compute` it belongs to."""
+        """On the client, while the pool is up.
+
+        Args:
+            pool: the ``Compute`` that it belongs to.
+        """
         return nullcontext()
 
 
 def check_plugins(plugins: Iterable[object]) -> tuple[Plugin, ...]:
     """The plugins as a tuple, once they are known to go together.
+
+    Args:
+        plugins: as they were asked for, in order of entry.
 
     Raises:
         UsageError: one is not a plugin, has no name, comes twice, misses what it requires or conflicts.

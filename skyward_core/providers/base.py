@@ -12,12 +12,20 @@ from ..transport.base import Transport
 
 
 class Provider(Protocol):
-    """Where machines come from. Implementations are small values that can be rebuilt by ``from_json``."""
+    """Where machines come from. Implementations are small values that can be rebuilt by ``from_json``.
+
+    Attributes:
+        name: how people name it.
+    """
 
     name: str
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Create the pool's machines; the same token again gives the same machines.
+
+        Args:
+            spec: all that was asked for.
+            token: of this creation, written down before it begins.
 
         Raises:
             PoolError: says what could not be had, and what to do.
@@ -29,7 +37,9 @@ class Provider(Protocol):
         """Create another machine for a node whose own is lost; the same token again gives the same machine.
 
         Args:
+            pool: the pool's name.
             token: of this creation, not of the pool.
+            node: index of the node.
             machines: those of the other nodes.
             former: those that the pool has lost, or could not use, in that order; the node's own last one is there.
 
@@ -38,24 +48,46 @@ class Provider(Protocol):
         """
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        """The machines of a pool that the provider can see now, with their state. ``known``: the ledger's."""
+        """The machines of a pool that the provider can see now, with their state.
+
+        Args:
+            pool: the pool's name.
+            known: those that the ledger holds.
+        """
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
-        """Ask for the machines' end; idempotent. ``describe`` tells when it has come."""
+        """Ask for the machines' end; idempotent. ``describe`` tells when it has come.
+
+        Args:
+            pool: the pool's name.
+            machines: those that shall end.
+        """
 
     async def teardown(self, pool: str) -> None:
-        """Remove what ``create`` made beside machines; idempotent."""
+        """Remove what ``create`` made beside machines; idempotent.
+
+        Args:
+            pool: the pool's name.
+        """
 
     async def check(self) -> list[Check]:
         """Whether a pool could be had: credentials, reachability, versions; in plain words."""
 
     def transport(self, pool: str, machine: Machine) -> Transport:
-        """The way to one machine."""
+        """The way to one machine.
+
+        Args:
+            pool: the pool's name.
+            machine: the machine.
+        """
 
     def warm(self, spec: PoolSpec) -> AbstractContextManager[object]:
         """Begin what takes time but makes no machine; nothing of it outlives the block, or this process.
 
         Called by a thread that is not the loop's.
+
+        Args:
+            spec: all that was asked for.
         """
 
     def to_json(self) -> dict[str, Any]:

@@ -76,7 +76,11 @@ class InstanceInfo:
         return next((peer.address for peer in self.peers if peer.node == self.node), self.head_addr)
 
     def with_run(self, run: str) -> InstanceInfo:
-        """The same place, in another run."""
+        """The same place, in another run.
+
+        Args:
+            run: that run's id.
+        """
         return replace(self, run=run)
 
     def to_json(self) -> str:
@@ -85,7 +89,10 @@ class InstanceInfo:
 
     @classmethod
     def from_json(cls, text: str) -> InstanceInfo:
-        """Rebuild what :meth:`to_json` wrote; keys of a newer version are passed over.
+        """Rebuild what ``to_json`` wrote; keys of a newer version are passed over.
+
+        Args:
+            text: what it wrote.
 
         Raises:
             ValueError: the text is no JSON object.

@@ -33,10 +33,12 @@ def stdout(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], 
     Works above and below ``@function``, and for generator functions (while their body runs).
 
     Args:
-        only: "head" (rank 0), the index of a rank, or a predicate on :class:`InstanceInfo`.
+        fn: the function.
+        only: who prints: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``.
 
     Raises:
-        TypeError, ValueError: ``only`` is none of these.
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
     """
     return _decorator(("stdout",), _checked(only), fn)
 
@@ -46,7 +48,16 @@ def stderr(fn: F, /) -> F: ...
 @overload
 def stderr(*, only: Only = "head") -> Callable[[F], F]: ...
 def stderr(fn: F | None = None, /, *, only: Only = "head") -> F | Callable[[F], F]:
-    """Let only some ranks print to standard error while the function runs; see :func:`stdout`."""
+    """Let only some ranks print to standard error while the function runs, as ``sky.stdout`` does for the other stream.
+
+    Args:
+        fn: the function.
+        only: who prints: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``.
+
+    Raises:
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
+    """
     return _decorator(("stderr",), _checked(only), fn)
 
 
@@ -55,7 +66,19 @@ def silent(fn: F, /) -> F: ...
 @overload
 def silent(*, only: Only | None = None) -> Callable[[F], F]: ...
 def silent(fn: F | None = None, /, *, only: Only | None = None) -> F | Callable[[F], F]:
-    """Silence both streams while the function runs, on all ranks or all but ``only``; see :func:`stdout`."""
+    """Silence standard output and standard error while the function runs.
+
+    Works above and below ``@function``, and for generator functions (while their body runs).
+
+    Args:
+        fn: the function.
+        only: who prints all the same: "head" (rank 0), the index of a rank, or a predicate on ``InstanceInfo``; None
+            for nobody.
+
+    Raises:
+        TypeError: ``only`` is none of these.
+        ValueError: ``only`` is less than 0.
+    """
     return _decorator(("stdout", "stderr"), None if only is None else _checked(only), fn)
 
 

@@ -77,10 +77,19 @@ PATIENCE = 10.0  # seconds to wait for other processes
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Receipt(Value):
-    """The proof of a teardown. ``created``: machines, replaced ones too; ``gone``: the nodes of those that the
-    provider says are gone, once for each machine; ``unaccounted``: what may still run, and cost money, by the
-    provider's own names; ``unwritten``: why the ledger does not hold this receipt, or ""; ``by``: the client that tore
-    it down, in words, "" where it ended itself; ``kept``: what nobody had fetched and its hosts keep, in words."""
+    """The proof of a teardown.
+
+    Attributes:
+        pool: the pool's name.
+        created: machines, replaced ones too.
+        gone: the nodes of those that the provider says are gone, once for each machine.
+        unaccounted: what may still run, and cost money, by the provider's own names.
+        seconds: that the teardown took.
+        notes: what else a person should know of it, in words.
+        unwritten: why the ledger does not hold this receipt, or "".
+        by: the client that tore it down, in words; "" where it ended itself.
+        kept: what nobody had fetched and its hosts keep, in words.
+    """
 
     pool: str
     created: int
@@ -98,6 +107,7 @@ class Receipt(Value):
         return not self.unaccounted and not self.unwritten
 
     def to_json(self) -> dict[str, Any]:
+        """Everything as JSON."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -1,12 +1,156 @@
-"""Every public name has its place in the reference."""
+"""Every public name is documented: what it takes and has is what its docstring tells, and the reference shows it."""
 
 from __future__ import annotations
 
+import ast
+import builtins
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import skyward_core as sky
+from skyward_core.api.attach import Attached
+from skyward_core.providers.base import Provider
 
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
+ITEM = re.compile(r" {4}(\*{0,2}[\w.]+(?:, [\w.]+)*): \S")
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
+
+
+def sections(doc: str) -> dict[str, list[str]]:
+    """The names that each section of a docstring tells of."""
+    found: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in doc.splitlines():
+        if heading := SECTION.fullmatch(line):
+            current = found.setdefault(heading[1], [])
+        elif line and not line.startswith(" "):
+            current = None
+        elif current is not None and (item := ITEM.match(line)):
+            current += item[1].split(", ")
+    return found
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every public name and what it stands for, those of the public modules included."""
+    for name in sky.__all__:
+        if name == "DistributedSampler" and not find_spec("torch"):
+            continue
+        value = getattr(sky, name)
+        yield name, value
+        if inspect.ismodule(value):
+            yield from ((f"{name}.{inner}", getattr(value, inner)) for inner in value.__all__)
+    yield "Attached", Attached
+
+
+EVERYTHING = dict(public())
+
+
+def ours(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if base.__module__.startswith("skyward_core")]
+
+
+def doc_of(value: Any) -> str:
+    return inspect.getdoc(value) or ""
+
+
+def docs_of(kind: type, name: str) -> list[str]:
+    """What is told of a method: by a class, by those above it, and, of a provider's verbs, by the protocol."""
+    protocol = [Provider] if kind in (sky.Local, sky.SSH) else []
+    found = [vars(base)[name].__doc__ for base in (*ours(kind), *protocol) if name in vars(base)]
+    return [inspect.cleandoc(text) for text in found if text]
+
+
+def parameters(value: Any) -> list[str]:
+    """As they stand in a docstring: with their stars."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    taken = inspect.signature(value).parameters.values()
+    return [stars.get(each.kind, "") + each.name for each in taken if each.name not in ("self", "cls")]
+
+
+def own_attributes(kind: type) -> set[str]:
+    """What is set on instances in the sources of a class, and what it annotates, but for what is private."""
+    found: set[str] = set()
+    for base in ours(kind):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found |= {node.attr} if ast.unparse(node.value) == "self" else set()
+        found |= set(vars(base).get("__annotations__", {}))
+    return {name for name in found if not name.startswith("_")}
+
+
+def methods(kind: type) -> Iterator[tuple[str, Any]]:
+    for name in sorted({name for base in ours(kind) for name in vars(base) if not name.startswith("_")}):
+        value = inspect.getattr_static(kind, name)
+        if isinstance(value, property):
+            yield name, value
+        elif inspect.isroutine(value) or isinstance(value, classmethod | staticmethod):
+            yield name, getattr(kind, name)
+
+
+def wrong_in_call(value: Any, *docs: str) -> Iterator[str]:
+    told = next((told["Args"] for doc in docs if "Args" in (told := sections(doc))), [])
+    if told != parameters(value):
+        yield f"Args are {told}, and it takes {parameters(value)}"
+
+
+def wrong_in_text(doc: str) -> Iterator[str]:
+    if re.search(r":\w+:`", doc):
+        yield "the reference shows a :role: as it stands; write ``name``"
+    for name in sections(doc).get("Raises", []):
+        if not any(hasattr(module, name) for module in (sky, sky.plugins, builtins)):
+            yield f"Raises names {name}, which is nothing public"
+
+
+def wrong_in_class(kind: type) -> Iterator[str]:
+    args = set(sections(doc_of(kind)).get("Args", []))
+    attributes = {name for base in ours(kind) for name in sections(doc_of(base)).get("Attributes", [])}
+    real = own_attributes(kind)
+    if untold := real - attributes - args:
+        yield f"nothing tells of its attributes {sorted(untold)}"
+    if more := {name for name in attributes - real if name not in dir(kind)}:
+        yield f"Attributes tell of {sorted(more)}, which it does not have"
+    for name, method in methods(kind):
+        docs = docs_of(kind, name)
+        problems = [] if docs else ["it has no docstring"]
+        problems += [problem for doc in docs for problem in wrong_in_text(doc)]
+        if not isinstance(method, property):
+            problems += wrong_in_call(method, *docs)
+        yield from (f"{name}: {problem}" for problem in problems)
+
+
+def is_made_by_scripts(kind: type) -> bool:
+    """Errors are made here, and so is what tells only of attributes."""
+    return not issubclass(kind, BaseException) and (
+        "Args" in sections(doc_of(kind)) or "Attributes" not in sections(doc_of(kind))
+    )
+
+
+def wrong(value: Any) -> Iterator[str]:
+    doc = doc_of(value)
+    if not doc:
+        yield "it has no docstring"
+    yield from wrong_in_text(doc)
+    if inspect.isclass(value):
+        if is_made_by_scripts(value) and any("__init__" in vars(base) for base in ours(value)):
+            yield from wrong_in_call(value, doc)
+        yield from wrong_in_class(value)
+    elif inspect.isroutine(value):
+        yield from wrong_in_call(value, doc)
+    elif not inspect.ismodule(value):
+        yield from wrong_in_class(type(value))
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_docstrings_tell_what_is_there_no_more_and_no_less(name: str) -> None:
+    assert list(wrong(EVERYTHING[name])) == []
 
 
 def test_the_reference_shows_every_public_name_once() -> None:

@@ -22,7 +22,12 @@ _NOISE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CudaRange:
-    """CUDA toolkits that build for a part, both ends included; ``max`` is None until one drops it."""
+    """CUDA toolkits that build for a part, both ends included.
+
+    Attributes:
+        min: the first toolkit, such as "11.0".
+        max: the last one; None until a toolkit drops the part.
+    """
 
     min: str
     max: str | None
@@ -126,6 +131,9 @@ def _index() -> dict[str, Entry]:
 def find(name: str) -> Entry:
     """The entry of a name; case, hyphens, spaces and the maker's name do not matter.
 
+    Args:
+        name: of an accelerator, or one of its aliases.
+
     Raises:
         UsageError: no such accelerator; the message names the nearest ones.
     """
@@ -142,7 +150,11 @@ def find(name: str) -> Entry:
 
 
 def nearest(name: str) -> list[str]:
-    """Names of up to three accelerators that look like ``name``, best first."""
+    """Names of up to three accelerators that look like another name, best first.
+
+    Args:
+        name: what somebody wrote.
+    """
     from difflib import get_close_matches  # only ever needed for a typo
 
     index = _index()
@@ -151,9 +163,12 @@ def nearest(name: str) -> list[str]:
 
 
 def search(text: str) -> list[Entry]:
-    """Accelerators whose name, alias, maker, segment, architecture or memory holds every word of ``text``.
+    """Accelerators whose name, alias, maker, segment, architecture or memory holds every word of a text.
 
-    The order is the catalogue's, entries whose name starts with the text first. An empty text finds all.
+    The order is the catalogue's, entries whose name starts with the text first.
+
+    Args:
+        text: the words, in any case; an empty text finds all.
     """
     words = text.lower().split()
     start = key(text)

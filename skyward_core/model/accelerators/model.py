@@ -16,7 +16,7 @@ _MEMORY = re.compile(r"[-_ ]?\b(?P<gb>\d+(?:\.\d+)?)\s*gi?b\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Accelerators of one kind on a node. ``str()`` gives "A100-80GB:8", which :func:`parse` takes back.
+    """Accelerators of one kind on a node. ``str()`` gives "A100-80GB:8", which ``parse`` takes back.
 
     Args:
         name: an accelerator of the catalogue, in any spelling that finds it; kept as the catalogue writes it.
@@ -143,9 +143,12 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """Makes :class:`Accelerator` values of one kind; ``skyward_core.model.accelerators.A100`` is one.
+    """Makes ``Accelerator`` values of one kind; ``sky.accelerators.A100`` is one.
 
     Uncalled it stands for one accelerator per node, wherever an accelerator is asked for.
+
+    Attributes:
+        name: of the accelerator, as the catalogue writes it.
     """
 
     name: str
@@ -169,6 +172,9 @@ class Factory:
 def factory(name: str) -> Factory:
     """The factory of an accelerator, by name.
 
+    Args:
+        name: in any spelling that finds it.
+
     Raises:
         UsageError: no such accelerator; the message names the nearest ones.
     """
@@ -176,7 +182,11 @@ def factory(name: str) -> Factory:
 
 
 def factories(maker: str | None = None) -> dict[str, Factory]:
-    """Every factory by its identifier, of one maker or of all."""
+    """Every factory by its identifier.
+
+    Args:
+        maker: "NVIDIA", "AMD", "Google", "AWS" or "Intel"; None for all.
+    """
     return {e.identifier: Factory(e.name) for e in entries() if maker is None or e.maker == maker}
 
 
@@ -184,6 +194,9 @@ def parse(text: str) -> Accelerator:
     """An accelerator from a string: ``NAME[-MEMORY][/MIG][:COUNT]``, in any case.
 
     "A100", "a100:8", "A100-80GB:4", "A100-80GB/3g.40gb", "NVIDIA A100-SXM4-80GB", "RTX 4090:2".
+
+    Args:
+        text: the string.
 
     Raises:
         UsageError: nothing in the catalogue is meant; the message names what is near.
@@ -205,6 +218,9 @@ def parse(text: str) -> Accelerator:
 
 def resolve(value: Accelerator | Factory | str | None) -> Accelerator | None:
     """What a person gave for an accelerator: a string is parsed, an uncalled factory stands for one per node.
+
+    Args:
+        value: what was given; None for no accelerator.
 
     Raises:
         UsageError: it is none of those, or nothing in the catalogue is meant.

@@ -22,6 +22,9 @@ class Joblib(Plugin):
         n_jobs: tasks at a time where a ``Parallel`` names none; None for as many as the pool runs at once.
         version: "latest", a bare version to pin, or constraints such as ">=1.4".
 
+    Attributes:
+        package: what pip installs for it.
+
     Raises:
         UsageError: ``n_jobs`` is less than one.
     """

@@ -29,6 +29,9 @@ class Local:
 
     Real processes and real sockets, no SSH: what works here works on machines elsewhere. All nodes share this
     machine's cores; each rank may use its part of them (``OMP_NUM_THREADS``, unless it is set).
+
+    Attributes:
+        name: how people name it.
     """
 
     name = "local"
@@ -113,6 +116,11 @@ class Local:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Local:
+        """Rebuild what ``to_json`` wrote.
+
+        Args:
+            data: what it wrote.
+        """
         return cls()
 
 

@@ -51,6 +51,9 @@ class SSH:
         host_keys: what to do about a host key that is not known: "known" refuses it, "ask" asks the person,
             "accept-new" writes it down. A key that has changed is always refused.
 
+    Attributes:
+        name: how people name it.
+
     Raises:
         UsageError: no hosts, an unknown group, a host named twice, or a policy that does not exist.
     """
@@ -83,7 +86,14 @@ class SSH:
         return len(self.hosts)
 
     def target(self, host: str) -> Target:
-        """How one of the hosts is reached."""
+        """How one of the hosts is reached.
+
+        Args:
+            host: as it stands in ``hosts``.
+
+        Raises:
+            UsageError: that is no name of a host.
+        """
         wishes = Target(
             host="",
             user=self.user,
@@ -297,7 +307,7 @@ class SSH:
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Connect to the hosts that :meth:`create` will give, and have Python started there."""
+        """Connect to the hosts that ``create`` will give, and have Python started there."""
         if self.host_keys == "ask":
             yield  # a question comes when its pool is there to be seen
             return
@@ -322,7 +332,13 @@ class SSH:
     # -- values ------------------------------------------------------------------------------------------
 
     def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
-        """The way to one of the pool's machines."""
+        """The way to one of the pool's machines.
+
+        Args:
+            pool: the pool's name.
+            machine: the machine.
+            patience: seconds of attempts to connect; None for 30.
+        """
         return self._way(machine.extra["host"], machine.extra["folder"], patience)
 
     def _way(self, host: str, folder: str = "", patience: float | None = None) -> SSHTransport:
@@ -336,6 +352,14 @@ class SSH:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> SSH:
+        """Rebuild what ``to_json`` wrote.
+
+        Args:
+            data: what it wrote.
+
+        Raises:
+            UsageError: a value makes no sense.
+        """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
 
 
