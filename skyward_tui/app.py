@@ -13,35 +13,35 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.screen import Screen
 
 from .actions import bindings
+from .app_face import AppFace, settled
 from .host_keys import HostKeyQuestions
 from .theme import SKYWARD, muted
+from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from skyward_core.api.session import Session
-    from skyward_core.views.views import PoolView
+    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.views.views import PoolView, RunView
 
-    from .screens.launch_plan import Form
+    from .dialogs.host_key import HostKeyScreen
 
 _MAIN = threading.main_thread()
 S = TypeVar("S")
-T = TypeVar("T")
 
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
-MIN_WIDTH, MIN_HEIGHT = 60, 15
 
 
 def _new_session() -> Session:
@@ -50,15 +50,10 @@ def _new_session() -> Session:
     return Session()
 
 
-async def settled(future: Future[T]) -> T:
-    """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
-    return await asyncio.shield(asyncio.wrap_future(future))
-
-
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
-class SkywardApp(App[None]):
+class SkywardApp(AppFace):
     """Launch, watch and tear down pools.
 
     Args:
@@ -87,11 +82,11 @@ class SkywardApp(App[None]):
         # would hold up every key press here by several of them.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.clock = clock
-        self.session: Session | None = None
+        self.session = None
         self.session_error = ""
-        self.unlaunched: Form | None = None  # what was entered for the last pool, until it is up
-        self.keys: Mapping[str, str] = {}  # the person's own, by the action's id
-        self.host_keys = HostKeyQuestions(self)
+        self.unlaunched = None
+        self.keys = {}
+        self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self._session_factory = session_factory
         self._refresh_error = ""
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
@@ -200,11 +195,9 @@ class SkywardApp(App[None]):
         return [] if self.session is None else self.session.pools()
 
     def find_pool(self, key: str) -> PoolView | None:
-        """The pool with that key."""
         return next((pool for pool in self.pools() if pool.key == key), None)
 
     def show_pool(self, key: str) -> None:
-        """Watch a pool, one step from the list of pools, whatever was open."""
         from .screens.run import RunScreen
 
         while len(self.screen_stack) > 2:
@@ -214,8 +207,17 @@ class SkywardApp(App[None]):
         else:
             self.push_screen(RunScreen(key))
 
+    def show_launch(self, pool: str = "") -> None:
+        from .screens.launch import LaunchScreen
+
+        self.push_screen(LaunchScreen(pool))
+
+    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
+        from .screens.errors import ErrorsScreen
+
+        self.push_screen(ErrorsScreen(run), chosen)
+
     def flash(self, text: str, kind: str = "info") -> None:
-        """Show a message on whatever full screen is there: "info", "done" or "error"."""
         from skyward_core.wire.safe_text import field
 
         from .screens.base import BaseScreen
@@ -227,12 +229,11 @@ class SkywardApp(App[None]):
         """Show what is too long, or too grave, for a line that goes away; it stays until it is closed."""
         from skyward_core.wire.safe_text import paragraph
 
-        from .screens.ask import ChoiceScreen
+        from .dialogs.ask import ChoiceScreen
 
         self.push_screen(ChoiceScreen(title, paragraph(text), [("close", "Close", False)], escape="close"))
 
     def copy(self, text: str, what: str) -> None:
-        """Put text on the person's clipboard, and say so, or that it could not be done."""
         if not text:
             return self.flash(f"no {what} to copy")
         super().copy_to_clipboard(text)  # by OSC 52, which no terminal answers
@@ -257,16 +258,25 @@ class SkywardApp(App[None]):
     def _ask_about_host_keys(self) -> None:
         self.host_keys.show()
 
+    def _show_host_key(self, key: ServerKey, judged: Callable[[bool | None], None]) -> HostKeyScreen:
+        from .dialogs.host_key import HostKeyScreen
+
+        screen = HostKeyScreen(key)
+        self.push_screen(screen, judged)
+        return screen
+
     def on_unmount(self) -> None:
         self.host_keys.close()
 
     # Actions
 
     def action_help(self) -> None:
-        from .screens.help import HelpScreen
+        from .dialogs.help import HelpScreen
+        from .screens.base import BaseScreen
 
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen())
+            below = self._front(BaseScreen)
+            self.push_screen(HelpScreen("" if below is None else below.SCOPE))
 
     def action_help_quit(self) -> None:
         """ctrl+c never ends anything."""
@@ -281,7 +291,7 @@ class SkywardApp(App[None]):
         if not live:
             self._leave()
             return
-        from .screens.quit import QuitScreen
+        from .dialogs.quit import QuitScreen
 
         if not isinstance(self.screen, QuitScreen):
             self.push_screen(QuitScreen(live), self._quit_as)
@@ -290,7 +300,7 @@ class SkywardApp(App[None]):
         if choice == "keep":
             self._leave()
         elif choice == "down":
-            from .screens.teardown import TeardownScreen
+            from .dialogs.teardown import TeardownScreen
 
             keys = [pool.key for pool in self.pools() if not pool.is_over]
             self.push_screen(TeardownScreen(keys), self._quit_if)

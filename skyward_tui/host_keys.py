@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from textual.message import Message
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_keys import ServerKey
 
-    from .app import SkywardApp
-    from .screens.host_key import HostKeyScreen
-
 Identity = tuple[str, str, str]
+
+
+class Dialog(Protocol):
+    """A question as the person sees it; :class:`.dialogs.host_key.HostKeyScreen` tells more."""
+
+    more: int
+
+    def withdraw(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -35,19 +40,28 @@ class HostKeyQuestions:
 
     :meth:`ask` is the core's hook and runs on the thread of the pools; everything else belongs to the app's
     thread. What stands between them is a lock, a future per question, and a message to the app.
+
+    Args:
+        post: sends the app a message, from any thread.
+        put: puts a key before the person; the function that it is given hears the answer, or None.
     """
 
     class News(Message):
         """Questions came or went; posted to the app, which calls :meth:`show`."""
 
-    def __init__(self, app: SkywardApp) -> None:
-        self._app = app
+    def __init__(
+        self,
+        post: Callable[[Message], object],
+        put: Callable[[ServerKey, Callable[[bool | None], None]], Dialog],
+    ) -> None:
+        self._post = post
+        self._put = put
         self._lock = threading.Lock()
         self._open: dict[Identity, _Question] = {}
         self._refused: set[Identity] = set()
         self._closed = False
         self._held = 0
-        self._shown: tuple[_Question, HostKeyScreen] | None = None
+        self._shown: tuple[_Question, Dialog] | None = None
 
     def begin(self) -> None:
         """Answer for the pools of this process from now on. A pool that is launched is a new occasion: what was
@@ -71,7 +85,7 @@ class HostKeyQuestions:
             question = self._open.get(identity)
             if question is None:
                 question = self._open[identity] = _Question(key)
-                self._app.post_message(self.News())
+                self._post(self.News())
             question.waiting += 1
         try:
             return await asyncio.shield(asyncio.wrap_future(question.answer))
@@ -83,12 +97,10 @@ class HostKeyQuestions:
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
-                        self._app.post_message(self.News())
+                        self._post(self.News())
 
     def show(self) -> None:
         """Bring the screen up to date: withdraw a dialog nobody waits for, ask what is to be asked next."""
-        from .screens.host_key import HostKeyScreen
-
         with self._lock:
             waiting = [] if self._closed or self._held else list(self._open.items())
         if self._shown is not None:
@@ -100,16 +112,15 @@ class HostKeyQuestions:
         if not waiting:
             return
         identity, question = waiting[0]
-        screen = HostKeyScreen(question.key)
-        screen.more = len(waiting) - 1
-        self._shown = question, screen
 
         def judged(accepted: bool | None) -> None:
             self._shown = None
             self._settle(identity, question, accepted is True)
-            self._app.post_message(self.News())  # and not at once: this dialog still lies on the stack
+            self._post(self.News())  # and not at once: this dialog still lies on the stack
 
-        self._app.push_screen(screen, judged)
+        screen = self._put(question.key, judged)
+        screen.more = len(waiting) - 1
+        self._shown = question, screen
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -119,7 +130,7 @@ class HostKeyQuestions:
             yield
         finally:
             self._held -= 1
-            self._app.post_message(self.News())
+            self._post(self.News())
 
     def _settle(self, identity: Identity, question: _Question, accepted: bool) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ from typing import Any
 
 from skyward_core.store.home import home
 
-from .screens.launch_plan import Form, path_of
+from .launch_plan import Form, path_of
 
 MOST = 30
 

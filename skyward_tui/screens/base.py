@@ -14,7 +14,7 @@ from textual.widgets import Input
 from skyward_core.views.metrics import numbers_line
 
 from ..actions import ALWAYS, HINTS, Action, named, of
-from ..app import SkywardApp
+from ..app_face import AppFace
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
 from ..words import count, duration, money
@@ -36,7 +36,7 @@ class BaseScreen(Screen[Result]):
     BaseScreen.-slim > *, BaseScreen.-flat > * { display: none; }
     BaseScreen.-slim > TooSmall, BaseScreen.-flat > TooSmall { display: block; }
     """
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
 
     def compose(self) -> ComposeResult:
         yield Crumbs()
@@ -92,6 +92,12 @@ class BaseScreen(Screen[Result]):
         bar = self.query_one(HintBar)
         bar.flash(text, kind, now + FLASH_SECONDS)
         bar.show((), (), now)
+
+
+def newest_run(pool: PoolView) -> RunView | None:
+    """The run opened last."""
+    runs = list(pool.runs.values())
+    return runs[-1] if runs else None
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:

@@ -20,13 +20,7 @@ from skyward_core.views.views import PoolView
 
 from ..actions import bindings
 from ..hints import words_of
-from ..packaged import named
-from ..recent import recent, remember
-from ..widgets.chrome import Crumbs, Panel
-from ..widgets.toggles import Toggles
-from ..words import one_line
-from .base import BaseScreen
-from .launch_plan import (
+from ..launch_plan import (
     PROVIDERS,
     FieldError,
     Form,
@@ -40,6 +34,12 @@ from .launch_plan import (
     plan,
     plugins_of,
 )
+from ..packaged import named
+from ..recent import recent, remember
+from ..widgets.chrome import Crumbs, Panel
+from ..widgets.toggles import Toggles
+from ..words import one_line
+from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class LaunchScreen(BaseScreen[None]):
         app.show_pool(begun.key)
 
     def action_files(self) -> None:
-        from .files import FilesScreen
+        from ..dialogs.files import FilesScreen
 
         def picked(path: str | None) -> None:
             if files.again is not None:
@@ -369,7 +369,7 @@ class LaunchScreen(BaseScreen[None]):
         self.app.push_screen(files, picked)
 
     def action_accelerators(self) -> None:
-        from .accelerators import AcceleratorsScreen
+        from ..dialogs.accelerators import AcceleratorsScreen
 
         field = self.query_one("#accelerator", Input)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from skyward_core.model.errors import Cancelled, PoolError, SkywardError
 from skyward_core.views.views import PoolView
 
-from ..app import settled
+from ..app_face import AppFace, settled
+from ..dialogs.ask import ChoiceScreen
 from ..hints import words_of
 from ..words import one_line
 
 if TYPE_CHECKING:
     from skyward_core.tasks.payload import Task
 
-    from ..app import SkywardApp
-    from .launch_plan import Launch
+    from ..launch_plan import Launch
 
 
 class Begun(NamedTuple):
@@ -27,7 +27,7 @@ class Begun(NamedTuple):
     created: Future[PoolView] | None = None
 
 
-async def create(app: SkywardApp, launch: Launch) -> Begun:
+async def create(app: AppFace, launch: Launch) -> Begun:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -54,7 +54,7 @@ async def create(app: SkywardApp, launch: Launch) -> Begun:
         await asyncio.sleep(0.02)
 
 
-async def follow(app: SkywardApp, launch: Launch, task: Task, begun: Begun) -> None:
+async def follow(app: AppFace, launch: Launch, task: Task, begun: Begun) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
     session = app.session
     if session is None:
@@ -73,7 +73,7 @@ async def follow(app: SkywardApp, launch: Launch, task: Task, begun: Begun) -> N
     app.flash(f"run ended, {launch.pool} torn down: {receipt}", "done" if receipt.ok else "error")
 
 
-async def _is_up(app: SkywardApp, launch: Launch, created: Future[PoolView]) -> bool:
+async def _is_up(app: AppFace, launch: Launch, created: Future[PoolView]) -> bool:
     try:
         await settled(created)
     except Cancelled as error:
@@ -86,14 +86,12 @@ async def _is_up(app: SkywardApp, launch: Launch, created: Future[PoolView]) -> 
     return True
 
 
-def _offer_another_try(app: SkywardApp, title: str, text: str) -> None:
+def _offer_another_try(app: AppFace, title: str, text: str) -> None:
     """Say what went wrong; the form, as it was filled in, is one key away."""
-    from .ask import ChoiceScreen
-    from .launch import LaunchScreen
 
     def go(choice: str | None) -> None:
         if choice == "edit":
-            app.push_screen(LaunchScreen())
+            app.show_launch()
 
     choices = [("close", "Close", False), ("edit", "Change the launch", False)]
     app.push_screen(ChoiceScreen(title, text, choices, escape="close"), go)

@@ -14,10 +14,10 @@ from .base import BaseScreen
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from ..app import SkywardApp
+    from ..app_face import AppFace
 
 
-def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
+def commands(app: AppFace, screen: Screen[Any]) -> Iterator[SystemCommand]:
     """Every action that the screen would take now, with its keys."""
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
     for action in of(*scopes):

@@ -15,10 +15,10 @@ from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
 from ..words import ago, clip, count, duration, money, one_line
-from .base import BaseScreen
+from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
-    from skyward_core.views.views import PoolView, RunView
+    from skyward_core.views.views import PoolView
 
 _ROOMY = 96  # columns from which every fact of a pool is shown
 _WELCOME = """
@@ -30,12 +30,6 @@ _WELCOME = """
   [$muted]Pools that scripts and the command line make on this machine
   show up here too. [b]?[/b] lists every key.[/]
 """
-
-
-def newest_run(pool: PoolView) -> RunView | None:
-    """The run opened last."""
-    runs = list(pool.runs.values())
-    return runs[-1] if runs else None
 
 
 class PoolList(Roll):
@@ -191,18 +185,14 @@ class PoolsScreen(BaseScreen[None]):
             self.app.show_pool(chosen.key)
 
     def action_new(self) -> None:
-        from .launch import LaunchScreen
-
-        self.app.push_screen(LaunchScreen())
+        self.app.show_launch()
 
     def action_launch_here(self) -> None:
-        from .launch import LaunchScreen
-
         if (chosen := self.query_one(PoolList).chosen) is not None:
-            self.app.push_screen(LaunchScreen(pool=chosen.name))
+            self.app.show_launch(chosen.name)
 
     def action_down(self) -> None:
-        from .teardown import TeardownScreen
+        from ..dialogs.teardown import TeardownScreen
 
         if (chosen := self.query_one(PoolList).chosen) is not None:
             self.app.push_screen(TeardownScreen([chosen.key]))

@@ -19,7 +19,7 @@ from skyward_core.store.stored_lines import StoredLines
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings
-from ..app import settled
+from ..app_face import settled
 from ..hints import detail_of, words_of
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -31,8 +31,7 @@ from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import FAILURES, link_note, nothing_yet, rank_states
 from ..widgets.results import ResultsPane
 from ..words import count, one_line
-from .base import BaseScreen, pool_status
-from .pools import newest_run
+from .base import BaseScreen, newest_run, pool_status
 
 PANELS = {
     "ranks": "1 ranks", "log": "2 log", "phases": "3 nodes", "results": "4 results", "numbers": "5 numbers"
@@ -307,7 +306,7 @@ class RunScreen(BaseScreen[None]):
         self.pulse(self.app.clock())
 
     def action_ask_rank(self) -> None:
-        from .ask import AskScreen
+        from ..dialogs.ask import AskScreen
 
         pool = self.pool
         if pool is None or not pool.world_size:
@@ -422,8 +421,6 @@ class RunScreen(BaseScreen[None]):
         return True
 
     def action_errors(self) -> None:
-        from .errors import ErrorsScreen
-
         run = self.run
         if run is None or not any(outcome.kind != "returned" for outcome in run.outcomes()):
             return self.flash("no rank has failed")
@@ -433,11 +430,11 @@ class RunScreen(BaseScreen[None]):
                 self.rank, self.merged = rank, False
                 self.action_panel("log")
 
-        self.app.push_screen(ErrorsScreen(run), go)
+        self.app.show_errors(run, go)
         return None
 
     def action_cancel(self) -> None:
-        from .ask import ChoiceScreen
+        from ..dialogs.ask import ChoiceScreen
 
         run = self.run
         if run is None:
@@ -469,14 +466,12 @@ class RunScreen(BaseScreen[None]):
             self.flash(f"run {run.id} had ended ({run.state}) before it could be cancelled")
 
     def action_down(self) -> None:
-        from .teardown import TeardownScreen
+        from ..dialogs.teardown import TeardownScreen
 
         self.app.push_screen(TeardownScreen([self.key]))
 
     def action_launch_here(self) -> None:
-        from .launch import LaunchScreen
-
-        self.app.push_screen(LaunchScreen(pool="" if self._view is None else self._view.name))
+        self.app.show_launch("" if self._view is None else self._view.name)
 
     def action_back(self) -> None:
         """One thing at a time: prompt, search, filter, zoom, then the screen."""

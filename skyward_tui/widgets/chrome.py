@@ -8,8 +8,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from ..app import MIN_HEIGHT, MIN_WIDTH
-
+MIN_WIDTH, MIN_HEIGHT = 60, 15
 FLASH_SECONDS = 6.0
 _EMPTY = Content("")
 _FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "error": ("✗ ", "$text-error")}

@@ -16,7 +16,7 @@ from skyward_core.api.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
-from skyward_tui.screens.host_key import HostKeyScreen
+from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
 from tests.tui.conftest import screen_text
 from tests.tui.waiting import typed, until

@@ -20,7 +20,7 @@ from skyward_core.model.hint import Hint
 from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS, SCOPES, keys_page
 from skyward_tui.app import SkywardApp
-from skyward_tui.screens.help import HelpScreen
+from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen

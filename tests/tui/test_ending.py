@@ -10,9 +10,9 @@ from textual.widgets import Button, Input
 
 from skyward_core.store.ledger import Receipt
 from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
+from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
-from skyward_tui.screens.quit import QuitScreen
-from skyward_tui.screens.teardown import TeardownScreen
 
 from .conftest import screen_text
 from .fakes import FakeSession

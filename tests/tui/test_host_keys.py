@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 from skyward_core.transport import background_loop
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
-from skyward_tui.screens.host_key import HostKeyScreen
-from skyward_tui.screens.quit import QuitScreen
+from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.quit import QuitScreen
 
 from .conftest import screen_text
 from .fakes import FakeSession

@@ -15,10 +15,10 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.accelerators import AcceleratorsScreen
+from skyward_tui.launch_plan import FieldError, Form, check, command_line, free_name
 from skyward_tui.recent import recent, remember
-from skyward_tui.screens.accelerators import AcceleratorsScreen
 from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.launch_plan import FieldError, Form, check, command_line, free_name
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.toggles import Toggles
@@ -263,8 +263,8 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.screens.launch_plan.is_missing", lambda name: name == "jax")
-    monkeypatch.setattr("skyward_tui.screens.files.is_missing", lambda name: name == "jax")
+    monkeypatch.setattr("skyward_tui.launch_plan.is_missing", lambda name: name == "jax")
+    monkeypatch.setattr("skyward_tui.dialogs.files.is_missing", lambda name: name == "jax")
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")

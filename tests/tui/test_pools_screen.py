@@ -12,11 +12,11 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Receipt
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
-from skyward_tui.screens.help import HelpScreen
+from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
-from skyward_tui.screens.quit import QuitScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.screens.teardown import TeardownScreen
 
 from .conftest import screen_text
 from .fakes import FakeSession

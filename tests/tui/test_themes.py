@@ -16,17 +16,17 @@ from textual.style import Style
 
 from skyward_tui import cli
 from skyward_tui.app import SkywardApp
-from skyward_tui.screens.accelerators import AcceleratorsScreen
-from skyward_tui.screens.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.accelerators import AcceleratorsScreen
+from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.files import FilesScreen
+from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.files import FilesScreen
-from skyward_tui.screens.help import HelpScreen
-from skyward_tui.screens.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
-from skyward_tui.screens.quit import QuitScreen
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.screens.teardown import TeardownScreen
 
 from .conftest import screen_text
 from .fakes import FakeSession, failed_run

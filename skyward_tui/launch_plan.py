@@ -14,8 +14,8 @@ from skyward_core.tasks.arguments import Text
 from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
 from skyward_core.views.views import PoolView
 
-from ..packaged import located, named
-from ..words import count, money
+from .packaged import located, named
+from .words import count, money
 
 if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 
 from ..actions import bindings
-from ..app import SkywardApp
+from ..app_face import AppFace
 from .ask import DIALOG_CSS
 
 
@@ -33,7 +33,7 @@ class Picker(ModalScreen[str | None]):
     }
     """
     )
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog") as dialog:

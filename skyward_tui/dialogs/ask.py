@@ -11,7 +11,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from ..app import SkywardApp
+from ..app_face import AppFace
 
 DIALOG_CSS = """
 {0} {{ align: center middle; background: $background 60%; }}
@@ -30,7 +30,7 @@ class AskScreen(ModalScreen[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", show=False)]
     DEFAULT_CSS = DIALOG_CSS.format("AskScreen")
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
 
     def __init__(self, question: str) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ChoiceScreen(ModalScreen[str]):
     ]
     AUTO_FOCUS = "Button"
     DEFAULT_CSS = DIALOG_CSS.format("ChoiceScreen")
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
 
     def __init__(self, title: str, text: str, choices: list[tuple[str, str, bool]], escape: str) -> None:
         super().__init__()

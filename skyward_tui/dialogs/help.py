@@ -13,14 +13,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..actions import SCOPES, of
-from ..app import SkywardApp
-from .base import BaseScreen
+from ..app_face import AppFace
 
 _GROUPS = {"run": ("run", "log", "panel"), "pools": ("pools", "panel"), "launch": ("launch", "files")}
 
 
 class HelpScreen(ModalScreen[None]):
-    """A list to scroll; any of the keys that opened it closes it."""
+    """A list to scroll; any of the keys that opened it closes it.
+
+    Args:
+        scope: of the actions that come first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,f1", "dismiss(None)", "Close", show=False),
@@ -35,7 +38,11 @@ class HelpScreen(ModalScreen[None]):
     }
     HelpScreen Static { width: 1fr; }
     """
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
+
+    def __init__(self, scope: str = "") -> None:
+        super().__init__()
+        self._scope = scope
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
@@ -44,8 +51,7 @@ class HelpScreen(ModalScreen[None]):
             yield Static(self._text())
 
     def _text(self) -> Content:
-        below = next((s for s in reversed(self.app.screen_stack) if isinstance(s, BaseScreen)), None)
-        first = _GROUPS.get(below.SCOPE, (below.SCOPE,)) if below is not None else ()
+        first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
         parts: list[tuple[str, str]] = []
         for scope in [*first, "app", *(scope for scope in SCOPES if scope not in (*first, "app"))]:
             parts.append((f"\n{SCOPES[scope]}\n", "bold $text-accent"))

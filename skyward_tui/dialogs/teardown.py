@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, Static
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
-from ..app import SkywardApp, settled
+from ..app_face import AppFace, settled
 from ..hints import words_of
 from ..theme import node_look
 from ..words import count, duration, money
@@ -53,7 +53,7 @@ class TeardownScreen(ModalScreen[bool]):
     TeardownScreen .hidden { display: none; }
     """
     )
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
 
     def __init__(self, pools: list[str]) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ..actions import bindings
-from ..app import SkywardApp
+from ..app_face import AppFace
 from ..words import count
 from .ask import DIALOG_CSS
 
@@ -46,7 +46,7 @@ class HostKeyScreen(ModalScreen[bool]):
     ]
     AUTO_FOCUS = "#refuse"
     DEFAULT_CSS = DIALOG_CSS.format("HostKeyScreen") + "HostKeyScreen #dialog { border: round $warning; }"
-    app = getters.app(SkywardApp)
+    app = getters.app(AppFace)
     more: var[int] = var(0, init=False)
 
     def __init__(self, key: ServerKey) -> None:

@@ -11,9 +11,9 @@ from textual.widgets.option_list import Option
 
 from skyward_core.tasks.missing_packages import FRAMEWORKS, is_missing
 
+from ..launch_plan import Form, imports_of
 from ..packaged import about, examples, named
 from ..words import one_line
-from .launch_plan import Form, imports_of
 from .picker import Picker
 
 _MOST = 500  # entries of one folder

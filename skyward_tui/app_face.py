@@ -1,0 +1,78 @@
+"""What screens and dialogs may ask of the app. They know this face; the app knows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
+
+from textual.app import App
+
+if TYPE_CHECKING:
+    from skyward_core.api.session import Session
+    from skyward_core.views.views import PoolView, RunView
+
+    from .host_keys import HostKeyQuestions
+    from .launch_plan import Form
+
+T = TypeVar("T")
+
+
+async def settled(future: Future[T]) -> T:
+    """Wait for a verb of the session. Not to wait any longer, as when the app quits, does not cancel it."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+class AppFace(App[None]):
+    """The app, as screens see it.
+
+    Attributes:
+        clock: Unix time in seconds.
+        session: the core; None until the ledger is read.
+        session_error: why there is no session, where there is none to come.
+        unlaunched: what was entered for the last pool, until that is up.
+        keys: the person's own keys, by the action's id.
+        host_keys: questions about unknown hosts.
+    """
+
+    clock: Callable[[], float]
+    session: Session | None
+    session_error: str
+    unlaunched: Form | None
+    keys: Mapping[str, str]
+    host_keys: HostKeyQuestions
+
+    def pools(self) -> list[PoolView]:
+        """Every pool that is known of, in the order in which they are listed."""
+        raise NotImplementedError
+
+    def find_pool(self, key: str) -> PoolView | None:
+        """The pool with that key."""
+        raise NotImplementedError
+
+    def refresh_pools(self) -> object:
+        """Look for pools that others made, and for those that are over; returns at once."""
+        raise NotImplementedError
+
+    def flash(self, text: str, kind: str = "info") -> None:
+        """Show a message on whatever full screen is there: "info", "done" or "error"."""
+        raise NotImplementedError
+
+    def copy(self, text: str, what: str) -> None:
+        """Put text on the person's clipboard, and say so, or that it could not be done."""
+        raise NotImplementedError
+
+    # Other screens
+
+    def show_pool(self, key: str) -> None:
+        """Watch a pool, one step from the list of pools, whatever was open."""
+        raise NotImplementedError
+
+    def show_launch(self, pool: str = "") -> None:
+        """Open the launch form, for a live pool of that name or, without one, for a new pool."""
+        raise NotImplementedError
+
+    def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
+        """Show why a run failed; ``chosen`` hears of which rank the log is to be read, or None."""
+        raise NotImplementedError
