@@ -21,6 +21,10 @@ SCOPES = {
     "log": "Log pane",
     "errors": "Errors",
     "files": "File and accelerator pickers",
+    "toggles": "Check boxes (plugins, options)",
+    "dialog": "Dialogs",
+    "help": "Help (the list of keys)",
+    "teardown": "Tearing down",
     "hostkey": "Unknown host key",
 }
 
@@ -174,7 +178,19 @@ ACTIONS: tuple[Action, ...] = (
     # File picker
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
-    Action("files.back", "escape", "cancel", "back", "Back, nothing chosen"),
+    Action("files.back", "escape", "close", "back", "Back, nothing chosen"),
+    # Check boxes
+    Action("toggles.previous", "left,h", "move(-1)", "", "Previous box"),
+    Action("toggles.next", "right,l", "move(1)", "", "Next box"),
+    Action("toggles.switch", "space,enter", "switch", "", "Switch the box on or off"),
+    # Dialogs: what holds for all, then what some have beside
+    Action("dialog.close", "escape", "close", "", "Close it, nothing chosen"),
+    Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),
+    Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
+    Action("help.close", "q,question_mark,f1", "close", "", "Close the list"),
+    Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
+    Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
+    Action("teardown.close", "q", "close", "", "Close; a teardown that has begun goes on"),
     # Unknown host key: what accepts it is no key that somebody presses for something else as the dialog opens
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Refuse it: the pool's start ends"),
     Action("hostkey.accept", "A", "answer(True)", "accept", "Accept it: it is written down as known"),
@@ -211,6 +227,12 @@ def named(*ids: str) -> Iterator[Action]:
 def of(*scopes: str) -> Iterator[Action]:
     """The actions of some scopes, scope by scope."""
     return (action for scope in scopes for action in ACTIONS if action.scope == scope)
+
+
+def first_key(id: str, keymap: Mapping[str, str]) -> str:
+    """The first key of an action, as a person reads it, after the person's own."""
+    (action,) = named(id)
+    return action.shown_keys(keymap)[0]
 
 
 def bindings(scope: str) -> list[BindingType]:

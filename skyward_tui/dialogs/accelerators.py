@@ -14,8 +14,8 @@ from .picker import Picker
 class AcceleratorsScreen(Picker):
     """Returns the name of an accelerator, or None."""
 
-    TITLE_TEXT = "Pick an accelerator"
-    HINT = "enter takes it, type to narrow, esc back"
+    heading = "Pick an accelerator"
+    ENTER = "takes it"
     PLACEHOLDER = "part of a name, maker, architecture or memory: hopper 80gb"
 
     def fill(self, typed: str) -> None:

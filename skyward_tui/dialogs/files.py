@@ -31,8 +31,8 @@ class FilesScreen(Picker):
         again: the launch that was picked, where it was one of these.
     """
 
-    TITLE_TEXT = "Pick a script"
-    HINT = "enter opens, type to narrow, esc back"
+    heading = "Pick a script"
+    ENTER = "opens"
     PLACEHOLDER = "type part of a name, or a path"
 
     def __init__(self, folder: Path, recent: Sequence[Form] = ()) -> None:

@@ -4,51 +4,46 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual import getters
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static
 
-from ..actions import SCOPES, of
-from ..app_face import AppFace
+from ..actions import SCOPES, bindings, of
+from .base import Dialog
 
-_GROUPS = {"run": ("run", "log", "panel"), "pools": ("pools", "panel"), "launch": ("launch", "files")}
+_GROUPS = {
+    "run": ("run", "log", "panel"),
+    "pools": ("pools", "panel"),
+    "launch": ("launch", "toggles", "files"),
+}
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """A list to scroll; any of the keys that opened it closes it.
 
     Args:
         scope: of the actions that come first.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1", "dismiss(None)", "Close", show=False),
-        Binding("j", "scroll('down')", show=False),
-        Binding("k", "scroll('up')", show=False),
-    ]
+    BINDINGS = bindings("help")
+    BOX: ClassVar[type[Widget]] = VerticalScroll
     DEFAULT_CSS = """
-    HelpScreen { align: center middle; background: $background 60%; }
-    HelpScreen VerticalScroll {
-        width: 78; max-width: 96%; height: auto; max-height: 92%;
-        border: round $primary; background: $surface; padding: 0 1;
-    }
+    HelpScreen #dialog { width: 78; max-width: 96%; max-height: 92%; padding: 0 1; border-title-style: none; }
     HelpScreen Static { width: 1fr; }
     """
-    app = getters.app(AppFace)
+    heading = "keys"
 
     def __init__(self, scope: str = "") -> None:
         super().__init__()
         self._scope = scope
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll() as box:
-            box.border_title = "keys"
-            box.border_subtitle = "esc closes"
-            yield Static(self._text())
+    def body(self) -> ComposeResult:
+        yield Static(self._text())
+
+    def hint(self) -> str:
+        return f"{self.key_of('dialog.close')} closes"
 
     def _text(self) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
@@ -61,9 +56,5 @@ class HelpScreen(ModalScreen[None]):
                 parts += [(f"  {keys:<16}", "bold"), (f"{action.help}{danger}\n", "")]
         return Content.assemble(*parts)
 
-    def action_scroll(self, way: str) -> None:
-        box = self.query_one(VerticalScroll)
-        if way == "down":
-            box.scroll_down(animate=False)
-        else:
-            box.scroll_up(animate=False)
+    def action_scroll(self, step: int) -> None:
+        self.box.scroll_relative(y=step, animate=False)

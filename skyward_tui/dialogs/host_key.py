@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual import getters
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import var
-from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from ..actions import bindings
-from ..app_face import AppFace
 from ..words import count
-from .ask import DIALOG_CSS
+from .base import Dialog
 
 if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_keys import ServerKey
@@ -29,7 +25,7 @@ def _short(path: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-class HostKeyScreen(ModalScreen[bool]):
+class HostKeyScreen(Dialog[bool]):
     """Returns whether the key was accepted. Refuse has the focus, and is what escape means.
 
     Args:
@@ -39,14 +35,9 @@ class HostKeyScreen(ModalScreen[bool]):
         more: how many other hosts are to be asked about after this one.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *bindings("hostkey"),
-        Binding("left,up", "app.focus_previous", show=False),
-        Binding("right,down", "app.focus_next", show=False),
-    ]
-    AUTO_FOCUS = "#refuse"
-    DEFAULT_CSS = DIALOG_CSS.format("HostKeyScreen") + "HostKeyScreen #dialog { border: round $warning; }"
-    app = getters.app(AppFace)
+    BINDINGS = bindings("hostkey")
+    DEFAULT_CSS = "HostKeyScreen #dialog { border: round $warning; }"
+    heading = "Unknown host key"
     more: var[int] = var(0, init=False)
 
     def __init__(self, key: ServerKey) -> None:
@@ -55,13 +46,14 @@ class HostKeyScreen(ModalScreen[bool]):
         self._withdrawn = False
         self._answered = False
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="dialog") as dialog:
-            dialog.border_title = "Unknown host key"
-            yield Static(self._question())
-            with Horizontal(id="buttons"):
-                yield Button("Refuse (esc)", id="refuse", compact=True)
-                yield Button("Accept (A)", id="accept", variant="warning", compact=True)
+    def body(self) -> ComposeResult:
+        yield Static(self._question())
+
+    def buttons(self) -> Iterable[Button]:
+        yield Button(f"Refuse ({self.key_of('hostkey.refuse')})", id="refuse", compact=True)
+        yield Button(
+            f"Accept ({self.key_of('hostkey.accept')})", id="accept", variant="warning", compact=True
+        )
 
     def on_mount(self) -> None:
         self.watch_more(self.more)

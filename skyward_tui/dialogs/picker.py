@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual import getters
 from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 
 from ..actions import bindings
-from ..app_face import AppFace
-from .ask import DIALOG_CSS
+from .base import Dialog
 
 
-class Picker(ModalScreen[str | None]):
+class Picker(Dialog[str | None]):
     """Returns what was picked, or None. The input has the focus; keys move the list's cursor all the same."""
 
-    TITLE_TEXT: ClassVar[str]
-    HINT: ClassVar[str]
+    ENTER: ClassVar[str]  # what that key does
     PLACEHOLDER: ClassVar[str]
     BINDINGS = bindings("files")
-    DEFAULT_CSS = (
-        DIALOG_CSS.format("Picker")
-        + """
+    DEFAULT_CSS = """
     Picker #dialog { height: 80%; padding: 0 1; }
     Picker Input { margin: 0 0 1 0; }
     Picker OptionList {
@@ -32,20 +25,17 @@ class Picker(ModalScreen[str | None]):
         text-wrap: nowrap; text-overflow: ellipsis;
     }
     """
-    )
-    app = getters.app(AppFace)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="dialog") as dialog:
-            dialog.border_title = self.TITLE_TEXT
-            dialog.border_subtitle = self.HINT
-            narrow = Input(placeholder=self.PLACEHOLDER, compact=True)
-            narrow.cursor_blink = False
-            yield narrow
-            yield OptionList(compact=True)
+    def body(self) -> ComposeResult:
+        narrow = Input(placeholder=self.PLACEHOLDER, compact=True)
+        narrow.cursor_blink = False
+        yield narrow
+        yield OptionList(compact=True)
+
+    def hint(self) -> str:
+        return f"enter {self.ENTER}, type to narrow, {self.key_of('files.back')} back"
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
         self.fill("")
 
     def fill(self, typed: str) -> None:
@@ -61,6 +51,3 @@ class Picker(ModalScreen[str | None]):
             listed.action_cursor_down()
         else:
             listed.action_cursor_up()
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)

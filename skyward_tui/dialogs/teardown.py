@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual import getters
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
-from ..app_face import AppFace, settled
+from ..actions import bindings
+from ..app_face import settled
 from ..hints import words_of
 from ..theme import node_look
 from ..words import count, duration, money
-from .ask import DIALOG_CSS
+from .base import Dialog
 
 if TYPE_CHECKING:
     from skyward_core.store.ledger import Receipt
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 _NODES_SHOWN = 12
 
 
-class TeardownScreen(ModalScreen[bool]):
+class TeardownScreen(Dialog[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
     Where money or work that nobody has fetched is at stake, a word must be typed, into an empty field that has the
@@ -39,25 +37,17 @@ class TeardownScreen(ModalScreen[bool]):
         pools: their keys.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "Close", show=False),
-        Binding("left,up", "app.focus_previous", show=False),
-        Binding("right,down", "app.focus_next", show=False),
-    ]
-    AUTO_FOCUS = "Input, #cancel"
-    DEFAULT_CSS = (
-        DIALOG_CSS.format("TeardownScreen")
-        + """
+    BINDINGS = bindings("teardown")
+    DEFAULT_CSS = """
     TeardownScreen #dialog { border: round $error; }
     TeardownScreen #dialog.-gone { border: round $success; }
     TeardownScreen .hidden { display: none; }
     """
-    )
-    app = getters.app(AppFace)
 
     def __init__(self, pools: list[str]) -> None:
         super().__init__()
         self._keys = pools
+        self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
         self._began = False
 
@@ -73,18 +63,16 @@ class TeardownScreen(ModalScreen[bool]):
             return ""
         return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="dialog") as dialog:
-            many = len(self._keys)
-            dialog.border_title = f"Tear down {_name(self._keys[0]) if many == 1 else count(many, 'pool')}?"
-            yield Static(self._question(), id="text")
-            if self._word:
-                answer = Input(compact=True, id="answer")
-                answer.cursor_blink = False
-                yield answer
-            with Horizontal(id="buttons"):
-                yield Button("Cancel", id="cancel", compact=True)
-                yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
+    def body(self) -> ComposeResult:
+        yield Static(self._question(), id="text")
+        if self._word:
+            answer = Input(compact=True, id="answer")
+            answer.cursor_blink = False
+            yield answer
+
+    def buttons(self) -> Iterable[Button]:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
 
     def _question(self) -> Content:
         now = self.app.clock()
@@ -124,7 +112,7 @@ class TeardownScreen(ModalScreen[bool]):
 
     def _refuse(self, typed: str) -> None:
         said = f"{typed!r} is not {self._word!r}" if typed else "nothing was typed"
-        hint = Content.styled(f"✗ not torn down: {said}. esc closes", "$text-error")
+        hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
         self.query_one("#text", Static).update(Content("\n").join([self._question(), hint]))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -147,7 +135,7 @@ class TeardownScreen(ModalScreen[bool]):
         if self._began or session is None:
             return
         self._began = True
-        self.query_one("#dialog").border_title = "Tearing down"
+        self.box.border_title = "Tearing down"
         for answer in self.query("#answer"):
             answer.add_class("hidden")
         self.query_one("#down").add_class("hidden")
@@ -191,9 +179,8 @@ class TeardownScreen(ModalScreen[bool]):
         self.query_one("#text", Static).update(Content("\n").join(blocks))
         if self._is_over:
             title = "Torn down, nothing left" if self._all_gone else "Something may be left"
-            dialog = self.query_one("#dialog")
-            dialog.border_title = title
-            dialog.set_class(self._all_gone, "-gone")
+            self.box.border_title = title
+            self.box.set_class(self._all_gone, "-gone")
 
 
 def _name(key: str) -> str:

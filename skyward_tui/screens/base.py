@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from skyward_core.views.metrics import numbers_line
 
-from ..actions import ALWAYS, HINTS, Action, named, of
+from ..actions import ALWAYS, HINTS, Action, first_key, named, of
 from ..app_face import AppFace
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
@@ -81,8 +81,7 @@ class BaseScreen(Screen[Result]):
             ]
             if not keys:
                 continue
-            (partner,) = named(action.partner) if action.partner else (None,)
-            beside = f" {partner.shown_keys(self.app.keys)[0]}" if partner else ""
+            beside = f" {first_key(action.partner, self.app.keys)}" if action.partner else ""
             hints.append((keys[0] + beside, action.label))
         return hints
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.widget import Widget
+
+from ..actions import bindings
 
 
 class Toggles(Widget, can_focus=True):
@@ -21,11 +21,7 @@ class Toggles(Widget, can_focus=True):
         chosen: names that are on.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "move(-1)", "Previous", show=False),
-        Binding("right,l", "move(1)", "Next", show=False),
-        Binding("space,enter", "switch", "Toggle", show=False),
-    ]
+    BINDINGS = bindings("toggles")
     DEFAULT_CSS = (
         "Toggles { height: auto; width: 1fr; text-wrap: nowrap; } Toggles:disabled { opacity: 50%; }"
     )

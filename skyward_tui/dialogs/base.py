@@ -1,0 +1,83 @@
+"""What all dialogs have in common: a box over the screen, a title, buttons, and the keys that go with these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, TypeVar
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Button
+
+from ..actions import bindings, first_key
+from ..app_face import AppFace
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A box to be answered. Escape closes it, arrows go from button to button; what stands first has the focus, so
+    the answer that does no harm is the first one.
+
+    Attributes:
+        heading: what stands in the border.
+    """
+
+    BINDINGS = bindings("dialog")
+    BOX: ClassVar[type[Widget]] = Vertical
+    DEFAULT_CSS = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog #dialog {
+        width: 72; max-width: 94%; height: auto; max-height: 94%;
+        border: round $primary; background: $surface; padding: 1 2; border-title-style: bold;
+    }
+    Dialog #buttons { height: auto; margin-top: 1; align-horizontal: center; }
+    Dialog Button { margin: 0 1; min-width: 12; }
+    Dialog Input { margin-top: 1; background: $panel; }
+    """
+    app = getters.app(AppFace)
+    heading: str = ""
+
+    def compose(self) -> ComposeResult:
+        with self.BOX(id="dialog") as box:
+            box.border_title = self.heading
+            box.border_subtitle = self.hint()
+            yield from self.body()
+            if buttons := list(self.buttons()):
+                yield Horizontal(*buttons, id="buttons")
+
+    def body(self) -> ComposeResult:
+        """What is asked, or shown."""
+        raise NotImplementedError
+
+    def buttons(self) -> Iterable[Button]:
+        """The answers; the first one does no harm."""
+        return ()
+
+    def hint(self) -> str:
+        """What stands in the border below."""
+        return ""
+
+    @property
+    def box(self) -> Widget:
+        return self.query_one("#dialog")
+
+    def key_of(self, action: str) -> str:
+        """The key of an action, by its id, as a person reads it."""
+        return first_key(action, self.app.keys)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "go" or bool(self.query(Button))
+
+    def action_go(self, step: int) -> None:
+        if step > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
+
+    def action_close(self) -> None:
+        """Go without an answer."""
+        self.dismiss()

@@ -1,0 +1,117 @@
+"""The keys that work are those that the registry names, on every screen, in every dialog and in all that they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.binding import Binding
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+from skyward_tui.actions import ACTIONS, SCOPES, Action
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.base import Dialog
+from skyward_tui.dialogs.host_key import HostKeyScreen
+
+from .conftest import screen_text
+from .fakes import FakeSession
+from .test_host_keys import shown
+from .test_themes import every_screen
+from .waiting import until
+
+BY_ID = {action.id: action for action in ACTIONS}
+
+
+def own_bindings(node: DOMNode) -> dict[str, Binding]:
+    """The live bindings of a node, by key, without those that it has of Textual."""
+    base = next(kind for kind in type(node).__mro__ if not kind.__module__.startswith("skyward_tui"))
+    theirs = base._merged_bindings.key_to_bindings if issubclass(base, DOMNode) else {}  # type: ignore[union-attr]
+    own = {}
+    for key, live in node._bindings.key_to_bindings.items():
+        assert len(live) == 1, (node, key)
+        if live != theirs.get(key):
+            own[key] = live[0]
+    return own
+
+
+def keys_of(action: Action) -> set[str]:
+    return {binding.key for binding in Binding.make_bindings([(action.keys, "", "")])}
+
+
+def check(node: DOMNode) -> set[str]:
+    """Compare a node's bindings with the registry; the scopes that it takes part in."""
+    own = own_bindings(node)
+    for key, binding in own.items():
+        action = BY_ID.get(binding.id or "")
+        assert action is not None, f"{node}: {key!r} ({binding.action}) is no key of the registry"
+        assert binding.action == action.call, action.id
+        assert key in keys_of(action), f"{node}: {key!r} is no key of {action.id}"
+        namespace, _, name = action.call.partition("(")[0].rpartition(".")
+        assert hasattr(SkywardApp if namespace == "app" else node, f"action_{name}"), action.id
+    scopes = {BY_ID[binding.id or ""].scope for binding in own.values()}
+    for action in ACTIONS:
+        if action.scope in scopes:
+            missing = keys_of(action) - set(own)
+            assert not missing, f"{node}: {missing} of {action.id} do nothing"
+    return scopes
+
+
+async def test_every_live_key_stands_in_the_registry_and_every_key_there_lives(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    screens = every_screen(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        scopes = check(app)
+        for make in screens:
+            screen: Screen[object] = make()
+            await app.push_screen(screen)
+            for node in (screen, *screen.query("*")):
+                scopes |= check(node)
+            app.pop_screen()
+    assert scopes == set(SCOPES)
+
+
+async def test_escape_closes_every_dialog_and_arrows_go_round_its_buttons(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    screens = every_screen(session)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None and "llama-ft" in screen_text(app))
+        dialogs = 0
+        for make in screens:
+            screen = make()
+            if not isinstance(screen, Dialog):
+                continue
+            dialogs += 1
+            await app.push_screen(screen)
+            await until(pilot, lambda screen=screen: screen.focused is not None)  # type: ignore[misc]
+            first = screen.focused
+            choices = [widget for widget in screen.focus_chain if widget.id]
+            assert not choices or first is choices[0]
+            if list(screen.buttons()):
+                await pilot.press("down")
+                assert screen.focused is choices[1 % len(choices)]
+                await pilot.press("up")
+                assert screen.focused is first
+            await pilot.press("escape")
+            await until(pilot, lambda screen=screen: app.screen is not screen)  # type: ignore[misc]
+        assert dialogs == 8
+        assert not session.torn_down
+
+
+async def test_dialogs_name_the_keys_that_the_person_has_chosen(app: SkywardApp) -> None:
+    Path("skyward.toml").write_text('[keys]\n"hostkey.accept" = "Y"\n"dialog.close" = "f10"\n')
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await pilot.press("?")
+        await until(pilot, lambda: "f10 closes" in screen_text(app))
+        await pilot.press("escape", "f10")
+        await until(pilot, lambda: "f10 closes" not in screen_text(app))
+        answers: list[bool | None] = []
+        await app.push_screen(HostKeyScreen(shown()), answers.append)
+        await until(pilot, lambda: "Accept (Y)" in screen_text(app))
+        await pilot.press("A")
+        assert not answers
+        await pilot.press("Y")
+        await until(pilot, lambda: answers == [True])
