@@ -112,10 +112,13 @@ class SkywardApp(AppFace):
         self.set_interval(REFRESH_SECONDS, self.refresh_pools)
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        self.call_after_refresh(self.run_worker, self._open_session(), name="session")
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN and threading.current_thread() is _MAIN:
                 asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
+
+    def on_ready(self) -> None:
+        """The first paint is done, whatever screen or dialog that was of."""
+        self.run_worker(self._open_session(), name="session")
 
     async def on_event(self, event: events.Event) -> None:
         """Keep what is typed before the ledger is read, for then."""

@@ -20,6 +20,7 @@ from skyward_core.model.hint import Hint
 from skyward_core.views.views import PoolView
 from skyward_tui.actions import ACTIONS, SCOPES, keys_page
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.ask import ChoiceScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
@@ -215,6 +216,24 @@ async def test_a_teardown_goes_on_when_the_app_quits(app: SkywardApp, session: F
         await pilot.press("escape", "q", "enter")
         await until(pilot, lambda: not app.is_running)
     assert not session.downing["small"].cancelled()
+
+
+async def test_the_session_opens_though_a_dialog_holds_up_the_first_screen(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Asking(SkywardApp):
+        def on_mount(self) -> None:  # beside that of the app
+            self.push_screen(ChoiceScreen("Sure?", "Before the first paint.", [("no", "No", False)], "no"))
+
+    # What waits for a screen's next paint waits as long as another lies over it, if both come in the wrong order.
+    monkeypatch.setattr(PoolsScreen, "_invoke_later", lambda *_: None)
+    monkeypatch.setattr(ChoiceScreen, "_invoke_later", lambda *_: None)
+    app = Asking(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    session.pool("llama-ft")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.session is not None and isinstance(app.screen, ChoiceScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
 
 
 async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: FakeSession) -> None:

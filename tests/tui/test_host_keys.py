@@ -106,9 +106,6 @@ async def test_no_dialog_comes_up_while_screens_change_places(app: SkywardApp) -
 
 async def test_an_app_that_ends_refuses(app: SkywardApp) -> None:
     async with app.run_test() as pilot:
-        # As in life: only pools ask, and those come of a session. A dialog that is there before the first paint may
-        # hold up what waits for that, the session among it, and keys wait for the session.
-        await until(pilot, lambda: app.session is not None)
         left = ask(app, shown())
         await asking(app, pilot, "gpu1")
         await pilot.press("ctrl+q")
