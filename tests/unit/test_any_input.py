@@ -29,7 +29,7 @@ from skyward_core.wire.redact import SHORTEST, Redactor
 from skyward_tui.cli import cli
 from skyward_tui.commands.run import Wish
 from skyward_tui.commands.run import _spec as spec_of_command
-from skyward_tui.screens.launch_plan import Form, check, command_line
+from skyward_tui.launch_plan import Form, check, command_line
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 
