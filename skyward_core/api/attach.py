@@ -14,6 +14,7 @@ from ..model.hint import Hint
 from ..pool.pool import Pool
 from ..providers import from_json
 from ..runtime.phase import refuse_pool_while_loading
+from ..store import debug_log
 from ..store.ledger import Ledger, Receipt
 from ..tasks import loader
 from ..transport.background_loop import submit
@@ -114,10 +115,13 @@ def attach(name: str) -> Attached:
     Raises:
         Unreachable: none of its nodes answers.
         PoolError: there is no such pool, or it is of another release.
+        UsageError: ``SKYWARD_LOG`` names no level.
     """
     if loader.loading:
         raise loader.PoolInScript
     refuse_pool_while_loading()
+    if said := debug_log.begin():
+        sys.stderr.write(f"{said}\n")
 
     async def work() -> tuple[Pool, bytes]:
         ledger = Ledger()

@@ -15,7 +15,7 @@ from ..model.errors import TeardownError
 from ..model.hint import Hint
 from ..model.spec import Image, Options, PoolSpec, Worker
 from ..runtime.phase import refuse_pool_while_loading
-from ..store import home
+from ..store import debug_log, home
 from ..tasks import loader
 from ..transport.background_loop import submit
 from .dispatch import Dispatching
@@ -49,7 +49,7 @@ class Compute(Dispatching):
         receipt: the proof that nothing is left; None until the pool is torn down.
 
     Raises:
-        UsageError: what was asked for makes no sense.
+        UsageError: what was asked for makes no sense; or ``SKYWARD_LOG`` names no level (on entering).
         PoolExistsError: the name is taken.
         PoolError: the pool could not come up (on entering).
         TeardownError: something may still run (on leaving).
@@ -132,6 +132,8 @@ class Compute(Dispatching):
         from ..store.ledger import Ledger
         from ..store.working_folder import working_folder
 
+        if said := debug_log.begin():
+            sys.stderr.write(f"{said}\n")
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             sys.stderr.write(f"pool {self.name}: {news}\n")

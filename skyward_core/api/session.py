@@ -24,6 +24,7 @@ from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.unfetched import fetch
+from ..store import debug_log
 from ..store.history import outline, recall
 from ..store.ledger import Kept, Ledger, PoolRow, Receipt
 from ..store.run_logs import RunLogs
@@ -39,9 +40,14 @@ class Session:
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
+
+    Raises:
+        UsageError: ``SKYWARD_LOG`` names no level.
+        LedgerError: the ledger cannot be opened.
     """
 
     def __init__(self) -> None:
+        self._no_log = debug_log.begin()
         self.ledger = Ledger()
         self._pools: dict[str, Pool] = {}  # by token
         self._attaching: set[str] = set()
@@ -52,9 +58,10 @@ class Session:
 
     @property
     def notice(self) -> str:
-        """What a person should know about the ledger, or ""."""
+        """What a person should know about the ledger and the log, or ""."""
         aside = self.ledger.set_aside
-        return f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
+        said = f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
+        return "; ".join(filter(None, (said, self._no_log)))
 
     # -- looking -----------------------------------------------------------------------------------------
 

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..store import loggers
 from ..views import events as ev
 from ..views.views import apply
 from ..wire.frames import Header, WireError
 from ..wire.redact import Redactor, secret_values
+from . import told_events
 from .context import PoolContext
 from .links.link import Link
 from .live_logs import LiveLogs, LogSink
@@ -32,12 +34,18 @@ class News:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self.redactor = Redactor(secret_values(os.environ))
+        self.redactor = Redactor()
+        self.blank(secret_values(os.environ))
         self.records = Records(context.token, context.ledger, context.archive, self.complain)
         self.live = LiveLogs(context.archive, context.view)
         self.intake = Intake(context.archive, self.live.take, self._ask_for_logs, self.records.cannot)
         self._listeners: list[Callable[[ev.Event], None]] = []
         self._unfetched: dict[int, dict[str, int]] = {}  # by node
+
+    def blank(self, secrets: list[str]) -> None:
+        """Secrets that nobody is to see from now on."""
+        self.redactor.add(secrets)
+        loggers.blank(secrets)
 
     def emit(self, event: ev.Event) -> None:
         """Something has happened."""
@@ -47,6 +55,7 @@ class News:
             subject, path = map(self.redactor.text, (hint.subject, hint.path))
             event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)
+        told_events.tell(event)
         self.records.event(event)
         for listener in tuple(self._listeners):
             listener(event)

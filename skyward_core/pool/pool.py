@@ -10,6 +10,7 @@ from ..model.errors import Cancelled, PoolError, PoolExistsError, hint_of, what_
 from ..model.spec import PoolSpec
 from ..providers import from_json
 from ..providers.base import Provider
+from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger, PoolRow, Receipt
@@ -111,6 +112,7 @@ class Pool:
             PoolError: says which node failed, at what, and what to do.
             Cancelled: :meth:`down` came in between.
         """
+        loggers.pool.set(self.name)
         self._rising = asyncio.create_task(self._start(spec))
         try:
             async with asyncio.timeout(spec.options.start_timeout):
@@ -155,6 +157,7 @@ class Pool:
         Raises:
             PoolError: it is gone, or no node of it can be reached.
         """
+        loggers.pool.set(self.name)
         await self._startup.attach()
         self.upkeep.make(None)
         self.roster.note()
@@ -248,6 +251,7 @@ class Pool:
         return await asyncio.shield(self._teardown)
 
     async def _end(self, give_up: bool) -> Receipt:
+        loggers.pool.set(self.name)
         if self._rising is not None and not self._rising.done():
             # Nothing may come up behind the back of a teardown that has verified that nothing is there.
             self._rising.cancel()

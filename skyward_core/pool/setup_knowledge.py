@@ -50,11 +50,11 @@ class SetupKnowledge:
     def know_secrets(self, values: Sequence[str]) -> None:
         """More to blank."""
         self.secrets += [value for value in values if value not in self.secrets]
-        self._news.redactor.add(values)
+        self._news.blank(list(values))
 
     def _know_env(self, env: dict[str, str]) -> None:
         self.env, self.known = env, True
-        self._news.redactor.add(secret_values(env))
+        self._news.blank(secret_values(env))
 
     async def has_plugins(self) -> bool:
         """Whether plugins enter contexts in the pool's ranks.

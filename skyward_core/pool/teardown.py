@@ -10,6 +10,7 @@ from dataclasses import replace
 from ..model.errors import LedgerError
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
+from ..providers.told import told
 from ..store.ledger import Kept, Receipt
 from ..views import events as ev
 from .background import Background
@@ -109,7 +110,7 @@ def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
 async def _clear_up(pool: PoolContext) -> list[str]:
     """Remove what was made beside machines; gives what is worth a note."""
     try:
-        await pool.provider.teardown(pool.name)
+        await told("teardown", pool.name, pool.provider.teardown(pool.name))
     except OSError as error:
         return [f"what was made beside the machines is not all removed: {error}"]
     return []
@@ -156,7 +157,7 @@ async def _verify(
     patience = time.monotonic() + SILENCE
     delay = 0.01
     while True:
-        seen = await pool.provider.describe(pool.name, left)
+        seen = await told("describe", pool.name, pool.provider.describe(pool.name, left))
         there = {machine.node for machine in seen if machine.state != "gone"}
         for node in {machine.node for machine in left} - there:
             news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
@@ -166,6 +167,6 @@ async def _verify(
         if not left or time.monotonic() > (patience if silent else deadline):
             return left, kept
         if delay > 0.1:  # most end by themselves at once
-            await pool.provider.terminate(pool.name, left)
+            await told("terminate", pool.name, pool.provider.terminate(pool.name, left))
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)

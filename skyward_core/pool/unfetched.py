@@ -17,6 +17,7 @@ from ..model.errors import PoolError, SkywardError, hint_of, what_of
 from ..model.outcome import Outcome
 from ..providers import from_json
 from ..providers.base import Provider
+from ..providers.told import told
 from ..store.archive import Archive, rank_of
 from ..store.ledger import Kept, Ledger, PoolRow, Receipt
 from ..transport.incoming_result import Landing
@@ -94,7 +95,7 @@ class _Visit:
         kept = self._kept
         transport = self._provider.transport(self._row.name, kept.machine)
         await transport.prepare(self._config(), lambda *told, **more: None)
-        link = Link(kept.machine.node, transport, self, logs_from=kept.machine.logs_from)
+        link = Link(kept.machine.node, transport, self, logs_from=kept.machine.logs_from, pool=self._row.name)
         try:
             await link.connect()
             runs = [record["run"] for record in link.welcome["runs"]]
@@ -187,7 +188,8 @@ class _Visit:
     async def _see_it_gone(self) -> None:
         deadline = time.monotonic() + ENDING
         while True:
-            (seen,) = await self._provider.describe(self._row.name, [self._kept.machine])
+            look = self._provider.describe(self._row.name, [self._kept.machine])
+            (seen,) = await told("describe", self._row.name, look)
             if seen.state == "gone":
                 return
             if time.monotonic() > deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,13 +43,22 @@ def loaded_by(code: str, *options: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "also_not"),
     [
-        ("skyward_core", ("cloudpickle", "asyncio", "sqlite3")),
+        ("skyward_core", ("cloudpickle", "asyncio", "sqlite3", "logging")),
         (
             "skyward_core.node.agent.agent",
-            ("cloudpickle", "sqlite3", "skyward_core.tasks.payload", "skyward_core.model.spec"),
+            (
+                "cloudpickle",
+                "sqlite3",
+                "skyward_core.tasks.payload",
+                "skyward_core.model.spec",
+                "skyward_core.store.loggers",
+            ),
         ),
-        ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio")),
-        ("skyward_core.node.worker.worker", ("asyncio", "sqlite3", "pathlib", "skyward_core.model.spec")),
+        ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio", "logging")),
+        (
+            "skyward_core.node.worker.worker",
+            ("asyncio", "sqlite3", "pathlib", "logging", "skyward_core.model.spec"),
+        ),
         ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output", ("asyncio",)),
         ("skyward_core.runtime.shard", ("asyncio",)),
@@ -168,6 +178,18 @@ def test_what_a_scripts_module_asks_for_needs_nothing_but_the_standard_library()
         "assert sky.Compute(provider=sky.SSH(hosts='@lab')).spec.provider.hosts == ('@lab',)"
     )
     loaded_by(in_a_rank, "-I", "-S")
+
+
+@pytest.mark.parametrize("part", ["node", "wire", "runtime"])
+def test_nothing_of_a_nodes_own_asks_for_a_logger(part: str) -> None:
+    for path in (ROOT / "skyward_core" / part).rglob("*.py"):
+        words = re.findall(r"^\s*(?:import|from)\s.*$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert not [line for line in words if re.search(r"\blogg", line)], path
+
+
+def test_a_client_does_not_wait_for_what_rotates_files() -> None:
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.api.session"
+    assert loaded_by(code).isdisjoint({"logging.handlers", "logging.config"})
 
 
 def test_a_client_does_not_wait_for_pydantic() -> None:

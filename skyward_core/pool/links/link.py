@@ -10,9 +10,11 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
+from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Protocol
 
 from ...model.errors import HostKeyError, PoolError, UsageError
+from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
 from ...wire.frames import VERSION, Decoder, Header, WireError, frame
@@ -23,6 +25,8 @@ from ..client_name import ourselves
 if TYPE_CHECKING:
     from ...transport.direct.pipe import LinePipe
     from ...wire.tls_protocol import Sealed
+
+_log = logger("link")
 
 Key = tuple[str, int]
 SILENCE = 4.0  # seconds without a word from an agent after which it should have answered a ping
@@ -49,6 +53,7 @@ class Link:
     Args:
         logs_from: log file -> bytes of it that earlier machines of the node wrote. The agent counts from there; the
             offsets that the listener sees, and gives, are of the whole.
+        pool: name of the node's pool, for the log.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Link:
         *,
         observer: bool = False,
         logs_from: Mapping[str, int] | None = None,
+        pool: str = "",
     ) -> None:
         self.node = node
         self.transport = transport
@@ -77,6 +83,7 @@ class Link:
         self._listener = listener
         self._observer = observer
         self._logs_from = logs_from or {}
+        self._about = {"pool": pool}  # what the log says it is about
         self._pipe: Pipe | None = None
         self._held: list[bytes] | None = None  # frames that are written together soon
         self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
@@ -137,6 +144,7 @@ class Link:
         for run in self._claims:
             self._write({"t": "claim", "run": run})
         self._send_acks()
+        _log.info("node %d: up", self.node, extra=self._about)
         self._listener.on_link(self, True, "")
 
     def follow(self) -> None:
@@ -156,6 +164,7 @@ class Link:
         if not self.up or self._pipe is None:
             pipe.close()
             return
+        _log.info("node %d: goes on over a line of its own", self.node, extra=self._about)
         self._write({"t": "move"})
         self.release()
         self._moving = (self._pipe, pipe)
@@ -175,6 +184,7 @@ class Link:
         self._heard_at = self.loop.time()
         if self.silent:
             self.silent = False
+            _log.info("node %d: answers again", self.node, extra=self._about)
             self._listener.on_link(self, True, "")
         begun = self.hold()
         try:
@@ -216,6 +226,7 @@ class Link:
                 continue
             if quiet > SILENCE * 2 and not self.silent:
                 self.silent = True
+                _log.warning("node %d: silent for %.1f s", self.node, quiet, extra=self._about)
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
@@ -239,6 +250,8 @@ class Link:
         return self._retry is not None and not self._retry.done()
 
     def _frame(self, header: Header, body: bytes) -> None:
+        if _log.isEnabledFor(DEBUG):
+            self._tell("got", header, body)
         if self._logs_from:
             body = self._move_offsets(header, body)
         match header["t"]:
@@ -335,6 +348,8 @@ class Link:
 
     def come_back(self, why: str) -> None:
         """It is down: tell so, and try until it is up again."""
+        level = INFO if self.finished or self.gone else WARNING
+        _log.log(level, "node %d: down: %s", self.node, why, extra=self._about)
         self._listener.on_link(self, False, why)
         if not self.finished and not self.gone:
             self._retry = asyncio.create_task(self._reconnect())
@@ -346,17 +361,20 @@ class Link:
             try:
                 await self.connect()
             except HostKeyError as error:  # more tries would make it no better
+                _log.warning("node %d: not tried again: %s", self.node, error, extra=self._about)
                 self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
             # A key file that is away, say, may come back.
             except (OSError, WireError, PoolError, UsageError) as error:
                 delay = min(longest, delay * 2)
+                _log.info("node %d: not reached: %s", self.node, error, extra=self._about)
                 self._listener.on_link(self, False, f"{error}; next try in {delay:.1f} s")
             else:
                 return
 
     def lose(self, why: str = "") -> None:
         """The node is gone for good."""
+        _log.warning("node %d: lost: %s", self.node, why or "it is gone", extra=self._about)
         self.gone = True
         self.lost_why = self.lost_why or why
         self._calls.clear()
@@ -457,10 +475,18 @@ class Link:
             del self._files[header["id"]]
 
     def _write(self, header: Header, body: bytes = b"") -> None:
+        if _log.isEnabledFor(DEBUG):
+            self._tell("sent", header, body)
         if self._held is not None:
             self._held.append(frame(header, body))
         elif self._pipe is not None:
             self._pipe.write(frame(header, body))
+
+    def _tell(self, way: str, header: Header, body: bytes) -> None:
+        """Have the log tell of a frame: of values in it, which may be anybody's, none but which call it is about."""
+        about = [f" {key}={header[key]}" for key in ("run", "i", "id") if key in header]
+        said = "node %d: %s %s%s, %d bytes"
+        _log.debug(said, self.node, way, header["t"], "".join(about), len(body), extra=self._about)
 
     async def drain(self) -> None:
         if self._pipe is not None:

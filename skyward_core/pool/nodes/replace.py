@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
+from ...providers.told import told
 from ...store.archive import rank_of
 from ...store.ledger import Replacement
 from ...views import events as ev
@@ -160,12 +161,12 @@ class Replacements:
             why = "it was lost again" if pool.links[node].gone else ""
             # Somebody may end the pool meanwhile, and have seen nothing of this machine.
             if pool.ledger.pool(token).state in ("stopping", "gone"):
-                await pool.provider.terminate(pool.name, [pool.machines[node]])
+                await told("terminate", pool.name, pool.provider.terminate(pool.name, [pool.machines[node]]))
                 raise _TornDown
         entry = self._roster.entry(node)
         if why and entry is not None and entry.made:
             # It exists and is of no use. It stays in the ledger, among the former ones once there is another.
-            await pool.provider.terminate(pool.name, [pool.machines[node]])
+            await told("terminate", pool.name, pool.provider.terminate(pool.name, [pool.machines[node]]))
             pool.ledger.renew_replacement(token, node, secrets.token_hex(8))
         return why
 
@@ -179,7 +180,9 @@ class Replacements:
         self._tell(node, "another machine is asked for")
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.former(token), machines[node]]
-        machine = await pool.provider.replace(pool.name, found.intent, node, others, former)
+        machine = await told(
+            "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
+        )
         machine = replace(machine, logs_from=self._end_logs(node))
         if not pool.ledger.replaced(token, machine):
             raise _TornDown
@@ -205,7 +208,7 @@ class Replacements:
             await self._startup.join(machine)
         except (PoolError, OSError) as error:
             self._tell(node, what_of(error), time.time() + POLL)
-            (seen,) = await pool.provider.describe(pool.name, [machine])
+            (seen,) = await told("describe", pool.name, pool.provider.describe(pool.name, [machine]))
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
             pool.machines[node] = before if seen.state in ("running", "unreachable") else machine
             return False

@@ -12,6 +12,7 @@ from ...model.hint import Hint
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
+from ...providers.told import told
 from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
@@ -53,7 +54,7 @@ class Startup:
         context = self._context
         for node in range(spec.nodes):
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
-        context.machines[:] = await context.provider.create(spec, context.token)
+        context.machines[:] = await told("create", context.name, context.provider.create(spec, context.token))
         context.ledger.created(context.token, context.machines)
         self._knowledge.know_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
@@ -73,7 +74,7 @@ class Startup:
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
-        seen = await pool.provider.describe(pool.name, pool.machines)
+        seen = await told("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
         if not seen or all(machine.state == "gone" for machine in seen):
             raise PoolError(f"no machine of pool {pool.name} is left")
         self._news.live.prime()
@@ -234,6 +235,7 @@ class Startup:
             self._listener,
             observer=pool.observer,
             logs_from=machine.logs_from,
+            pool=pool.name,
         )
 
     def _agree(self) -> None:

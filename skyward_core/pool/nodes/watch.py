@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ...model.errors import LedgerError, PoolError, SkywardError, what_of
+from ...providers.told import told
+from ...store.loggers import logger
 from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext
@@ -16,6 +18,8 @@ from .revivals import Revivals
 from .roster import Roster
 from .startup import Startup
 from .suspicion import Suspicion
+
+_log = logger("node")
 
 AGAIN = 1.0  # seconds before a node that could not be examined is examined once more
 
@@ -85,7 +89,7 @@ class Watch:
             self._lose(link, "its agent was ended on its machine")
             return
         machine = context.machines[link.node]
-        (seen,) = await context.provider.describe(context.name, [machine])
+        (seen,) = await told("describe", context.name, context.provider.describe(context.name, [machine]))
         # "unreachable" is a link that is down: a network cut ends no healthy machine.
         # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
         alive = ("running", "unreachable", "lost") if context.alone else ("running", "unreachable")
@@ -94,8 +98,8 @@ class Watch:
         if await self._endings.have_come(wait=True):
             return
         if (why := seen.extra.get("why")) and not any(other.up for other in context.links):
-            told = why.removeprefix("the node ended itself: ")
-            self._endings.by_others(PoolEnd.by_itself(context.name, told))
+            words = why.removeprefix("the node ended itself: ")
+            self._endings.by_others(PoolEnd.by_itself(context.name, words))
             return
         why = f"its machine is {seen.state}"
         if seen.state == "orphaned":
@@ -105,7 +109,7 @@ class Watch:
                 return
             why = refused
         self._lose(link, why)
-        await context.provider.terminate(context.name, [machine])
+        await told("terminate", context.name, context.provider.terminate(context.name, [machine]))
 
     async def _revive(self, link: Link) -> None:
         """Start an agent where the last one died; it adopts what it finds, and the link finds it.
@@ -117,9 +121,11 @@ class Watch:
         except PoolError as error:
             why = self._news.redactor.text(what_of(error))
             self._revivals.failed(link.node, why)
+            _log.warning("node %d: no new agent: %s", link.node, why, extra={"pool": self._context.name})
             self._news.emit(ev.NodeLink(pool=self._context.name, node=link.node, up=False, detail=why))
             return
         self._revivals.succeeded(link.node)
+        _log.info("node %d: revived by a new agent", link.node, extra={"pool": self._context.name})
         report("ready", "a new agent took over")
 
     def _lose_silent(self, link: Link, why: str) -> None:

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report
 from .agent_starter import ROOT, Starter
+
+_log = logger("local")
 
 BUFFER = 1 << 18
 # Ranks that use all cores must leave the terminal that shows them alive.
@@ -75,7 +78,8 @@ class LocalTransport:
             "cwd": config.get("cwd") or str(Path.cwd()),
             "env": self._threads(config) | config.get("env", {}),
         }
-        await self._starter.start(request)
+        with timed(_log, f"{self.folder}: starting an agent"):
+            await self._starter.start(request)
         for phase in ("connected", "synced", "installed"):
             report(phase)
 
@@ -95,7 +99,10 @@ class LocalTransport:
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()
-        _, pipe = await loop.create_unix_connection(lambda: SocketPipe(on_data, on_lost), str(self.socket))
+        with timed(_log, f"{self.folder}: connecting to its agent"):
+            _, pipe = await loop.create_unix_connection(
+                lambda: SocketPipe(on_data, on_lost), str(self.socket)
+            )
         return pipe
 
     async def put(self, source: Path, name: str) -> None:

@@ -20,6 +20,7 @@ from types import CodeType
 from typing import IO, Any
 
 from ...model.errors import PoolError
+from ...store.loggers import logger, timed
 from ...wire.frames import WireError
 from ...wire.messages import done as check_done
 from ...wire.messages import facts as check_facts
@@ -28,6 +29,8 @@ from ..upload.bundle import bundle
 from .asyncssh_import import asyncssh
 from .connect import Link
 from .failures import link_lost, no_channel
+
+_log = logger("ssh")
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 CHUNK = 1 << 18
@@ -163,7 +166,8 @@ class Channel:
             self._send(
                 {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
             )
-            self.facts = await self._answer()
+            with timed(_log, f"{link.target.host}: asking what is there"):
+                self.facts = await self._answer()
             check_facts(self.facts, status=status)
         except WireError as error:
             self.close()
@@ -206,14 +210,15 @@ class Channel:
         source = io.BytesIO(payload) if isinstance(payload, bytes) else payload
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
-        try:
-            self._send(values | {"do": do, "size": size})
-            while data := source.read(CHUNK):
-                self._channel.write(data)
-                await self._session.drain()
-        except OSError as error:
-            raise self._gone() from error
-        return self._looked_at(do, await self._answer())
+        with timed(_log, f"{self.link.target.host}: {do}, {size} bytes"):
+            try:
+                self._send(values | {"do": do, "size": size})
+                while data := source.read(CHUNK):
+                    self._channel.write(data)
+                    await self._session.drain()
+            except OSError as error:
+                raise self._gone() from error
+            return self._looked_at(do, await self._answer())
 
     async def start(self, config: dict[str, Any]) -> dict[str, Any]:
         """Have the agent started with a config (it may hold secrets); this channel ends with that.

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
+from ...store.loggers import logger
 from ...wire.keepalive import watch
 from . import failures, host_keys
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
 from .route import Route
 from .target import Target
+
+_log = logger("ssh")
 
 SHORT_TIMEOUT = (
     5.0  # of a connection where there is little patience: a cable may be back before TCP tries again
@@ -138,6 +141,8 @@ class Link(asyncssh.SSHClient):
         return key in self.known.authorities and not self.known.lists
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.made:
+            _log.info("%s: disconnected%s", self.route, f": {exc}" if exc else "")
         self.lost.set()
         if self.jump is not None:
             self.jump.release()
@@ -245,6 +250,7 @@ async def _attempt(
     if route.jump:
         link.jump = await _Jump.borrow(_jump_target(target, route.jump))
     dialled = await dials.take(target) if dials else None
+    begun = time.monotonic()
     try:
         link.ssh = await asyncssh.connect(
             target.host,
@@ -272,6 +278,8 @@ async def _attempt(
             **_asked(target),
         )
     except BaseException as error:
+        took = time.monotonic() - begun
+        _log.info("%s: no login after %.3f s: %s: %s", route, took, type(error).__name__, error)
         if dialled is not None and not link.made:
             dialled.close()
         link.connection_lost(None)
@@ -284,6 +292,7 @@ async def _attempt(
         if isinstance(error, Exception) and (unusable := failures.key_unusable(target, error)):
             raise unusable from error
         raise
+    _log.info("%s: connected and logged in, %.3f s", route, time.monotonic() - begun)
     return link
 
 

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, UsageError
 from ...node.boot.working_copy import Item
+from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
 from ...wire.node_paths import NodePaths, pools
 from ..base import Gate, OnData, OnLost, Pipe, Report
@@ -26,6 +27,8 @@ from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said,
 from .connect import Link, connect
 from .failures import link_lost
 from .target import Target
+
+_log = logger("ssh")
 
 PATIENCE = 30.0  # seconds; a host that a person names is expected to be up
 CLOCK_SLACK = 30.0  # seconds that a host's clock may be off before it is mentioned
@@ -182,7 +185,8 @@ class SSHTransport:
                 "accelerators": config.get("accelerators") or len(facts["gpus"]),
             }
             self.untouched = False
-            started = await channel.start(config)
+            with timed(_log, f"{self.target.host}: starting an agent"):
+                started = await channel.start(config)
             facts["socket"] = started["socket"]
         finally:
             channel.close()
@@ -207,7 +211,8 @@ class SSHTransport:
                 forwarded = await self._forward(link, on_data, on_lost)
                 if forwarded is not None:
                     return forwarded
-            return await self._relay(link, on_data, on_lost)
+            with timed(_log, f"{self.target.host}: relay"):
+                return await self._relay(link, on_data, on_lost)
         except (HostKeyError, CredentialsRefused):
             raise
         except (PoolError, asyncssh.Error) as error:
@@ -274,7 +279,8 @@ class SSHTransport:
             try:
                 link = await self._connected(None, max(0.0, deadline - time.monotonic()))
                 await self._learn(link)
-                return await self._put(link, source, name, attempts, goes_on_at)
+                with timed(_log, f"{self.target.host}: incoming {name}"):
+                    return await self._put(link, source, name, attempts, goes_on_at)
             except (PoolError, UsageError) as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:

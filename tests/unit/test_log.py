@@ -1,0 +1,195 @@
+"""The client's log: what it tells, to whom, and what it never tells."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.machine import Machine
+from skyward_core.providers.told import told
+from skyward_core.store import debug_log, loggers
+from skyward_core.store.debug_log import _File
+
+SECRET = "hf_kJ8sPq2Lm4Xz7Vb1"
+
+
+@pytest.fixture(autouse=True)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setenv("SKYWARD_HOME", str(home))
+    monkeypatch.delenv("SKYWARD_LOG", raising=False)
+    return home
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    """As in a process in which nobody has asked for the log; and so again afterwards."""
+    ours = logging.getLogger("skyward")
+    before = ours.handlers[:], ours.level, ours.propagate
+    monkeypatch.setattr(debug_log, "_handler", None)
+    yield ours
+    for handler in set(ours.handlers) - set(before[0]):
+        handler.close()
+    ours.handlers[:], ours.propagate = before[0], before[2]
+    ours.setLevel(before[1])
+
+
+def record(text: str) -> logging.LogRecord:
+    return logging.LogRecord("skyward.test", logging.INFO, "", 0, text, None, None)
+
+
+def test_nothing_is_printed_unless_somebody_asks() -> None:
+    code = """
+import logging
+from skyward_core.store.loggers import logger
+logger("link").error("from us")
+logging.basicConfig(format="%(name)s %(pool)s %(message)s")
+logger("link").error("from us, asked for")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "skyward.link - from us, asked for\n")
+
+
+@pytest.mark.parametrize("asked", ["debug", "info", "warning", "error", "DEBUG"])
+def test_each_level_writes_what_is_as_grave(
+    asked: str, fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_LOG", asked)
+    assert debug_log.begin() == debug_log.begin() == ""
+    log = loggers.logger("test")
+    for level in debug_log.LEVELS:
+        log.log(logging.getLevelName(level.upper()), "a word of %s", level)
+    lines = (world / "debug" / "debug.log").read_text().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines[1:]] == list(
+        debug_log.LEVELS[debug_log.LEVELS.index(asked.lower()) :]
+    ), "each once"
+    assert " skyward.test - [" in lines[-1] and lines[-1].split()[1] == "ERROR"
+
+
+def test_nobody_asks_and_nothing_is_written(fresh: logging.Logger, world: Path) -> None:
+    assert debug_log.begin() == ""
+    loggers.logger("test").error("a word")
+    assert not world.exists()
+
+
+@pytest.mark.parametrize("asked", ["loud", "1", "DEBUG ", "critical"])
+def test_a_level_that_is_none_is_refused(
+    asked: str, fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_LOG", asked)
+    with pytest.raises(UsageError, match="there are debug, info, warning, error"):
+        debug_log.begin()
+
+
+def test_frames_do_not_reach_the_handlers_of_a_script(
+    fresh: logging.Logger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SKYWARD_LOG", "debug")
+    debug_log.begin()
+    loggers.logger("test").debug("a frame")
+    assert not caplog.records
+
+
+def test_a_file_that_cannot_be_written_is_told_of_once(
+    fresh: logging.Logger, world: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SKYWARD_LOG", "debug")
+    world.mkdir()
+    (world / "debug").write_text("in the way")
+    assert debug_log.begin().startswith("the log cannot be written: ")
+    assert debug_log.begin() == ""
+    loggers.logger("test").error("a word")
+    assert capfd.readouterr() == ("", "")
+    (world / "debug").unlink()
+    loggers.logger("test").error("another")
+    assert (world / "debug" / "debug.log").read_text().endswith("another\n"), "it is tried again"
+
+
+def test_only_the_person_can_read_it(world: Path) -> None:
+    world.mkdir()
+    (world / "debug").mkdir(mode=0o755)
+    (world / "debug" / "debug.log").write_text("")
+    (world / "debug" / "debug.log").chmod(0o644)
+    before = os.umask(0)
+    try:
+        file = _File()
+        file.emit(record("a word"))
+        file.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((world / "debug").stat().st_mode) == 0o700
+    assert stat.S_IMODE((world / "debug" / "debug.log").stat().st_mode) == 0o600
+
+
+def test_a_link_in_its_place_is_not_followed(world: Path, tmp_path: Path) -> None:
+    (world / "debug").mkdir(parents=True)
+    (tmp_path / "other").write_text("mine")
+    (world / "debug" / "debug.log").symlink_to(tmp_path / "other")
+    file = _File()
+    file.emit(record("a word"))
+    assert file.trouble and (tmp_path / "other").read_text() == "mine"
+
+
+def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two handlers stand for two processes: each has the file open for itself."""
+    monkeypatch.setattr(debug_log, "LIMIT", 4000)
+    one, other = _File(), _File()
+    said = [f"word {number:04}" for number in range(400)]
+    for number, word in enumerate(said):
+        (one, other)[number % 3 == 0].emit(record(word))
+        for file in debug_log.files():
+            assert file.stat().st_size <= 4000
+    assert not one.trouble and not other.trouble
+    lines = [line[-9:] for file in debug_log.files() for line in file.read_text().splitlines()]
+    assert [file.name for file in debug_log.files()] == ["debug.log.1", "debug.log"]
+    assert len(lines) > 50 and lines == said[-len(lines) :], "the latest, in order, none missing"
+    for file in (one, other):
+        file.close()
+
+
+def told_by(log: str, caplog: pytest.LogCaptureFixture, *arguments: object) -> logging.LogRecord:
+    with caplog.at_level(logging.DEBUG, "skyward"):
+        loggers.logger("test").info(log, *arguments)
+    return caplog.records[-1]
+
+
+def test_secrets_are_blanked_for_every_listener(caplog: pytest.LogCaptureFixture) -> None:
+    assert SECRET in told_by("with %s in it", caplog, SECRET).getMessage()
+    loggers.blank([SECRET, "line one of it\nline two of it"])
+    assert told_by("with %s in it", caplog, SECRET).getMessage() == f"with {'*' * len(SECRET)} in it"
+    shown = told_by("a line one of it\nline two of it", caplog).getMessage()
+    assert "line one" not in shown and "line two" not in shown
+    broken = f"{SECRET[:6]}\x1b[0m{SECRET[6:]}"
+    assert told_by(broken, caplog).getMessage() == "*" * len(SECRET), "put together by the filter"
+
+
+def test_hostile_text_stays_within_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    shown = told_by("a\nb\r\x1b[2J\x1b]52;c;aGk=\x07\u202ec%s", caplog, "\x00")
+    assert shown.getMessage().isprintable()
+    assert shown.getMessage().startswith("a↵b↵")
+    assert len(told_by("x" * 100_000, caplog).getMessage()) < loggers.LONGEST + 50
+
+
+async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def describe(fails: bool) -> list[Machine]:
+        if fails:
+            raise PoolError("no answer")
+        return [Machine("m0", 0, "h0", ""), Machine("m1", 1, "h1", "", state="gone")]
+
+    with caplog.at_level(logging.DEBUG, "skyward.provider"):
+        assert len(await told("describe", "p", describe(False))) == 2
+        with pytest.raises(PoolError):
+            await told("describe", "p", describe(True))
+    good, bad = caplog.records
+    assert good.getMessage().startswith("describe took 0.0")
+    assert good.getMessage().endswith(" s: machines 1 running, 1 gone")
+    assert bad.levelno == logging.WARNING and bad.getMessage().endswith(" s: PoolError: no answer")
+    assert {vars(each)["pool"] for each in caplog.records} == {"p"}
