@@ -59,6 +59,7 @@ def _console(as_json: bool) -> Iterator[Console]:
 
     console = Console(as_json)
     try:
+        _begin_log(console)
         yield console
     except SkywardError as error:
         console.fail(error)
@@ -71,7 +72,40 @@ def _console(as_json: bool) -> Iterator[Console]:
         sys.exit(exit_status.FAILED)
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+def _begin_log(console: Console) -> None:
+    if not os.environ.get("SKYWARD_LOG"):
+        return
+    from skyward_core.store import debug_log
+
+    if said := debug_log.begin():
+        console.note(said)
+
+
+def _ask_for_log(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    if asked:
+        os.environ["SKYWARD_LOG"] = "debug"
+
+
+_debug = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_ask_for_log,
+    help="Write a log of all that is done; debug-dump packs it.",
+)
+
+
+class _Commands(click.Group):
+    """Commands that all take ``--debug``, as the group does."""
+
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(_debug(cmd), name)
+
+
+@click.group(
+    cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@_debug
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> int:
@@ -284,3 +318,18 @@ def doctor(as_json: bool) -> int:
         from .commands.doctor import doctor as execute
 
         return execute(console)
+
+
+@cli.command("debug-dump")
+@click.argument("path", required=False)
+@_json
+def debug_dump(path: str | None, as_json: bool) -> int:
+    """Pack log, ledger, versions and checks for a bug report.
+
+    PATH is the zip file to write, by default a new one in the current folder; overwrites nothing. Secrets that are
+    known as such are blanked; look at it before you send it.
+    """
+    with _console(as_json) as console:
+        from .commands.debug_dump import debug_dump as execute
+
+        return execute(path, console)

@@ -30,7 +30,7 @@ _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
 
 def doctor(console: Console) -> int:
     """Check what pools need, and print a line for each; exit status 1 where something cannot work."""
-    checks = [_python(), _terminal(), _files(), *_folders(), *_providers()]
+    checks = examine()
     lines = table([(f"{_LOOKS[c.state][0]} {c.state}", c.subject, detail_of(c)) for c in checks])
     if console.as_json:
         rows = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in checks]
@@ -39,6 +39,11 @@ def doctor(console: Console) -> int:
         for line, check in zip(lines, checks, strict=True):
             console.say(line, _LOOKS[check.state][1])
     return exit_status.FAILED if any(c.state == "fail" for c in checks) else exit_status.OK
+
+
+def examine() -> list[Check]:
+    """Look at all that pools need."""
+    return [_python(), _terminal(), _files(), *_folders(), *_providers()]
 
 
 def _python() -> Check:
