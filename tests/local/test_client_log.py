@@ -67,6 +67,7 @@ def test_a_log_that_cannot_be_written_is_told_of_and_the_command_goes_on(cli: Cl
 
 SCRIPT = f"""
     import skyward_core as sky
+    from skyward_core.store.loggers import logger
 
     @sky.function
     def fails():
@@ -75,7 +76,7 @@ SCRIPT = f"""
     if __name__ == "__main__":
         image = sky.Image(env={{"HF_TOKEN": "{SECRET}"}})
         with sky.Compute(name="s", image=image, options=sky.Options(console=False)) as compute:
-            compute.pool.news.complain("a word with {SECRET}")
+            logger("test").info("a word with {SECRET}")
             try:
                 fails() @ compute
             except sky.RunError:

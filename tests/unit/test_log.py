@@ -193,3 +193,23 @@ async def test_calls_of_providers_are_told_of(caplog: pytest.LogCaptureFixture) 
     assert good.getMessage().endswith(" s: machines 1 running, 1 gone")
     assert bad.levelno == logging.WARNING and bad.getMessage().endswith(" s: PoolError: no answer")
     assert {vars(each)["pool"] for each in caplog.records} == {"p"}
+
+
+def test_a_file_that_another_process_has_put_aside_is_left(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug_log, "LIMIT", 400)
+    one, other = _File(), _File()
+    one.emit(record("first " + "x" * 200))
+    other.emit(record("second " + "x" * 200))
+    one.emit(record("a"))
+    aside, current = debug_log.files()
+    assert "first" in aside.read_text() and current.read_text().endswith(" a\n"), (
+        "there is room for it in both"
+    )
+    one._turn(400)
+    one.emit(record("b"))
+    other._turn(200)
+    assert "second" in aside.read_text(), "which both wanted to put aside"
+    for file in (one, other):
+        file.close()
