@@ -22,6 +22,7 @@ from skyward_core.store import debug_log
 from skyward_core.store.ledger import Ledger
 from skyward_core.wire.redact import Redactor, each_text, is_secret_name, secret_values, without_credentials
 
+from ..hints import detail_of
 from .console import Console
 from .doctor import examine
 from .report import table
@@ -86,7 +87,7 @@ def _write(target: Path, data: bytes) -> None:
 def _parts() -> dict[str, tuple[str, str]]:
     """What goes in: name -> what that is, and its text."""
     clean = cleaner()
-    checks = [{"subject": c.subject, "state": c.state, "detail": c.detail} for c in examine()]
+    checks = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in examine()]
     parts = {
         "versions.json": ("Python, packages, platform; names of variables", _json(_versions(), clean)),
         "doctor.json": ("what skyward-tui doctor finds", _json(checks, clean)),
