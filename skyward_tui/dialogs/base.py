@@ -14,6 +14,7 @@ from textual.widgets import Button
 
 from ..actions import bindings, first_key
 from ..app_face import AppFace
+from ..styles import beside
 
 Result = TypeVar("Result")
 
@@ -28,16 +29,7 @@ class Dialog(ModalScreen[Result]):
 
     BINDINGS = bindings("dialog")
     BOX: ClassVar[type[Widget]] = Vertical
-    DEFAULT_CSS = """
-    Dialog { align: center middle; background: $background 60%; }
-    Dialog #dialog {
-        width: 72; max-width: 94%; height: auto; max-height: 94%;
-        border: round $primary; background: $surface; padding: 1 2; border-title-style: bold;
-    }
-    Dialog #buttons { height: auto; margin-top: 1; align-horizontal: center; }
-    Dialog Button { margin: 0 1; min-width: 12; }
-    Dialog Input { margin-top: 1; background: $panel; }
-    """
+    DEFAULT_CSS = beside(__file__)
     app = getters.app(AppFace)
     heading: str = ""
 

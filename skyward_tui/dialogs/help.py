@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from ..actions import SCOPES, bindings, of
+from ..styles import beside
 from .base import Dialog
 
 _GROUPS = {
@@ -29,10 +30,7 @@ class HelpScreen(Dialog[None]):
 
     BINDINGS = bindings("help")
     BOX: ClassVar[type[Widget]] = VerticalScroll
-    DEFAULT_CSS = """
-    HelpScreen #dialog { width: 78; max-width: 96%; max-height: 92%; padding: 0 1; border-title-style: none; }
-    HelpScreen Static { width: 1fr; }
-    """
+    DEFAULT_CSS = beside(__file__)
     heading = "keys"
 
     def __init__(self, scope: str = "") -> None:

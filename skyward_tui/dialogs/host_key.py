@@ -12,6 +12,7 @@ from textual.reactive import var
 from textual.widgets import Button, Static
 
 from ..actions import bindings
+from ..styles import beside
 from ..words import count
 from .base import Dialog
 
@@ -36,7 +37,7 @@ class HostKeyScreen(Dialog[bool]):
     """
 
     BINDINGS = bindings("hostkey")
-    DEFAULT_CSS = "HostKeyScreen #dialog { border: round $warning; }"
+    DEFAULT_CSS = beside(__file__)
     heading = "Unknown host key"
     more: var[int] = var(0, init=False)
 

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.widgets import Input, OptionList
 
 from ..actions import bindings
+from ..styles import beside
 from .base import Dialog
 
 
@@ -17,14 +18,7 @@ class Picker(Dialog[str | None]):
     ENTER: ClassVar[str]  # what that key does
     PLACEHOLDER: ClassVar[str]
     BINDINGS = bindings("files")
-    DEFAULT_CSS = """
-    Picker #dialog { height: 80%; padding: 0 1; }
-    Picker Input { margin: 0 0 1 0; }
-    Picker OptionList {
-        height: 1fr; border: none; padding: 0; background: transparent;
-        text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def body(self) -> ComposeResult:
         narrow = Input(placeholder=self.PLACEHOLDER, compact=True)

@@ -16,6 +16,7 @@ from skyward_core.views.views import PoolView
 from ..actions import bindings
 from ..app_face import settled
 from ..hints import words_of
+from ..styles import beside
 from ..theme import node_look
 from ..words import count, duration, money
 from .base import Dialog
@@ -38,11 +39,7 @@ class TeardownScreen(Dialog[bool]):
     """
 
     BINDINGS = bindings("teardown")
-    DEFAULT_CSS = """
-    TeardownScreen #dialog { border: round $error; }
-    TeardownScreen #dialog.-gone { border: round $success; }
-    TeardownScreen .hidden { display: none; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self, pools: list[str]) -> None:
         super().__init__()

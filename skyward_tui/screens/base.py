@@ -15,6 +15,7 @@ from skyward_core.views.metrics import numbers_line
 
 from ..actions import ALWAYS, HINTS, Action, first_key, named, of
 from ..app_face import AppFace
+from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
 from ..words import count, duration, money
@@ -32,10 +33,7 @@ class BaseScreen(Screen[Result]):
     """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
 
     SCOPE: ClassVar[str] = ""
-    DEFAULT_CSS = """
-    BaseScreen.-slim > *, BaseScreen.-flat > * { display: none; }
-    BaseScreen.-slim > TooSmall, BaseScreen.-flat > TooSmall { display: block; }
-    """
+    DEFAULT_CSS = beside(__file__)
     app = getters.app(AppFace)
 
     def compose(self) -> ComposeResult:

@@ -12,6 +12,7 @@ from skyward_core.model.outcome import Outcome, signal_name
 from skyward_core.views.views import RunView
 
 from ..actions import bindings
+from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..words import one_line, took
@@ -49,15 +50,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     SCOPE = "errors"
     BINDINGS = bindings("errors")
-    DEFAULT_CSS = """
-    ErrorsScreen #failed { height: auto; max-height: 40%; }
-    ErrorsScreen OptionList {
-        height: auto; max-height: 100%; border: none; padding: 0; background: transparent;
-        text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    ErrorsScreen #trace { padding: 0 1; }
-    ErrorsScreen #traceback { height: auto; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self, run: RunView) -> None:
         super().__init__()

@@ -36,6 +36,7 @@ from ..launch_plan import (
 )
 from ..packaged import named
 from ..recent import recent, remember
+from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.toggles import Toggles
 from ..words import one_line
@@ -60,29 +61,7 @@ class LaunchScreen(BaseScreen[None]):
 
     SCOPE = "launch"
     BINDINGS = bindings("launch")
-    DEFAULT_CSS = """
-    LaunchScreen #sides { layout: horizontal; height: 1fr; }
-    LaunchScreen.-narrow #sides { layout: vertical; }
-    LaunchScreen #form { width: 3fr; padding: 0 1; }
-    LaunchScreen #plan { width: 2fr; padding: 0 1; }
-    LaunchScreen.-narrow #form { width: 1fr; height: auto; }
-    LaunchScreen.-narrow #plan { width: 1fr; height: 1fr; }
-    LaunchScreen .row { height: auto; min-height: 1; }
-    LaunchScreen.-tall.-normal .row, LaunchScreen.-tall.-wide .row { margin-bottom: 1; }
-    LaunchScreen .row > Label { width: 12; color: $muted; }
-    LaunchScreen .row > Label.inner { width: auto; padding: 0 1 0 2; }
-    LaunchScreen Input { width: 1fr; background: $panel; }
-    LaunchScreen Select { width: 1fr; }
-    LaunchScreen #nodes, LaunchScreen #ranks { width: 8; }
-    LaunchScreen #on-ssh { display: none; }
-    LaunchScreen #hint { color: $muted; height: auto; max-height: 2; margin-left: 12; }
-    LaunchScreen.-tall.-normal #hint, LaunchScreen.-tall.-wide #hint { margin: -1 0 1 12; }
-    LaunchScreen #last { height: auto; }
-    LaunchScreen #message { width: 1fr; height: auto; max-height: 4; color: $muted; padding: 0 1; }
-    LaunchScreen #message.-error { color: $text-error; }
-    LaunchScreen #launch { min-width: 11; }
-    LaunchScreen #why { height: auto; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self, pool: str = "", form: Form | None = None) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from ..actions import bindings
 from ..hints import detail_of
+from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
@@ -136,7 +137,7 @@ class PoolsScreen(BaseScreen[None]):
 
     SCOPE = "pools"
     BINDINGS = bindings("pools")
-    DEFAULT_CSS = "PoolsScreen Panel { margin: 0; }"
+    DEFAULT_CSS = beside(__file__)
 
     def body(self) -> ComposeResult:
         panel = Panel(PoolList())

@@ -21,6 +21,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..actions import Action, bindings
 from ..app_face import settled
 from ..hints import detail_of, words_of
+from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.log_pane import Files
@@ -48,32 +49,7 @@ class RunScreen(BaseScreen[None]):
 
     SCOPE = "run"
     BINDINGS = bindings("run")
-    DEFAULT_CSS = """
-    RunScreen #grid {
-        layout: grid; grid-size: 2 2; grid-columns: 46 1fr; grid-rows: 1fr 12; grid-gutter: 0;
-    }
-    RunScreen.-wide #grid { grid-columns: 56 1fr; grid-rows: 1fr 14; }
-    RunScreen .panel { border: round $border-blurred; border-title-color: $muted; border-title-style: none; }
-    RunScreen .panel.-active { border: round $border; border-title-color: $text; border-title-style: bold; }
-    /* Numbers have a place only where there are some: a third one below, or the one that the nodes have. */
-    RunScreen .panel.-away, RunScreen.-normal .panel.-spare { display: none; }
-    RunScreen.-numbers.-wide #grid { grid-size: 3 2; grid-columns: 56 2fr 3fr; }
-    RunScreen.-numbers.-wide #panel-log { column-span: 2; }
-    RunScreen.-numbers.-wide.-zoom #grid, RunScreen.-numbers.-wide.-short #grid {
-        grid-size: 1 1; grid-columns: 1fr; grid-rows: 1fr;
-    }
-    RunScreen.-numbers.-wide.-zoom #panel-log, RunScreen.-numbers.-wide.-short #panel-log { column-span: 1; }
-    RunScreen #strip { height: 1; display: none; }
-    RunScreen.-zoom #grid, RunScreen.-narrow #grid, RunScreen.-short #grid {
-        grid-size: 1 1; grid-columns: 1fr; grid-rows: 1fr;
-    }
-    RunScreen.-zoom .panel, RunScreen.-narrow .panel, RunScreen.-short .panel { display: none; }
-    RunScreen.-zoom .panel.-active, RunScreen.-narrow .panel.-active, RunScreen.-short .panel.-active {
-        display: block;
-    }
-    RunScreen.-zoom #strip, RunScreen.-narrow #strip, RunScreen.-short #strip { display: block; }
-    RunScreen.-slim #strip, RunScreen.-flat #strip { display: none; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     rank: var[int] = var(0, init=False)
     merged: var[bool] = var(False, init=False)

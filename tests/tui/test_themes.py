@@ -93,7 +93,8 @@ async def test_all_themes_paint_all_screens(app: SkywardApp, session: FakeSessio
 
 
 async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp) -> None:
-    sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    files = (path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".tcss"))
+    sources = "".join(path.read_text("utf-8") for path in files)
     names = set(re.findall(r"\$([a-z]+(?:-[a-z]+)*)", sources))
     assert {"muted", "text-error", "border-blurred"} <= names
     for theme in app.available_themes:
