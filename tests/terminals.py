@@ -33,7 +33,7 @@ class Acts:
     def on(cls, data: bytes) -> Acts:
         acts = cls()
         known = SGR.sub(lambda sgr: sgr[0].replace(":", ";"), data.decode())  # pyte knows no colons
-        pyte.Stream(acts).feed(known)
+        pyte.Stream(acts).feed(known)  # type: ignore[arg-type]
         return acts
 
 

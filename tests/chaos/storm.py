@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
+from typing import cast
 
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
@@ -82,7 +83,7 @@ class Storm:
             thread.join(max(0.0, deadline - time.monotonic()))
         if hanging := [thread.name for thread in threads if thread.is_alive()]:
             self.wrong.append(f"hangs: {hanging}")
-            faulthandler.dump_traceback(sys.__stderr__)
+            faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
             return
         for kind in kinds:
             self._try(kind, Random(f"{self.seed} last"), calm=True)
@@ -137,7 +138,7 @@ class Storm:
     def _gather(self, random: Random) -> None:
         values = [random.randrange(1000) for _ in range(random.choice((3, 40)))]
         tasks = [work(self._token(random), value, 2, 0.001) for value in values]
-        found: Sequence[Printed] = sky.gather(*tasks) >> self.compute
+        found = cast(Sequence[Printed], sky.gather(*tasks) >> self.compute)
         self._same([p.value - p.rank for p in found], [value * value for value in values], "gather")
         self.printed += found
 

@@ -260,7 +260,11 @@ def models(tmp_path: Path) -> Path:
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     folder.mkdir()
     plain.save(str(folder / "tokenizer.json"))
-    told = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    told: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(told | {"model_max_length": 16}))
     shape = {"vocab_size": len(words), "max_position_embeddings": 16, "dim": 16, "hidden_dim": 16}
     told = {"model_type": "distilbert", "n_layers": 1, "n_heads": 2} | shape

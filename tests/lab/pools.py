@@ -22,7 +22,7 @@ DEADLINE = 90.0  # seconds; for what should never take that long, not for what s
 
 def ssh(lab: Lab, hosts: Sequence[Host] | None = None, **wishes: Any) -> sky.SSH:
     """The lab's hosts (or some of them) as a provider; ``wishes`` replace its settings."""
-    chosen = {
+    chosen: dict[str, Any] = {
         "user": lab.user,
         "keys": str(lab.key),
         "known_hosts": str(lab.known_hosts),

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def where() -> tuple[str, int]:
     return socket.gethostname(), sky.instance_info().rank
 
 
-def checked(lab: Lab, **wishes: str) -> list[Check]:
+def checked(lab: Lab, **wishes: Any) -> list[Check]:
     """What ``skyward-tui doctor`` is told of the hosts."""
     return asyncio.run(ssh(lab, **wishes).check())
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_standalone_workers_talk_to_the_client_only(lab: Lab) -> None:
 def test_a_standalone_host_is_not_given_up_because_its_peers_do_not_reach_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    told: list[Any] = []
     describe = sky.SSH.describe
 
     async def listened(provider: sky.SSH, name: str, known: Sequence[Machine]) -> list[Machine]:

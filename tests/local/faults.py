@@ -22,7 +22,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str
         time.sleep(0.01)
 
 
-def on_loop(work: Callable[[], None]) -> None:
+def on_loop(work: Callable[[], object]) -> None:
     """Do something on the pools' loop, after what is queued there; what it raises is raised here."""
 
     async def do() -> None:

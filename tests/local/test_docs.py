@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ PRINTS = {
 }
 
 
-def scripts() -> list[object]:
-    cases = []
+def scripts() -> list[Any]:
+    cases: list[Any] = []
     for page, patterns in PRINTS.items():
         found = SCRIPT.findall((DOCS / page).read_text(encoding="utf-8"))
         assert len(found) == len(patterns), f"{page} shows {len(found)} scripts"

@@ -20,6 +20,7 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
 from skyward_core.views.events import PoolGone
+from skyward_core.wire.frames import VERSION
 from skyward_tui.hints import detail_of, words_of
 
 
@@ -94,7 +95,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
     spec = PoolSpec(name="older", provider=Local(), nodes=2, options=Options(console=False))
     session.create(spec).result(90)
     session.detach()
-    monkeypatch.setattr(link, "VERSION", link.VERSION + 1)
+    monkeypatch.setattr(link, "VERSION", VERSION + 1)
     session = Session()
     try:
         (view,) = session.refresh().result(90)
@@ -102,7 +103,7 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
             sky.attach("older")
         assert refused.value.hint == view.hint == Hint("down", "older")
         for told in (detail_of(view), words_of(refused.value)):
-            assert f"speaks version {link.VERSION - 1} of the protocol, this client {link.VERSION}" in told
+            assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
             assert told.endswith("; end it: skyward-tui down older")
         receipt = session.down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
@@ -133,7 +134,7 @@ def test_a_pool_that_another_process_makes_is_never_shown_as_less_than_it_is(hom
     maker = subprocess.Popen([sys.executable, "-c", WIDE, go_on], stdin=subprocess.PIPE, text=True)
     session = Session()
     try:
-        seen = []
+        seen: list[Any] = []
         deadline = time.monotonic() + 90
         while "up" not in [state for state, _ in seen] and time.monotonic() < deadline:
             machines = [m for row in session.ledger.live() for m in session.ledger.machines(row.token)]

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -252,7 +253,7 @@ def test_a_stranger_s_set_user_id_program_with_our_mark_is_nobody_of_ours(tmp_pa
         for uid, expected in ((65534, False), (0, True)):
             with subprocess.Popen([program, "600"], env={MARK: folder}, user=uid) as process:
                 try:
-                    wait_until(lambda pid=process.pid: environment(pid))
+                    wait_until(partial(environment, process.pid))
                     assert (process.pid in members(folder)) == expected
                 finally:
                     process.kill()

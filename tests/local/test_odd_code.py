@@ -31,7 +31,7 @@ def exits_as_text() -> None:
 def exits_when_its_notes_are_read() -> None:
     class Odd(Exception):
         @property
-        def __notes__(self) -> list[str]:
+        def __notes__(self) -> list[str]:  # type: ignore[override]
             raise SystemExit(5)
 
     raise Odd("without notes")

@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import on_loop, wait_until
@@ -50,7 +51,7 @@ def test_what_waits_on_a_pool_that_another_process_ends_is_told_who_did(home: Pa
     with sky.Compute(nodes=2, name="shared", options=QUIET) as compute, ThreadPoolExecutor() as threads:
         values = trickle() >> compute
         assert next(values) == 1
-        waits = [
+        waits: list[Future[Any]] = [
             threads.submit(lambda: forever() @ compute),
             threads.submit(lambda: forever() >> compute),
             threads.submit(lambda: sky.gather(*[forever()] * 4) >> compute),

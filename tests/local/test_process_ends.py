@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import wait_until
@@ -64,7 +65,7 @@ def written(folder: Path) -> dict[str, str]:
     return {name: path.read_text() if (path := folder / name).exists() else "-" for name in WRITTEN}
 
 
-def pool_for(home: Path, **options: float) -> sky.Compute:
+def pool_for(home: Path, **options: Any) -> sky.Compute:
     return sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False, **options))
 
 
@@ -105,7 +106,7 @@ def test_when_its_gang_is_made_anew(
     with sky.Compute(provider=sky.Local(), nodes=2, options=sky.Options(console=False)) as pool:
         for rank in range(2):
             (tmp_path / str(rank)).mkdir()
-        sky.function(lambda: work.__wrapped__(str(tmp_path / str(sky.instance_info().rank))))() @ pool
+        sky.function(lambda: work.__wrapped__(str(tmp_path / str(sky.instance_info().rank))))() @ pool  # type: ignore[attr-defined]
         with pytest.raises(sky.RunError):
             sky.function(die)() @ pool
         assert sky.function(lambda: 1)() @ pool == [1, 1]

@@ -12,7 +12,7 @@ import skyward_core as sky
 def look() -> tuple[list[str], list[str]]:
     import sys
 
-    loaded = [name for name in ("ast", "inspect", "traceback", "uuid") if name in sys.modules]
+    loaded: list[str] = [name for name in ("ast", "inspect", "traceback", "uuid") if name in sys.modules]
     return loaded, [name for name, module in sys.modules.items() if type(module).__name__ == "PutOff"]
 
 

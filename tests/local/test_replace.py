@@ -235,7 +235,8 @@ def test_a_front_end_knows_what_leaving_does_to_a_run(home: Path, monkeypatch: p
             assert not session.outlives_us(compute.name, waits.id).result(30)
             session.leave(compute.name).result(30)
             assert (there.state, waits.state) == ("running", "cancelled")
-            states = {run: Ledger().run(run).state for run in (there.id, waits.id)}
+            rows = {run: Ledger().run(run) for run in (there.id, waits.id)}
+            states = {run: row and row.state for run, row in rows.items()}
             assert states == {there.id: "running", waits.id: "cancelled"}
         finally:
             session.detach()
@@ -262,6 +263,7 @@ def test_a_run_that_waits_is_cancelled_when_its_client_leaves(
         ):
             waits.result(30)
         row = Ledger().run(run)
+        assert row is not None
         assert (row.state, row.ended_at is not None) == ("cancelled", True)
         shop.refuses = False
         assert ours.result(60) == [0, 1], "the other client's goes on waiting"
@@ -398,7 +400,7 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 
             wait_until(agreed, what="the same nodes, on the old machine or on another one")
         assert which() @ compute == which() @ other == [0, 1]
-        assert agent_pids(compute) == agent_pids(other), "and they stay so"
+        assert agent_pids(compute) == agent_pids(other), "and they stay so"  # type: ignore[arg-type]
         assert other.pool.machines == compute.pool.machines == Ledger().machines(compute.pool.row.token)
         lines = ["one of two clients"] * 3
         for pool in (compute.pool, other.pool):

@@ -119,7 +119,7 @@ async def greet(transport: SSHTransport) -> dict[str, Any]:
     answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     decoder = Decoder()
 
-    def take(data: bytes) -> None:
+    def take(data: bytes | memoryview) -> None:
         for header, _ in decoder.feed(data):
             answers.put_nowait(header)
 

@@ -109,7 +109,7 @@ def test_fail_fast_stops_the_others_and_they_start_anew(tmp_path: Path) -> None:
 
 def test_two_clients_broadcast_at_the_same_time(pool: sky.Compute) -> None:
     with sky.attach(pool.name) as other, ThreadPoolExecutor(2) as beside:
-        both = [beside.submit(lambda p=p: [rank() @ p for _ in range(10)]) for p in (pool, other)]
+        both = [beside.submit(lambda to: [rank() @ to for _ in range(10)], p) for p in (pool, other)]
         assert [each.result(60) for each in both] == [[[0, 1, 2, 3]] * 10] * 2
 
 
@@ -239,7 +239,7 @@ def test_an_around_app_that_died_is_entered_anew_by_the_next_run_on_its_node_alo
         assert diary.lines()[4:] == ["app", "rank 1"], "it is entered before its rank is"
 
 
-GANGS = {
+GANGS: dict[str, tuple[Callable[[], Any], str]] = {
     "torch": (sky.plugins.torch, "a process group of all ranks"),
     "accelerate": (sky.plugins.accelerate, "a process group of all ranks"),
     "jax": (sky.plugins.jax, "one mesh of all ranks' devices"),

@@ -104,7 +104,8 @@ def test_a_good_run_outlives_the_lease_and_the_next_client_fetches_it(home: Path
     found = ledger.run(run)
     assert found is not None and found.state == "done"
     assert ledger.kept() == []
-    assert ledger.pool(row.token).receipt["kept"] == []
+    told = ledger.pool(row.token).receipt
+    assert told is not None and told["kept"] == []
     logs = (home / "pools" / row.key / "logs" / "r001.out").read_text()
     assert logs == "done by rank 1 **************\n"
     folder = home / "pools" / row.key / "results"
@@ -174,7 +175,8 @@ def test_what_a_teardown_cannot_fetch_stays_on_its_host_and_the_receipt_says_so(
         wait_until(
             lambda: left_there(home) == ["kept.node-1"], what="the end of the agent that was to hand it out"
         )
-        assert Ledger().pool(row.token).receipt["kept"] == [kept]
+        told = Ledger().pool(row.token).receipt
+        assert told is not None and told["kept"] == [kept]
         place.rmdir()
         assert session.fetch(row.token).result(60)
     assert left_there(home) == []

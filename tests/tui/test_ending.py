@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -55,7 +56,7 @@ async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(
 ) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
-    session.downing["paid"] = future = Future()
+    session.downing["paid"] = future = Future[Any]()
     async with app.run_test(size=SIZE) as pilot:
         await quit_by_tearing_down(app, pilot, "paid")
         await until(pilot, lambda: session.torn_down == ["paid"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from textual import events
@@ -197,7 +198,7 @@ async def test_work_that_nobody_has_fetched_is_named_and_wants_the_word(
 async def test_what_is_left_is_named_and_hiding_does_not_stop(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)
-    session.downing["paid"] = future = Future()
+    session.downing["paid"] = future = Future[Any]()
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ paid" in screen_text(app))
         await pilot.press("X", *"paid", "enter")

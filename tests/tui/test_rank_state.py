@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from skyward_core.model.outcome import Outcome
 from skyward_core.views import events as ev
 from skyward_tui.widgets.rank_state import nothing_yet, rank_states
 
@@ -27,7 +28,7 @@ def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[
         ev.RankEnded(
             pool="sweep",
             run=run.id,
-            outcome=ev.Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
+            outcome=Outcome(2, 0, 0, "returned", 7.5, summary=value(1)),
             at=session.now,
         ),
     )

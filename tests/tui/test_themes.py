@@ -37,7 +37,7 @@ from .waiting import until
 PACKAGE = Path(cli.__file__).parent
 
 
-def every_screen(session: FakeSession) -> list[Callable[[], Screen[object]]]:
+def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
     """How to make one of each; all kinds of the package are among them (see below)."""
     view = session.pool("llama-ft", price=1.0)
     run = failed_run(session, view)

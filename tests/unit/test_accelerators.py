@@ -264,7 +264,7 @@ class TestAccelerator:
 class TestFactories:
     def test_make_accelerators(self) -> None:
         assert sky.accelerators.H100(count=8, memory="80GB") == Accelerator("H100", 8, 80)
-        assert accelerators.A100(memory=80) == accelerators.A100(memory="80") == Accelerator("A100", 1, 80)
+        assert accelerators.A100(memory=80) == accelerators.A100(memory="80") == Accelerator("A100", 1, 80)  # type: ignore[arg-type]
         assert accelerators.A100(mig="3g.40gb") == Accelerator("A100", mig="3g.40gb")
         assert accelerators.RTX_4090() == Accelerator("RTX-4090")
 

@@ -32,7 +32,7 @@ async def test_an_option_that_it_does_not_know_is_read(
     config = tmp_path / ".ssh" / "config"
     config.parent.mkdir(mode=0o700)
     config.write_text("Host box\n  RevokedHostKeys ~/bad\n")
-    route = await connect.resolve(connect.Target("box"))
+    route = await connect.resolve(connect.Target("box"))  # type: ignore[attr-defined]
     assert route.revoked == (tmp_path / "bad",)
 
 

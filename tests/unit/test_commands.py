@@ -45,7 +45,7 @@ def test_every_commands_summary_is_whole_at_80_columns() -> None:
         assert len(line) <= 80 and line.endswith(".") and not line.endswith("..."), line
 
 
-def printed(*chunks: tuple[int, str, bytes], **options: bool) -> bytes:
+def printed(*chunks: tuple[int, str, bytes], **options: Any) -> bytes:
     sink = io.BytesIO()
     printer = LogPrinter(sink, **options)
     for chunk in chunks:

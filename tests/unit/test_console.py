@@ -97,7 +97,7 @@ def test_of_what_ranks_print_a_terminal_gets_text_and_colours(console: Opens) ->
         news.print(0, "out", b"\x1b[31mred\x1b[\x002J\x1b]0;title\x07\nnext\xc2\x9b2J\n")
         news.print(1, "err", b"unfinished\x1b[5;5H\x1b[7m")
         shown.close()
-        sys.stdout.detach()
+        sys.stdout.detach()  # type: ignore[union-attr]
 
     assert through_pty(write) == b"r000| \x1b[31mred\x1b[0m\nr000| next\nr001| unfinished\x1b[7m\x1b[0m\n"
 

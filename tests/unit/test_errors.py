@@ -68,7 +68,7 @@ def with_hint(kind: type[errors.SkywardError]) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", [*filter(with_hint, every_error())], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*filter(with_hint, every_error())], ids=lambda kind: kind.__name__)  # type: ignore[arg-type]
 def test_a_hint_travels_with_its_error(kind: type[errors.SkywardError]) -> None:
     error = kind("no pool is up.", hint=Hint("down", "p"))
     for back in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):

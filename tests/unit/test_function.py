@@ -51,7 +51,7 @@ POOL = Pool()
 
 
 def test_a_call_runs_nothing_and_keeps_its_arguments() -> None:
-    ran = []
+    ran: list[int] = []
     pending = sky.function(ran.append)(1)
     assert ran == []
     assert isinstance(pending, PendingFunction)
@@ -76,7 +76,7 @@ def test_groups_grow_from_either_side_and_stay_in_order() -> None:
 
 
 def test_a_function_stays_what_it_was() -> None:
-    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)
+    assert (add.__name__, add.__doc__, add.__module__) == ("add", "Adds.", __name__)  # type: ignore[attr-defined]
     assert add.local(1, b=1) == 2
     assert repr(add) == "<sky.function add>"
     assert repr(add(1)) == "<add(…) not run yet: use >> or @ with a pool>"

@@ -37,7 +37,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
     """All strings in a module, pieces that Python joins as one."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            yield "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+            yield "".join(part.value for part in node.values if isinstance(part, ast.Constant))  # type: ignore[misc]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             yield node.value if isinstance(node.value, str) else node.value.decode("latin-1")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -221,7 +222,8 @@ def test_all_ranks_merge_in_order_of_arrival() -> None:
 
 
 def test_one_thread_feeds_while_others_read() -> None:
-    book, done, wrong = LogBook(capacity=100), threading.Event(), []
+    book, done = LogBook(capacity=100), threading.Event()
+    wrong: list[Any] = []
     total = 20_000
 
     def look() -> None:
@@ -253,7 +255,8 @@ def test_one_thread_feeds_while_others_read() -> None:
 
 def test_a_ring_asked_for_by_two_threads_at_once_is_one() -> None:
     for _ in range(50):
-        book, start, found = LogBook(), threading.Barrier(4), []
+        book, start = LogBook(), threading.Barrier(4)
+        found: list[Any] = []
 
         def ask(book: LogBook = book, start: threading.Barrier = start, found: list[LogRing] = found) -> None:
             start.wait()

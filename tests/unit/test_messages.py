@@ -255,11 +255,12 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
 
 @pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
-    good: dict[str, Any] = {
+    answers: dict[str, dict[str, Any]] = {
         "claim": {"calls": [0]}, "ports": {"ports": [7]}, "line": {"port": 7}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
-    }[asked] | {"t": "known", "id": 1}  # fmt: skip
+    }  # fmt: skip
+    good = answers[asked] | {"t": "known", "id": 1}
     messages.answer(asked, good)
     for key in messages.ANSWERS[asked]:
         for value in NONSENSE:

@@ -103,5 +103,6 @@ def test_a_full_disk_is_told_once_and_harms_nothing(spool, capsys, monkeypatch):
     monkeypatch.setattr(os, "write", full)
     for step in range(3):
         sky.log(step=step)
+        assert metrics._writer is not None
         metrics._writer.flush()
     assert capsys.readouterr().err.count("No space left") == 1

@@ -70,7 +70,7 @@ def test_decorators_nest(capsys):
 def test_either_side_of_function(order, decorator, capsys):
     task = decorator(function(talk)) if order == "above" else function(decorator(talk))
     assert type(task) is type(function(talk))
-    assert task.__name__ == "talk"
+    assert task.__name__ == "talk"  # type: ignore[attr-defined]
     assert speakers(task.local, capsys) == ([0], ALL)
 
 

@@ -44,7 +44,7 @@ class Tracing(Plugin):
     name: ClassVar[str] = "tracing"
 
     def __post_init__(self):
-        self.name = self.label
+        self.name = self.label  # type: ignore[misc]
 
     def _note(self, what):
         self.trace.append(f"{self.label} {what}")
@@ -71,11 +71,11 @@ class Tracing(Plugin):
         finally:
             self._note("leave")
 
-    around_app = around_client = around_process
+    around_app = around_client = around_process  # type: ignore[assignment]
 
 
 def pair(**fail):
-    trace = []
+    trace: list[str] = []
     return trace, [Tracing(label, trace, fail.get(label, "")) for label in ("a", "b")]
 
 

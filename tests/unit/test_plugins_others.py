@@ -73,8 +73,8 @@ def test_keras_chooses_its_backend_for_every_process():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: plugins.keras(backend="theano"), "no backend of Keras: use jax, torch, tensorflow"),
-        (lambda: plugins.accelerate(mixed_precision="int4"), "no mixed precision: use no, fp16"),
+        (lambda: plugins.keras(backend="theano"), "no backend of Keras: use jax, torch, tensorflow"),  # type: ignore[arg-type]
+        (lambda: plugins.accelerate(mixed_precision="int4"), "no mixed precision: use no, fp16"),  # type: ignore[arg-type]
         (lambda: plugins.accelerate(fsdp={}, deepspeed={}), "not both"),
         (lambda: plugins.mig(profile="half"), "no MIG profile"),
         (lambda: plugins.mig(profile="9g.80gb"), "no MIG profile"),

@@ -147,7 +147,7 @@ def test_secrets_that_are_named_are_written_and_shown_nowhere():
     assert Options.from_json(options.describe()) == Options()
     for wrong in (["hunter2"], TOKEN, [1]):
         with pytest.raises(SpecError, match="secrets") as caught:
-            Options(secrets=wrong)
+            Options(secrets=wrong)  # type: ignore[arg-type]
         assert "hunter2" not in str(caught.value) and TOKEN not in str(caught.value)
 
 

@@ -69,7 +69,7 @@ def docs_of(kind: type, name: str) -> list[str]:
 
 def parameters(value: Any) -> list[str]:
     """As they stand in a docstring: with their stars."""
-    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    stars: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     taken = inspect.signature(value).parameters.values()
     return [stars.get(each.kind, "") + each.name for each in taken if each.name not in ("self", "cls")]
 

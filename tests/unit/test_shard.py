@@ -38,7 +38,7 @@ def index(values):
 def image_folder():
     torch = pytest.importorskip("torch")
 
-    class ImageFolder(torch.utils.data.Dataset):
+    class ImageFolder(torch.utils.data.Dataset):  # type: ignore[name-defined]
         def __len__(self):
             return 3
 

@@ -21,7 +21,8 @@ class Provider:
 
 
 def spec(**more: Any) -> PoolSpec:
-    return PoolSpec(**{"name": "fit", "provider": Provider()} | more)
+    given: dict[str, Any] = {"name": "fit", "provider": Provider()} | more
+    return PoolSpec(**given)
 
 
 @pytest.mark.parametrize("name", ["a", "7", "llama-ft", "a--b", "x" * 48, "a-1"])
@@ -118,7 +119,7 @@ def test_a_wrong_variable_is_named_and_its_value_is_not() -> None:
 
 def test_lists_are_kept_as_tuples_and_numbers_as_what_they_stand_for() -> None:
     np = pytest.importorskip("numpy", reason="numpy is not installed")
-    assert Image(pip=["torch"], excludes=(g for g in ("*.bin",))) == Image(
+    assert Image(pip=["torch"], excludes=(g for g in ("*.bin",))) == Image(  # type: ignore[arg-type]
         pip=("torch",), excludes=("*.bin",)
     )
     assert json.dumps(spec(nodes=np.int64(4)).describe()["nodes"]) == "4"

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -56,8 +56,14 @@ def tail_of(
     secrets: Iterable[str] = (),
 ) -> Tail:
     return Tail(
-        spool, connection, cursors or {}, lambda: busy, Redactor(secrets), lambda: None, lambda name: 1 << 62
-    )  # type: ignore[arg-type]
+        spool,
+        cast(Any, connection),
+        cursors or {},
+        lambda: busy,
+        Redactor(secrets),
+        lambda: None,
+        lambda name: 1 << 62,
+    )
 
 
 async def test_what_is_there_and_what_comes_is_sent_once(tmp_path: Path) -> None:

@@ -89,7 +89,11 @@ def test_files_are_read_from_any_place_to_any_other(
     spool, folder = Spool(writes, seen), tmp_path_factory.mktemp("logs")
     spool.store(folder)
     low, high = sorted(data.draw(st.tuples(*[st.integers(0, len(spool.order))] * 2)))
-    place = lambda n: tuple(sum(s == stream for s, _ in spool.order[:n]) for stream in STREAMS)  # noqa: E731
+
+    def place(n: int) -> tuple[int, int]:
+        out, err = (sum(s == stream for s, _ in spool.order[:n]) for stream in STREAMS)
+        return out, err
+
     pieces = list(weave(folder, "r000", place(low), place(high)))
     spool.check(pieces)
     assert bytes_of(pieces) == spool.order[low:high]

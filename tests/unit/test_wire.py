@@ -6,12 +6,13 @@ import json
 import random
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
 
 from skyward_core.wire.frames import CHUNK, INLINE, Decoder, WireError, frame
 
-FRAMES = [
+FRAMES: list[tuple[dict[str, Any], bytes]] = [
     ({"t": "hello"}, b""),
     ({"t": "log", "f": "r000.out", "at": 7}, b"some\nlines\n"),
     ({"t": "call", "run": "x", "i": 0, "args": ["ab", 3]}, bytes(range(256)) * 3),
