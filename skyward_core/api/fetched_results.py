@@ -25,7 +25,7 @@ def results(run: str) -> list[Any]:
     What waits on the hosts is fetched first. The values stay in the client's files and can be asked for again.
 
     Args:
-        run: its id, as lists of runs show it.
+        run: its id.
 
     Raises:
         UsageError: there is no such run.
