@@ -151,8 +151,8 @@ def test_two_processes_share_files_of_bounded_size(world: Path, monkeypatch: pyt
     lines = [line[-9:] for file in debug_log.files() for line in file.read_text().splitlines()]
     assert [file.name for file in debug_log.files()] == ["debug.log.1", "debug.log"]
     assert len(lines) > 50 and lines == said[-len(lines) :], "the latest, in order, none missing"
-    for file in (one, other):
-        file.close()
+    for each in (one, other):
+        each.close()
 
 
 def told_by(log: str, caplog: pytest.LogCaptureFixture, *arguments: object) -> logging.LogRecord:
