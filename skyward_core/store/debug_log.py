@@ -1,4 +1,4 @@
-"""The file that the client's loggers write to when somebody asks: ``SKYWARD_LOG``, or ``skyward-tui --debug``.
+"""The file that the client's loggers write to when somebody asks: ``SKYWARD_LOG``, or the command line's ``--debug``.
 
 ``debug/debug.log`` in the home, and the one before it, each of at most ``LIMIT`` bytes. Several processes write to it.
 """
