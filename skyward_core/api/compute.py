@@ -113,6 +113,8 @@ class Compute(Dispatching):
                 from .console import Console
 
                 coming = submit(self._come_up())
+                from ..tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
+
                 coming.result()
             if self.spec.options.console and sys.stdout is not None:
                 self._stack.callback(Console(self.pool.news).close)

@@ -15,7 +15,7 @@ from ..transport.background_loop import background, this_process
 if TYPE_CHECKING:
     from ..pool.pool import Pool
     from ..pool.runs.run import Run
-    from ..tasks.payload import Task
+    from ..tasks.task import Task
 
 
 class Dispatching:

@@ -28,7 +28,7 @@ from ..store import debug_log
 from ..store.history import outline, recall
 from ..store.ledger import Kept, Ledger, PoolRow, Receipt
 from ..store.run_logs import RunLogs
-from ..tasks.payload import Task
+from ..tasks.task import Task
 from ..transport.background_loop import submit
 from ..views.events import Event, PoolGone
 from ..views.views import PoolView, RunView

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Generator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from concurrent.futures import Future  # a worker needs neither it nor what it loads
+if TYPE_CHECKING:  # agents and workers need neither, nor what they load
+    from concurrent.futures import Future
+    from inspect import Signature
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -156,7 +156,9 @@ class PendingFunction(_Value, Generic[T]):
             fn = wrapped
         if type(fn) is FunctionType:  # nearly always; inspect looks for more than that
             return bool(fn.__code__.co_flags & _YIELDS)
-        return inspect.isgeneratorfunction(fn)
+        from inspect import isgeneratorfunction
+
+        return isgeneratorfunction(fn)
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
         """The same call with another time limit.
@@ -283,7 +285,7 @@ def _takes(fn: FunctionType, count: int) -> bool:
 _GATHERS, _YIELDS = 0x04, 0x20  # inspect's CO_VARARGS and CO_GENERATOR
 
 
-def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
+def _signature_of(fn: Callable[..., Any]) -> Signature | None:
     """What a function takes; None where it does not tell, as some that are written in C."""
     if type(fn) is not FunctionType:
         return _signature(fn)
@@ -292,13 +294,15 @@ def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
     return _signatures[fn]
 
 
-_signatures: WeakKeyDictionary[FunctionType, inspect.Signature | None] = WeakKeyDictionary()
+_signatures: WeakKeyDictionary[FunctionType, Signature | None] = WeakKeyDictionary()
 
 
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+def _signature(fn: Callable[..., Any]) -> Signature | None:
+    from inspect import signature
+
     try:
         # What a decorator of the script hands on is its own affair: the outermost function decides.
-        return inspect.signature(fn, follow_wrapped=False)
+        return signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return None
 

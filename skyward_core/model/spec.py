@@ -12,11 +12,12 @@ from ..wire.redact import SHORTEST, each_text, without_credentials
 from . import spec_checks
 from .errors import SpecError
 from .spec_checks import Checks
+from .value import Value
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
 
-class _Spec:
+class _Spec(Value):
     """Values that are checked when they are made; ``dataclasses.replace`` makes changed ones."""
 
     _checks: ClassVar[Checks]
@@ -46,7 +47,7 @@ def _secret(value: Any) -> str:
     return value
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PipIndex(_Spec):
     """An extra package index.
 
@@ -64,7 +65,7 @@ class PipIndex(_Spec):
     _checks: ClassVar[Checks] = {"url": spec_checks.text, "packages": spec_checks.several(spec_checks.text)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Image(_Spec):
     """What a node's environment holds.
 
@@ -111,7 +112,7 @@ class Image(_Spec):
         return {name: value for name, value in asdict(self).items() if name != "env"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Worker(_Spec):
     """How a node runs what it is given.
 
@@ -136,7 +137,7 @@ class Worker(_Spec):
     }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(_Spec):
     """How a pool behaves.
 
@@ -211,7 +212,7 @@ class Options(_Spec):
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PoolSpec(_Spec):
     """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 

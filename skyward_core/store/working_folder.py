@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import tempfile
 from pathlib import Path
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
+TEMPORARY = (
+    "TMPDIR",
+    "TEMP",
+    "TMP",
+)  # as the tempfile module has them; to load it takes longer than the rest of this
 
 
 def workdir(path: Path) -> str | None:
@@ -41,6 +46,7 @@ def unfit(folder: Path) -> str:
     home = Path.home().resolve()
     if folder == home or folder in home.parents:
         return f"{folder} holds your home folder"
-    if folder == Path(tempfile.gettempdir()).resolve() or str(folder) in SYSTEM:
+    temporary = (Path(os.environ[name]).resolve() for name in TEMPORARY if os.environ.get(name))
+    if str(folder) in SYSTEM or folder in temporary:
         return f"{folder} is a folder of the system's"
     return ""

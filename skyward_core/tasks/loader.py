@@ -184,7 +184,8 @@ def main(folder: str) -> None:
 def _serve(request: bytes, folder: Path) -> None:
     import cloudpickle
 
-    from .payload import make_task, write_task
+    from .payload import make_task
+    from .task import write_task
 
     name, function, values, plugins = pickle.loads(request)  # of our parent, the same program
     older_import.install()

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import pickle
 import sys
 import tempfile
 import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,37 +26,10 @@ from ..wire.frames import INLINE, is_plain
 from ..wire.pickling import Nowhere, find_culprit, flat
 from .pickled_functions import PickledFunctions
 from .stdout_lines import is_stdout
+from .task import NOTHING, Blob, Task
 
 FEW = 8  # plain arguments, which are written without ceremony
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """Bytes with a name made of their content; in memory when small, else in a file."""
-
-    hash: str
-    size: int
-    data: bytes | None = None
-    path: Path | None = None
-
-    def read(self) -> bytes:
-        if self.data is not None:
-            return self.data
-        if self.path is None:
-            raise ValueError(f"blob {self.hash} has neither bytes nor a file")
-        return self.path.read_bytes()
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None."""
-
-    name: str
-    fn: Blob
-    args: Blob
-    timeout: float | None = None
-    stream: bool = False
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
@@ -113,32 +84,6 @@ def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
         return _pickled((pending.args, pending.kwargs), folder)
     except Exception as error:
         raise _blame(pending, error) from error
-
-
-def write_task(task: Task, folder: Path) -> None:
-    """Write a task into a folder, for another process to :func:`read_task`."""
-    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "stream": task.stream}
-    for part, blob in (("fn", task.fn), ("args", task.args)):
-        target = folder / part
-        if blob.path is not None:
-            blob.path.replace(target)
-        else:
-            target.write_bytes(blob.read())
-        entries[part] = {"hash": blob.hash, "size": blob.size}
-    (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
-
-
-def read_task(folder: Path) -> Task:
-    """The task that :func:`write_task` wrote; large blobs stay in their files."""
-    entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
-
-    def blob(part: str) -> Blob:
-        path, size = folder / part, entries[part]["size"]
-        if size > INLINE:
-            return Blob(entries[part]["hash"], size, path=path)
-        return Blob(entries[part]["hash"], size, data=path.read_bytes())
-
-    return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
 
 
 _reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
@@ -252,7 +197,6 @@ def _pickled(value: Any, folder: Path | None) -> Blob:
     return spill.blob()
 
 
-NOTHING = _pickled(((), {}), None)
 _functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)
 
 

@@ -30,7 +30,7 @@ from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
 
 if TYPE_CHECKING:
-    from .payload import Task
+    from .task import Task
 
 PACKAGES = ("skyward_core", "skyward")
 DECORATORS = ("function", "compute")  # the second is the older name of the first
@@ -189,7 +189,7 @@ def build_task(
         UsageError: an argument is none of the values that its type has.
         NotPicklableError: an argument or something the function refers to cannot travel; says which.
     """
-    from .payload import read_task
+    from .task import read_task
 
     try:
         request = pickle.dumps((str(path.absolute()), function, dict(kwargs), tuple(plugins)))

@@ -8,9 +8,8 @@ know them does nothing with them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Any
 
@@ -18,6 +17,7 @@ from .frames import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, Wire
 
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
+LOGS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
 
 # Patterns take longer to be made than a process that starts has.
@@ -84,19 +84,24 @@ def is_file(value: Any) -> object:
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
-@lru_cache(1024)
-def _names_log(key: str) -> bool:
-    return _log().fullmatch(key) is not None
-
-
 def is_log(value: Any) -> object:
     """A log file's name: its rank, its slot, its stream."""
     return type(value) is str and _names_log(value)
 
 
-@cache
-def _log() -> re.Pattern[str]:
-    return re.compile(r"r[0-9]{3,7}(\.[0-9]{1,4})?\.(out|err|marks|metrics)")
+@lru_cache(1024)
+def _names_log(name: str) -> bool:
+    rank, *slot, stream = name.split(".") if 0 < name.count(".") < 3 else ("", "")
+    return (
+        rank.startswith("r")
+        and _is_digits(rank[1:], 3, 7)
+        and all(_is_digits(number, 1, 4) for number in slot)
+        and stream in LOGS
+    )
+
+
+def _is_digits(text: str, least: int, most: int) -> bool:
+    return least <= len(text) <= most and text.isascii() and text.isdigit()
 
 
 def _one_of(*values: str) -> Check:

@@ -19,8 +19,8 @@ from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
 from skyward_core.store.ledger import Receipt
 from skyward_core.store.working_folder import workdir
-from skyward_core.tasks.payload import Task
 from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
+from skyward_core.tasks.task import Task
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 

@@ -44,8 +44,8 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.payload import Task
     from skyward_core.tasks.scripts import FunctionInfo
+    from skyward_core.tasks.task import Task
 
 _NEW = "new pool"
 LOCAL_NODES = "4"

@@ -43,7 +43,8 @@ def loaded_by(code: str, *options: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "also_not"),
     [
-        ("skyward_core", ("cloudpickle", "asyncio", "sqlite3", "logging")),
+        ("skyward_core", ("cloudpickle", "asyncio", "sqlite3", "logging", "inspect", "dataclasses")),
+        ("skyward_core.pool.pool", ("cloudpickle", "skyward_core.tasks.payload", "shutil", "tempfile")),
         (
             "skyward_core.node.agent.agent",
             (
@@ -54,7 +55,7 @@ def loaded_by(code: str, *options: str) -> set[str]:
                 "skyward_core.store.loggers",
             ),
         ),
-        ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio", "logging")),
+        ("skyward_core.node.agent.__main__", ("cloudpickle", "asyncio", "logging", "shutil")),
         (
             "skyward_core.node.worker.worker",
             ("asyncio", "sqlite3", "pathlib", "logging", "skyward_core.model.spec"),

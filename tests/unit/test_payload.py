@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
-from skyward_core.tasks.payload import Task, make_task, make_tasks, read_task, write_task
+from skyward_core.tasks.payload import make_task, make_tasks
+from skyward_core.tasks.task import Task, read_task, write_task
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.frames import INLINE
 

@@ -10,7 +10,6 @@ import fcntl
 import gc
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +64,8 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
         return {"ok": True, "found": True, "socket": running(folder)["socket"]}
     if not wanted():
         if not Path(config.paths.state).exists():
+            import shutil  # it loads compressors, half a megabyte that agents else do without
+
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
     readable, writable = os.pipe()

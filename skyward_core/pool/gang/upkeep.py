@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import cloudpickle
-
 from ...model.errors import UsageError
 from ...plugins.base import has_app
 from ...wire.frames import PLUGINS, Header
@@ -43,7 +41,7 @@ class Upkeep:
         Raises:
             UsageError: they are too large to travel.
         """
-        blob = None if plugins is None else cloudpickle.dumps(tuple(plugins), protocol=5) if plugins else b""
+        blob = None if plugins is None else _pickled(plugins) if plugins else b""
         if blob and len(blob) > PLUGINS:
             said = f"the pool's plugins take {len(blob):,} bytes when they are pickled, and {PLUGINS:,} can travel: "
             raise UsageError(f"{said}have them load on the nodes, in around_process, what is large")
@@ -92,3 +90,9 @@ class Upkeep:
                 await self.keeper.ensure()
         except OSError as error:
             self._news.mention(self._context.links[0], f"{error}; the next run sets the ranks up")
+
+
+def _pickled(plugins: Sequence[Any]) -> bytes:
+    import cloudpickle  # a pool starts sooner without, and most have no plugins
+
+    return bytes(cloudpickle.dumps(tuple(plugins), protocol=5))

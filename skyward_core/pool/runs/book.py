@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 from ...model.errors import PoolError
 from ...model.hint import Hint
-from ...tasks.payload import NOTHING, Task
+from ...tasks.task import NOTHING, Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
 from ...wire.frames import Header, WireError

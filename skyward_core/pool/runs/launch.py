@@ -11,7 +11,7 @@ from typing import Any
 
 from ...model.errors import PoolError, SkywardError
 from ...model.outcome import ErrorInfo, OutcomeKind
-from ...tasks.payload import Task
+from ...tasks.task import Task
 from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext

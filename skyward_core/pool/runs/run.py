@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...model.errors import PoolError
 from ...model.outcome import ErrorInfo, Outcome, OutcomeKind, Summary
-from ...tasks.payload import Task
+from ...tasks.task import Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
 from ...wire.frames import INLINE, Header

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -98,6 +97,8 @@ class Local:
                 await _forget(root)
 
     async def check(self) -> list[Check]:
+        import shutil
+
         free = shutil.disk_usage(home()).free
         state = "ok" if free > 1 << 30 else "warn"
         return [
@@ -132,7 +133,7 @@ async def _forget(root: Path) -> None:
     """Remove what a pool's machines left, but for what nobody has fetched."""
     if any(is_running(str(folder)) for folder in root.iterdir() if folder.is_dir()):
         return
-    await asyncio.to_thread(shutil.rmtree, socket_dir(root), True)
+    await asyncio.to_thread(_remove, socket_dir(root))
     for part in root.iterdir():
         if not part.name.startswith(KEPT):
             await asyncio.to_thread(_remove, part)
@@ -141,6 +142,8 @@ async def _forget(root: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    import shutil  # it loads compressors; a pool starts sooner without
+
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

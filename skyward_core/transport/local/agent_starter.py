@@ -14,9 +14,14 @@ from ...model.errors import PoolError
 
 ROOT = str(Path(__file__).parents[3])
 # Isolated and without site: an agent needs the standard library and this package, nothing else.
-_CODE = (
-    f"import sys; sys.path.insert(0, {ROOT!r}); from skyward_core.node.agent.fork_server import main; main()"
-)
+_CODE = f"""
+import sys
+sys.path.insert(0, {ROOT!r})
+from skyward_core.node.put_off import put_off
+put_off()
+from skyward_core.node.agent.fork_server import main
+main()
+"""
 
 
 class Starter:

@@ -1,0 +1,71 @@
+"""A call that is pickled, and its bytes. Light to import: pools know tasks, and pickling only what makes them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..model.value import Value
+from ..wire.content_name import name_of
+from ..wire.frames import INLINE
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Blob(Value):
+    """Bytes with a name made of their content; in memory when small, else in a file."""
+
+    hash: str
+    size: int
+    data: bytes | None = None
+    path: Path | None = None
+
+    def read(self) -> bytes:
+        if self.data is not None:
+            return self.data
+        if self.path is None:
+            raise ValueError(f"blob {self.hash} has neither bytes nor a file")
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Value):
+    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None."""
+
+    name: str
+    fn: Blob
+    args: Blob
+    timeout: float | None = None
+    stream: bool = False
+
+
+def write_task(task: Task, folder: Path) -> None:
+    """Write a task into a folder, for another process to :func:`read_task`."""
+    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "stream": task.stream}
+    for part, blob in (("fn", task.fn), ("args", task.args)):
+        target = folder / part
+        if blob.path is not None:
+            blob.path.replace(target)
+        else:
+            target.write_bytes(blob.read())
+        entries[part] = {"hash": blob.hash, "size": blob.size}
+    (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
+
+
+def read_task(folder: Path) -> Task:
+    """The task that :func:`write_task` wrote; large blobs stay in their files."""
+    entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+
+    def blob(part: str) -> Blob:
+        path, size = folder / part, entries[part]["size"]
+        if size > INLINE:
+            return Blob(entries[part]["hash"], size, path=path)
+        return Blob(entries[part]["hash"], size, data=path.read_bytes())
+
+    return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
+
+
+_NO_ARGUMENTS = pickle.dumps(((), {}), protocol=5)
+NOTHING = Blob(name_of(_NO_ARGUMENTS), len(_NO_ARGUMENTS), data=_NO_ARGUMENTS)
