@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-from .value import Value
+from .value import Value, value
 
 Action = Literal["list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Hint(Value):
     """What to do about an error.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .value import Value
+from .value import Value, value
 
 if TYPE_CHECKING:
     from .hint import Hint
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Machine(Value):
     """One machine of a pool, as its provider knows it. Everything in it can be written to the ledger.
 
@@ -39,7 +39,7 @@ class Machine(Value):
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Check(Value):
     """One line of a check-up: what was looked at, how it went, in words; and what to do about it, where that is
     not among them."""

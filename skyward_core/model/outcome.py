@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any, Literal
 
-from .value import Value
+from .value import Value, value
 
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Summary(Value):
     """What a value looks like, made where the value is; nothing needs to unpickle to show it.
 
@@ -36,7 +36,7 @@ class Summary(Value):
         return None if data is None else cls(**data)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class ErrorInfo(Value):
     """A failure in words. ``traceback`` is the remote one, empty where there is none."""
 
@@ -49,7 +49,7 @@ class ErrorInfo(Value):
         return None if data is None else cls(**data)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Outcome(Value):
     """How one rank (of a broadcast) or one task (of a single dispatch or a gather) ended.
 
@@ -86,7 +86,7 @@ class Outcome(Value):
         return cls(**data)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class RootCause(Value):
     """The first real failure of a run.
 

@@ -1,16 +1,36 @@
-"""What small frozen values have in common, written once.
+"""What small values have in common, written once.
 
-``dataclass`` would compile it for each class anew, and most are made while somebody waits for a pool's start.
+``dataclass`` would compile it for each class anew, a millisecond each, while somebody waits for a pool's start.
 """
 
 from __future__ import annotations
 
-from dataclasses import Field, fields
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
+
+T = TypeVar("T")
+
+
+@overload
+def value(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value(cls: Any = None, /, *, kw_only: bool = False) -> Any:
+    """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: to
+    refuse it when it happens takes longer to compile than all the rest."""
+    make = dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)
+    return make if cls is None else make(cls)
 
 
 class Value:
-    """Base of frozen dataclasses that are made with ``eq=False, repr=False``: equal where all fields are."""
+    """Base of what :func:`value` makes, and of frozen dataclasses with ``eq=False, repr=False``: equal where all fields
+    are."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]

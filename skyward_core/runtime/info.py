@@ -6,9 +6,11 @@ import json
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields, replace
 
+from ..model.value import Value
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Peer(Value):
     """A node of the pool.
 
     Attributes:
@@ -23,8 +25,8 @@ class Peer:
     ports: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceInfo:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class InstanceInfo(Value):
     """A rank's place in its pool.
 
     Attributes:

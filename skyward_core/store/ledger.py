@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,7 +25,7 @@ from ..model.errors import LedgerError, PoolExistsError
 from ..model.hint import Hint
 from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
-from ..model.value import Value
+from ..model.value import Value, value
 from ..wire.frames import encoder
 from ..wire.node_paths import NodePaths
 from ..wire.safe_text import paragraph
@@ -75,7 +75,7 @@ RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tel
 PATIENCE = 10.0  # seconds to wait for other processes
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Receipt(Value):
     """The proof of a teardown.
 
@@ -117,7 +117,7 @@ class Receipt(Value):
         return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Kept(Value):
     """What a host keeps of a pool that has ended, because nobody had fetched it.
 
@@ -169,7 +169,7 @@ def _bytes(size: float) -> str:
     return f"{size:.3g} GB"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class PoolRow(Value):
     """A pool as the ledger knows it."""
 
@@ -189,7 +189,7 @@ class PoolRow(Value):
         return f"{self.name}.{self.token}"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class RunRow(Value):
     """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
     what came of it waits on the hosts to be fetched)."""
@@ -205,7 +205,7 @@ class RunRow(Value):
     root_cause: RootCause | None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Replacement(Value):
     """Another machine for a node, under way.
 

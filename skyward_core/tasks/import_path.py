@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 _scripts: list[str] = []
@@ -20,6 +21,11 @@ def add_script(script: Path) -> None:
 
 def entries() -> tuple[list[str], list[str]]:
     """Those before the standard library, which win over everything, and those behind it."""
-    library = Path(os.__file__).resolve().parent
-    before = next((i for i, entry in enumerate(sys.path) if entry and Path(entry).resolve() == library), 0)
+    before = _before_library(tuple(sys.path))
     return [*_scripts, *sys.path[:before]], sys.path[before:]
+
+
+@lru_cache(maxsize=1)  # each node of a pool is told
+def _before_library(path: tuple[str, ...]) -> int:
+    library = Path(os.__file__).resolve().parent
+    return next((i for i, entry in enumerate(path) if entry and Path(entry).resolve() == library), 0)

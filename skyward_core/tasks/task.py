@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..model.value import Value
+from ..model.value import Value, value
 from ..wire.content_name import name_of
 from ..wire.frames import INLINE
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Blob(Value):
     """Bytes with a name made of their content; in memory when small, else in a file."""
 
@@ -30,7 +29,7 @@ class Blob(Value):
         return self.path.read_bytes()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@value
 class Task(Value):
     """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None."""
 

@@ -7,15 +7,15 @@ rebuilt offline. Log bytes are not events: they have files and cursors of their 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, ClassVar
 
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
-from ..model.value import Value
+from ..model.value import Value, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class Event(Value):
     """Something that happened to a pool. ``at`` is Unix time in seconds."""
 
@@ -24,7 +24,7 @@ class Event(Value):
     at: float = field(default_factory=time.time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class PoolOpened(Event):
     """A pool was asked for, or found again. ``spec`` as :meth:`PoolSpec.describe` gives it."""
 
@@ -32,7 +32,7 @@ class PoolOpened(Event):
     created_at: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class PoolState(Event):
     """``state``: starting, up, degraded, stopping, gone, failed, unreachable. ``hint``: what to do about it, where
     ``detail`` is an error and does not say that."""
@@ -42,7 +42,7 @@ class PoolState(Event):
     hint: Hint | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class NodePhase(Event):
     """A node entered a phase (requested, running, connected, synced, installed, ready, gone), or says more
     of the one it is in. ``retry_at``: when what failed is tried again, Unix time."""
@@ -54,7 +54,7 @@ class NodePhase(Event):
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class NodeLink(Event):
     """The link to a node came up or went down."""
 
@@ -63,7 +63,7 @@ class NodeLink(Event):
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class RunOpened(Event):
     """A run was dispatched. ``kind``: broadcast, single, gather. ``total``: ranks or tasks."""
 
@@ -73,7 +73,7 @@ class RunOpened(Event):
     total: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class RankPhase(Event):
     """What a rank's process is at, since ``at``: starting, importing, joining (it waits for the other ranks),
     running; "" where it is idle. Only phases that last are told."""
@@ -82,7 +82,7 @@ class RankPhase(Event):
     phase: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class RankBegan(Event):
     """A rank began its part of a run."""
 
@@ -92,7 +92,7 @@ class RankBegan(Event):
     node: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class ItemYielded(Event):
     """A generator function yielded its ``seq``-th value on a rank."""
 
@@ -103,7 +103,7 @@ class ItemYielded(Event):
     summary: Summary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class RankEnded(Event):
     """A rank (or task) of a run ended."""
 
@@ -111,7 +111,7 @@ class RankEnded(Event):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class RunEnded(Event):
     """All outcomes are in. ``state``: done, failed, cancelled."""
 
@@ -120,7 +120,7 @@ class RunEnded(Event):
     root_cause: RootCause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class LeaseNews(Event):
     """When the pool ends itself, as things stand (seconds since 1970): nobody uses it, or its time to live is
     running out. None where nothing counts down."""
@@ -128,14 +128,14 @@ class LeaseNews(Event):
     ends_at: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class UnfetchedNews(Event):
     """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
 
     runs: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True)
 class PoolGone(Event):
     """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger.Receipt` gives it."""
 

@@ -6,12 +6,13 @@ import json
 import math
 import random
 import statistics
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.value import value
 from skyward_core.views import events as ev
 from skyward_core.views import views
 from skyward_core.views.views import PoolView, aggregate, apply
@@ -206,7 +207,7 @@ def test_events_of_a_run_raise_its_version() -> None:
 
 
 def test_an_unknown_event_is_an_error() -> None:
-    @dataclass(frozen=True, slots=True, kw_only=True)
+    @value(kw_only=True)
     class Odd(ev.Event):
         pass
 
@@ -321,8 +322,8 @@ def test_results_that_cannot_be_seen_leave_no_aggregate() -> None:
 
 def test_a_run_aggregates_what_returned() -> None:
     view = view_of(OPENED, RUN)
-    for index, value in enumerate((2.0, 4.0)):
-        apply(view, ev.RankEnded(pool="p", run="r1", outcome=returned(index, value)))
+    for index, loss in enumerate((2.0, 4.0)):
+        apply(view, ev.RankEnded(pool="p", run="r1", outcome=returned(index, loss)))
     apply(view, ev.RankEnded(pool="p", run="r1", outcome=replace(KILLED, index=3)))
     rows = view.runs["r1"].aggregate()
     assert rows is not None

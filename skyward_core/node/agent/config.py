@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ...model.value import Value, value
 from ...wire.node_paths import NodePaths, for_workers
 
 
-# What a dataclass is given is compiled when a node starts: no more of it than is used.
-@dataclass(frozen=True, eq=False, repr=False)
-class AgentConfig:
+@value
+class AgentConfig(Value):
     """One node's part of a pool.
 
     Attributes:
@@ -57,9 +57,9 @@ class AgentConfig:
     path: list[str] = field(default_factory=list)
     cwd: str = ""
     python: str = sys.executable
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict, repr=False)
     knows_env: bool = True
-    secrets: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list, repr=False)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:

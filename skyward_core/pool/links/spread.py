@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...model.value import Value, value
 from ...wire.frames import Header
 from .direct import LARGE, Direct, OnTrouble
 from .link import Link
 
 
-@dataclass(frozen=True)
-class Parcel:
+@value
+class Parcel(Value):
     """A file of the client on its way; ``name`` is the hash of its content."""
 
     name: str

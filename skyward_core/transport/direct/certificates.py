@@ -6,7 +6,7 @@ they hold no addresses, and no dates that a host's wrong clock could stumble ove
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 
 from cryptography import x509
@@ -14,12 +14,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from ...model.value import Value, value
+
 BEGINNING = datetime(2000, 1, 1)
 NO_END = datetime(9999, 12, 31, 23, 59, 59)
 
 
-@dataclass(frozen=True)
-class Papers:
+@value
+class Papers(Value):
     """What a node, or the client, shows to the others, and checks them by; all PEM.
 
     Attributes:

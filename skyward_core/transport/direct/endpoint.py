@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ...model.value import Value, value
 
 CONNECT_TIMEOUT = 2.0  # seconds; there is another way
 
 
-@dataclass(frozen=True)
-class Node:
+@value
+class Node(Value):
     """Where a node listens, and what it is called in its certificate."""
 
     place: tuple[str, int]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from ...model.errors import HostKeyError
 from ...model.hint import Hint
+from ...model.value import Value, value
 from ...store import home
 from .asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
 from .known_hosts import Entry, Marker, entries
@@ -37,8 +37,8 @@ def own_file() -> Path:
     return home.home() / "known_hosts"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerKey:
+@value
+class ServerKey(Value):
     """The key that a host showed.
 
     Attributes:
@@ -76,8 +76,8 @@ class ServerKey:
 ask_hook: Callable[[ServerKey], Awaitable[bool]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+@value
+class Known(Value):
     """What the files say of one host.
 
     Attributes:

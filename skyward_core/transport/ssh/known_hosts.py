@@ -8,19 +8,19 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from ...model.value import Value, value
 from .asyncssh_import import asyncssh
 
 Marker = Literal["", "@cert-authority", "@revoked"]
 MARKERS: dict[str, Marker] = {"@cert-authority": "@cert-authority", "@revoked": "@revoked"}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@value
+class Entry(Value):
     """A line that may be about a host: ``names`` are its patterns, ``text`` is its key."""
 
     file: Path

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from ...model.value import Value, value
 from .target import SSH_PORT
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+@value
+class Route(Value):
     """What a target comes to once ``~/.ssh/config`` has been read.
 
     Attributes:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from ...model.errors import UsageError
+from ...model.value import Value, value
 
 SSH_PORT = 22
 Policy = Literal["known", "ask", "accept-new"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+@value
+class Target(Value):
     """A host as a person names it, and how to reach it; see :class:`~skyward_core.providers.ssh.provider.SSH`."""
 
     host: str

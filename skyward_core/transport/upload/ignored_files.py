@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from ...model.value import Value, value
 
 NAME = ".gitignore"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+@value
+class Rule(Value):
     """One line of a file; ``pattern`` matches whole paths below the walk's folder."""
 
     pattern: re.Pattern[str]
