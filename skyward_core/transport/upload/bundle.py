@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import io
 import os
 import struct
+import zlib
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ...model.errors import PoolError
-from . import zip_writer
 
 UNCHECKED_HASH = 0b01
 PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
@@ -60,6 +61,7 @@ COMPILED = (
     "skyward_core/wire/tls_protocol.py",
     "skyward_core/wire/tls_stream.py",
 )
+LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
@@ -96,7 +98,23 @@ class Bundle:
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        return zip_writer.sent(loaded, rest)
+        return _archive(loaded, rest)
+
+
+def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
+    """A zip file that Python imports from, as it travels: a zlib stream with its beginning, which lies in the file
+    uncompressed, to be read in no time; then the rest as it is, compressed file by file."""
+    import zipfile  # most starts send no bundle
+
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for path, data in loaded.items():
+            archive.writestr(zipfile.ZipInfo(path), data)
+        begins = file.tell()
+        for path, data in rest.items():
+            archive.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED, LEVEL)
+    whole = file.getvalue()
+    return zlib.compress(whole[:begins], LEVEL) + whole[begins:]
 
 
 @cache
