@@ -29,11 +29,19 @@ Checks = dict[str, Check]
 
 
 class Form:
-    """What frames of one kind hold: keys that must be there, keys that may, and the most bytes of body and header."""
+    """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
 
-    __slots__ = ("body", "checks", "head", "may", "needs")
+    __slots__ = ("body", "checks", "head", "may", "needs", "says")
 
-    def __init__(self, needs: Checks = {}, may: Checks = {}, body: int = 0, head: int = HEAD) -> None:  # noqa: B006
+    def __init__(
+        self,
+        says: str,
+        needs: Checks = {},  # noqa: B006
+        may: Checks = {},  # noqa: B006
+        body: int = 0,
+        head: int = HEAD,
+    ) -> None:
+        self.says = says
         self.needs = needs
         self.may = may
         self.checks = {**needs, **may}
@@ -170,6 +178,11 @@ def _is_path(value: Any) -> bool:
     return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
 
 
+def _is_place(value: Any) -> bool:
+    """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
+    return type(value) is dict
+
+
 def _is_doubt(value: Any) -> object:
     """Which file a host has with another time, and the hash of what it has."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
@@ -240,6 +253,7 @@ _UNFETCHED = _each(is_run, is_count)
 # What an agent says to clients.
 FROM_AGENT: Forms = {
     "welcome": Form(
+        "It answers a client's hello: what it is, and all runs that it remembers.",
         {
             "version": is_count,
             "epoch": is_count,
@@ -253,23 +267,75 @@ FROM_AGENT: Forms = {
         {"now": is_number, "phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
         head=RUNS,
     ),
-    "log": Form({"f": is_log, "at": is_count}, body=CHUNK),
-    "data": Form(_ASKED | {"last": is_flag}, {"error": is_text}, body=CHUNK),
-    "outcome": Form(_CALL | _PLACE | _ENDING, _TOLD | _WHEN, body=FAILURE),
-    "item": Form(_ITEM | {"rank": is_rank}, _TOLD | _WHEN, body=INLINE),
-    "began": Form(_CALL | _PLACE, {"log": _SIZES} | _WHEN),
-    "stale": Form(_CALL, {"why": is_text} | _WHEN),
-    "run": Form(_RECORD, _WHEN),
-    "gang": Form({"epoch": is_count, "broken": is_text}),
-    "phase": Form(_PHASE),
-    "granted": Form({"unclean": is_flag}),
-    "held": Form({"by": is_text}),
-    "pong": Form({"lease": _or_none(is_number)}, {"unfetched": _UNFETCHED} | _ASKED),
-    "known": Form(_ASKED, {"error": is_text, "unreachable": is_flag}, body=PLUGINS),
-    "formed": Form(_ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": _is_port}),
-    "bye": Form({"logs": _SIZES}),
-    "ending": Form({"by": is_text, "why": is_text}),
-    "error": Form({"message": is_text}),
+    "log": Form(
+        "A piece of a log file, from the byte `at` on; the body is the piece.",
+        {"f": is_log, "at": is_count},
+        body=CHUNK,
+    ),
+    "data": Form(
+        'A piece of a file that was asked for by "fetch"; the body is the piece.',
+        _ASKED | {"last": is_flag},
+        {"error": is_text},
+        body=CHUNK,
+    ),
+    "outcome": Form(
+        "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`.",
+        _CALL | _PLACE | _ENDING,
+        _TOLD | _WHEN,
+        body=FAILURE,
+    ),
+    "item": Form(
+        "A generator has yielded its `seq`-th value, which is the body or the file `file`.",
+        _ITEM | {"rank": is_rank},
+        _TOLD | _WHEN,
+        body=INLINE,
+    ),
+    "began": Form(
+        "A call's function has begun; `log` is how long the log files were then.",
+        _CALL | _PLACE,
+        {"log": _SIZES} | _WHEN,
+    ),
+    "stale": Form(
+        "A call was not begun, for it was meant for a gang that is no more; the client sends it anew.",
+        _CALL,
+        {"why": is_text} | _WHEN,
+    ),
+    "run": Form("A client has opened a run, as all others are told.", _RECORD, _WHEN),
+    "gang": Form(
+        "The gang of this epoch is broken, and why.",
+        {"epoch": is_count, "broken": is_text},
+    ),
+    "phase": Form(
+        "What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE
+    ),
+    "granted": Form(
+        "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
+        {"unclean": is_flag},
+    ),
+    "held": Form("Another client holds the lock on the gang.", {"by": is_text}),
+    "pong": Form(
+        "It answers a ping: seconds left of the lease, and what nobody has fetched.",
+        {"lease": _or_none(is_number)},
+        {"unfetched": _UNFETCHED} | _ASKED,
+    ),
+    "known": Form(
+        "It answers whatever has an `id` and no answer of its own kind.",
+        _ASKED,
+        {"error": is_text, "unreachable": is_flag},
+        body=PLUGINS,
+    ),
+    "formed": Form(
+        'It answers "form": the next epoch, and where its ranks find one another.',
+        _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": _is_port},
+    ),
+    "bye": Form(
+        "All that there was to say is said, and the log files are this long; the connection ends.",
+        {"logs": _SIZES},
+    ),
+    "ending": Form("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
+    "error": Form("Something that a client should know of went wrong.", {"message": is_text}),
+    "moved": Form("What follows comes over the node's own line, and nothing more over this one."),
+    "wanted": Form("Another client waits for the lock on the gang."),
 }
 
 # What it says in answer, by what it was asked.
@@ -331,41 +397,122 @@ DONE: Mapping[str, Checks] = {
 
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
-    "tail": Form({}, {"cursors": _SIZES}),
+    "tail": Form(
+        "Send what the log files hold, each from this byte on, and go on as they grow.",
+        {},
+        {"cursors": _SIZES},
+    ),
     "call": Form(
+        "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
         _CALL | {"fn": _is_blob, "args": _is_blob},
         {"rank": _or_none(is_rank), "timeout": _or_none(is_number), "name": is_text, "total": is_call},
         body=2 * INLINE,
     ),
-    "claim": Form({"run": is_run}, {"next": is_count, "taken": is_count}),
-    "ack": Form({"calls": _each(is_run, _or_none(_all(is_call)))}),
-    "credit": Form(_CALL | {"next": is_count}),
-    "stop": Form({"run": is_run}, {"i": is_call, "grace": is_number, "why": is_text}),
-    "fetch": Form(_ASKED | {"f": is_file}, {"at": is_count}),
-    "peers": Form(_ASKED | _PAPERS),
-    "pull": Form(_ASKED | {"hash": is_file, "size": is_count, "from": _is_any}),
-    "drop": Form(_ASKED | {"blobs": _all(is_file)}),
-    "line": Form(_ASKED | _PAPERS),
-    "ports": Form(_ASKED),
-    "setup": Form(_ASKED),
-    "where": Form(_ASKED),
-    "shutdown": Form({}, {"drop": _all(is_run), "keep": _or_none(is_number)}),
-    "gang": Form({"epoch": is_count, "info": lambda info: type(info) is dict}, body=PLUGINS),
+    "claim": Form(
+        "Take over a run, or take it up again: send the outcomes of its calls to this client.",
+        {"run": is_run},
+        {"next": is_count, "taken": is_count},
+    ),
+    "ack": Form(
+        "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
+        {"calls": _each(is_run, _or_none(_all(is_call)))},
+    ),
+    "credit": Form("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
+    "stop": Form(
+        "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends.",
+        {"run": is_run},
+        {"i": is_call, "grace": is_number, "why": is_text, "break": is_count},
+    ),
+    "fetch": Form(
+        'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
+    ),
+    "peers": Form(
+        "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
+    ),
+    "pull": Form(
+        "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": _is_any}
+    ),
+    "drop": Form("Remove these blobs: their calls have ended.", _ASKED | {"blobs": _all(is_file)}),
+    "line": Form("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
+    "ports": Form("Name ports that are free on the node, one for each rank.", _ASKED),
+    "setup": Form("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
+    "where": Form("Tell how many calls of each gang run came here.", _ASKED),
+    "shutdown": Form(
+        "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
+        {},
+        {"drop": _all(is_run), "keep": _or_none(is_number)},
+    ),
+    "gang": Form(
+        "Set the ranks up for this epoch; the body is the plugins, pickled.",
+        {"epoch": is_count, "info": _is_place},
+        {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": _all(is_text)},
+        body=PLUGINS,
+    ),
+    "hello": Form(
+        "Who the client is, and whether it only looks (`observer`) or keeps the pool alive.",
+        {},
+        {"watch": is_flag, "observer": is_flag, "who": is_text},
+    ),
+    "use": Form("The client that only looked uses the pool from now on."),
+    "ping": Form("Keep the lease, and say how long it is.", {}, _ASKED),
+    "lock": Form("Have the lock on the gang, as soon as nobody else has it."),
+    "unlock": Form(
+        "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
+    ),
+    "form": Form("On the head: name the next epoch and a port for it.", _ASKED),
+    "move": Form("Say what follows over the line of its own that was opened for this client."),
 }
 
 # What workers, and the process around them, say to their agent.
 FROM_WORKER: Forms = {
-    "hello": Form({"pid": is_count}, {"epoch": is_count}, body=PLUGINS),
-    "outcome": Form(_CALL | _ENDING, _TOLD, body=FAILURE),
-    "item": Form(_CALL | {"seq": is_count}, _TOLD, body=INLINE),
-    "phase": Form({"phase": is_text}),
-    "entering": Form({"plugin": is_text}),
-    "failed": Form({"error": _IS_ERROR}, body=FAILURE),
+    "hello": Form(
+        "Which process it is; to an agent that did not start it, also what it was set up for.",
+        {"pid": is_count},
+        {"epoch": is_count},
+        body=PLUGINS,
+    ),
+    "outcome": Form("The call has ended; as from an agent to clients.", _CALL | _ENDING, _TOLD, body=FAILURE),
+    "item": Form(
+        "The generator has yielded; as from an agent to clients.",
+        _CALL | {"seq": is_count},
+        _TOLD,
+        body=INLINE,
+    ),
+    "phase": Form("It does something that takes long.", {"phase": is_text}),
+    "entering": Form("A plugin's context is being entered around the app.", {"plugin": is_text}),
+    "failed": Form(
+        "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE
+    ),
+    "ready": Form("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
+    "entered": Form("All contexts around the app are entered."),
 }
 
+# What an agent says to workers, which it has started: they take it as it is.
+TO_WORKER: Forms = {
+    "setup": Form(
+        "Set the process up for this epoch: its place, and the pool's plugins, which are the body.",
+        {"info": _is_place},
+        {
+            "epoch": is_count,
+            "gang": is_flag,
+            "hooks": is_flag,
+            "apps": is_flag,
+            "alone": is_flag,
+            "secrets": _all(is_text),
+            "failed": _IS_ERROR,
+        },
+        body=PLUGINS,
+    ),
+    "place": Form("Which rank the process is, where the gang has not been formed.", {"info": _is_place}),
+    "call": Form("Run a function, as a client asked for it.", _CALL, body=2 * INLINE),
+    "credit": Form(
+        "The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
+    ),
+    "exit": Form("End, as a process ends that has done its work."),
+}
 
-_UNKNOWN = Form(body=INLINE)
-_OTHER_RELEASE = {"welcome": Form({"version": is_count})}
+_UNKNOWN = Form("", body=INLINE)
+_OTHER_RELEASE = {"welcome": Form("", {"version": is_count})}
 
 
 def admit(forms: Forms, header: Header, head: int, body: int) -> None:

@@ -200,7 +200,7 @@ def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
         tracemalloc.stop()
 
 
-FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER}
+FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER, "to worker": messages.TO_WORKER}
 ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
 ONE: dict[str, Any] = {"run": "r", "i": 0}
@@ -215,6 +215,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "gang": {"epoch": 1, "broken": ""}, "phase": PHASE, "granted": {"unclean": False}, "held": {"by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
+        "moved": {}, "wanted": {},
         "ending": {"by": "", "why": ""}, "error": {"message": ""},
     },
     "client": {
@@ -223,11 +224,16 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "fetch": ASKED | {"f": "x.result"}, "peers": ASKED | PAPERS,
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
         "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "shutdown": {},
-        "gang": {"epoch": 1, "info": {}},
+        "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
+        "move": {},
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
         "phase": {"phase": ""}, "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
+        "ready": {"epoch": 1}, "entered": {},
+    },
+    "to worker": {
+        "setup": {"info": {}}, "place": {"info": {}}, "call": ONE, "credit": ONE | {"next": 1}, "exit": {},
     },
 }  # fmt: skip
 NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]

@@ -1,0 +1,42 @@
+"""Each kind of frame that the code sends stands in a table, and docs/protocol.md tells of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import skyward_core
+from tests.protocol_page import PAGE, TABLES, page
+
+ROOT = Path(skyward_core.__file__).parent
+# Nodes and clients exchange files over lines of their own, with a few words; no agent is told these.
+OF_FILES = {"answer", "blob", "comes", "given", "go", "put", "result", "there"}
+
+
+def test_the_page_is_what_the_tables_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.protocol_page writes it anew"
+
+
+def test_each_kind_is_told_in_a_sentence() -> None:
+    for title, forms in TABLES:
+        for kind, form in forms.items():
+            assert form.says.endswith("."), f"{title}: {kind} says {form.says!r}"
+
+
+def test_each_kind_that_is_sent_stands_in_a_table() -> None:
+    known = {kind for _, forms in TABLES for kind in forms}
+    assert _sent() - OF_FILES == known
+
+
+def _sent() -> set[str]:
+    """What stands under "t" where the code makes a dictionary."""
+    found = set()
+    for path in ROOT.rglob("*.py"):
+        if path == ROOT / "wire" / "messages.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == "t" and isinstance(value, ast.Constant):
+                        found.add(str(value.value))
+    return found
