@@ -15,7 +15,8 @@ from ..pool.pool import Pool
 from ..providers import from_json
 from ..runtime.phase import refuse_pool_while_loading
 from ..store import debug_log
-from ..store.ledger import Ledger, Receipt
+from ..store.ledger import Ledger
+from ..store.ledger_rows import Receipt
 from ..tasks import loader
 from ..transport.background_loop import submit
 from ..views.views import PoolView, RunView

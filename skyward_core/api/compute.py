@@ -21,7 +21,7 @@ from ..transport.background_loop import submit
 from .dispatch import Dispatching
 
 if TYPE_CHECKING:
-    from ..store.ledger import Receipt
+    from ..store.ledger_rows import Receipt
 
 
 class Compute(Dispatching):

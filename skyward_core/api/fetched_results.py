@@ -13,7 +13,8 @@ from ..pool.runs.results import describe, rebuild
 from ..pool.runs.root_cause import is_failure
 from ..pool.unfetched import fetch
 from ..store.archive import Archive
-from ..store.ledger import Ledger, RunRow
+from ..store.ledger import Ledger
+from ..store.ledger_rows import RunRow
 from ..transport.background_loop import submit
 
 

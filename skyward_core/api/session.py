@@ -26,7 +26,8 @@ from ..pool.pool import Pool
 from ..pool.unfetched import fetch
 from ..store import debug_log
 from ..store.history import outline, recall
-from ..store.ledger import Kept, Ledger, PoolRow, Receipt
+from ..store.ledger import Ledger
+from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
 from ..tasks.task import Task
 from ..transport.background_loop import submit

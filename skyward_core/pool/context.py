@@ -8,7 +8,8 @@ from ..model.machine import Machine
 from ..model.spec import Options
 from ..providers.base import Provider
 from ..store.archive import Archive, rank_of
-from ..store.ledger import Ledger, PoolRow
+from ..store.ledger import Ledger
+from ..store.ledger_rows import PoolRow
 from ..views.views import PoolView
 from ..wire.frames import WireError
 from .links.link import Link

@@ -13,7 +13,8 @@ from ..providers.base import Provider
 from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
-from ..store.ledger import Ledger, PoolRow, Receipt
+from ..store.ledger import Ledger
+from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
 from ..wire.frames import Header
 from .background import Background

@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from ..model.errors import PoolGone
-from ..store.ledger import PoolRow
+from ..store.ledger_rows import PoolRow
 from ..wire.frames import Header
 
 

@@ -11,7 +11,7 @@ from ..model.errors import LedgerError
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import told
-from ..store.ledger import Kept, Receipt
+from ..store.ledger_rows import Kept, Receipt
 from ..views import events as ev
 from .background import Background
 from .client_name import ourselves

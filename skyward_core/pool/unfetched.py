@@ -19,7 +19,8 @@ from ..providers import from_json
 from ..providers.base import Provider
 from ..providers.told import told
 from ..store.archive import Archive, rank_of
-from ..store.ledger import Kept, Ledger, PoolRow, Receipt
+from ..store.ledger import Ledger
+from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..transport.incoming_result import Landing
 from ..wire.frames import WORK, Header, WireError
 from .links.link import Link, is_news

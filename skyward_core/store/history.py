@@ -13,7 +13,8 @@ from ..views.weave import Piece, Place, place_of_end, start_of_last, weave
 from ..wire.node_paths import METRICS
 from .archive import log_files, rank_of, replay
 from .home import pool_path
-from .ledger import Ledger, PoolRow, RunRow
+from .ledger import Ledger
+from .ledger_rows import PoolRow, RunRow
 
 SHOWN = 1 << 20  # bytes of each worker's logs, from their end, that a screen gets
 SIDE_BY_SIDE = 64  # workers whose files are read, and so are open, at once

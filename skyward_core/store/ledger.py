@@ -6,16 +6,12 @@ power cut, never its consistency. Several processes share one ledger.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import re
 import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,206 +21,13 @@ from ..model.errors import LedgerError, PoolExistsError
 from ..model.hint import Hint
 from ..model.machine import Machine
 from ..model.outcome import Outcome, RootCause
-from ..model.value import Value, value
 from ..wire.frames import encoder
-from ..wire.node_paths import NodePaths
-from ..wire.safe_text import paragraph
 from . import lost_pools
 from .home import home
+from .ledger_file import LedgerFile, in_words, is_damage
+from .ledger_rows import Kept, PoolRow, Receipt, Replacement, RunRow
 
-# Entry k brings a ledger of version k to version k + 1.
-MIGRATIONS = (
-    """
-    CREATE TABLE pools (
-        token TEXT PRIMARY KEY, name TEXT NOT NULL, provider TEXT NOT NULL, spec TEXT NOT NULL,
-        state TEXT NOT NULL, created_at REAL NOT NULL, ended_at REAL, receipt TEXT, pid INTEGER
-    );
-    CREATE INDEX pools_by_name ON pools (name, created_at);
-    CREATE UNIQUE INDEX one_live_pool ON pools (name) WHERE ended_at IS NULL;
-    CREATE TABLE machines (
-        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, machine TEXT NOT NULL,
-        PRIMARY KEY (token, node)
-    );
-    """,
-    """
-    CREATE TABLE runs (
-        run TEXT PRIMARY KEY, token TEXT NOT NULL REFERENCES pools, function TEXT NOT NULL, kind TEXT NOT NULL,
-        total INTEGER NOT NULL, state TEXT NOT NULL, opened_at REAL NOT NULL, ended_at REAL, root_cause TEXT
-    );
-    CREATE INDEX runs_by_pool ON runs (token, opened_at);
-    CREATE TABLE outcomes (
-        run TEXT NOT NULL REFERENCES runs, idx INTEGER NOT NULL, outcome TEXT NOT NULL, log TEXT NOT NULL,
-        PRIMARY KEY (run, idx)
-    );
-    """,
-    """
-    CREATE TABLE former (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL);
-    CREATE INDEX former_by_pool ON former (token);
-    CREATE TABLE replacements (
-        token TEXT NOT NULL REFERENCES pools, node INTEGER NOT NULL, intent TEXT NOT NULL, owner TEXT NOT NULL,
-        made INTEGER NOT NULL, PRIMARY KEY (token, node)
-    );
-    """,
-    """
-    CREATE TABLE kept (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL, facts TEXT NOT NULL);
-    CREATE INDEX kept_by_pool ON kept (token);
-    """,
-)
-VERSION = len(MIGRATIONS)
-RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
 PATIENCE = 10.0  # seconds to wait for other processes
-
-
-@value
-class Receipt(Value):
-    """The proof of a teardown.
-
-    Attributes:
-        pool: the pool's name.
-        created: machines, replaced ones too.
-        gone: the nodes of those that the provider says are gone, once for each machine.
-        unaccounted: what may still run, and cost money, by the provider's own names.
-        seconds: that the teardown took.
-        notes: what else a person should know of it, in words.
-        unwritten: why the ledger does not hold this receipt, or "".
-        by: the client that tore it down, in words; "" where it ended itself.
-        kept: what nobody had fetched and its hosts keep, in words.
-    """
-
-    pool: str
-    created: int
-    gone: tuple[int, ...]
-    unaccounted: tuple[str, ...]
-    seconds: float
-    notes: tuple[str, ...] = ()
-    unwritten: str = ""
-    by: str = ""
-    kept: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is left, and that stands in the ledger."""
-        return not self.unaccounted and not self.unwritten
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
-        text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
-        text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
-        return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
-
-
-@value
-class Kept(Value):
-    """What a host keeps of a pool that has ended, because nobody had fetched it.
-
-    Attributes:
-        machine: with it the provider reaches the folder in which it is.
-        runs: run -> bytes of its results and logs that were not fetched.
-        size: bytes that it takes there.
-        until: when the host may remove it, Unix time.
-    """
-
-    token: str
-    machine: Machine
-    runs: dict[str, int]
-    size: int
-    until: float
-
-    @classmethod
-    def of(cls, token: str, machine: Machine) -> Kept | None:
-        """From what the provider says of a machine that is gone; None where nothing of it is kept."""
-        told, extra = machine.extra.get("kept") or {}, machine.extra
-        try:
-            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN.fullmatch(run)}
-            size, until = int(told.get("bytes", 0)), float(told.get("until", 0.0))
-        except (TypeError, ValueError, AttributeError):
-            return None
-        if not sizes or not 0 < until < 1e11:
-            return None
-        there = replace(
-            machine,
-            state="running",
-            extra=extra | {"folder": NodePaths(extra["folder"]).kept, "kept": {}, "why": ""},
-        )
-        return cls(token, there, sizes, size, until)
-
-    def words(self) -> str:
-        """What it is and where, in words."""
-        runs = ", ".join(f"{run} ({_bytes(size)})" for run, size in self.runs.items())
-        return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
-
-    def __str__(self) -> str:
-        return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
-
-
-@value
-class PoolRow(Value):
-    """A pool as the ledger knows it."""
-
-    token: str
-    name: str
-    provider: dict[str, Any]
-    spec: dict[str, Any]
-    state: str
-    created_at: float
-    ended_at: float | None
-    receipt: dict[str, Any] | None
-    pid: int | None
-
-    @property
-    def key(self) -> str:
-        """Name of the pool's folder on the client; unlike the pool's name it is never used twice."""
-        return f"{self.name}.{self.token}"
-
-
-@value
-class RunRow(Value):
-    """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
-    what came of it waits on the hosts to be fetched)."""
-
-    run: str
-    token: str
-    function: str
-    kind: str
-    total: int
-    state: str
-    opened_at: float
-    ended_at: float | None
-    root_cause: RootCause | None
-
-
-@value
-class Replacement(Value):
-    """Another machine for a node, under way.
-
-    Attributes:
-        node: index of the node.
-        intent: idempotency token of the machine's creation.
-        owner: the client that sees to it, as ``PID.WORD``; its process may be gone.
-        made: whether the machine exists, and stands in the ledger as the node's.
-    """
-
-    node: int
-    intent: str
-    owner: str
-    made: bool
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the process of its owner runs."""
-        return process_lives(int(self.owner.partition(".")[0] or 0))
 
 
 class Ledger:
@@ -240,137 +43,21 @@ class Ledger:
             LedgerError: it was written by a newer version, or the disk does not let us in.
         """
         self.path = path or home() / "ledger.db"
-        self.set_aside: Path | None = None
         self._lock = threading.Lock()
-        self._inode = 0
-        self._db = self._open()
+        self._file = LedgerFile(self.path, PATIENCE)
+        self._db = self._file.open()
 
-    def _open(self, *, damaged: bool = False) -> sqlite3.Connection:
-        """Open the file, or a new one in place of a damaged one, which is kept aside.
-
-        One process at a time: SQLite does not wait for its turn to switch a new file to the write-ahead log, and of
-        several that find the same damage only the first may move the file away.
-        """
-        try:
-            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w")  # noqa: SIM115  closed below
-        except OSError as error:
-            raise LedgerError(
-                f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
-                "SKYWARD_HOME to another one"
-            ) from error
-        with guard:
-            fcntl.flock(guard, fcntl.LOCK_EX)
-            if damaged and self.path.exists() and self.path.stat().st_ino == self._inode:
-                self.set_aside = self._keep_aside()
-            try:
-                return self._connect()
-            except sqlite3.DatabaseError as error:
-                if not _is_damage(error):
-                    raise LedgerError(f"the ledger {self.path} cannot be opened: {_words(error)}") from error
-            self.set_aside = self._keep_aside()
-            return self._connect()
-
-    def _connect(self) -> sqlite3.Connection:
-        self._keep_private()
-        db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-        try:
-            self._inode = self.path.stat().st_ino
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=NORMAL")
-            self._migrate(db)
-        except BaseException:
-            db.close()
-            raise
-        return db
-
-    def _keep_private(self) -> None:
-        """Have the ledger, its log and its index readable by nobody else; SQLite gives the latter the former's mode."""
-        with suppress(OSError):  # it is there, or SQLite tells why it cannot be
-            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        try:
-            for part in (
-                self.path,
-                *(self.path.with_name(f"{self.path.name}-{each}") for each in ("wal", "shm")),
-            ):
-                if part.exists() and part.stat().st_mode & 0o077:
-                    part.chmod(0o600)
-        except OSError as error:
-            raise LedgerError(
-                f"the ledger {self.path} cannot be kept from others' eyes: {error}: see that it is yours, or set "
-                "SKYWARD_HOME to another folder"
-            ) from error
-
-    def _migrate(self, db: sqlite3.Connection) -> None:
-        if self._version(db) == VERSION:
-            return
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            found = self._version(db)
-            if found > VERSION:
-                raise LedgerError(
-                    f"the ledger {self.path} was written by a newer version of skyward (schema {found}, this one "
-                    f"knows {VERSION}): upgrade, or set SKYWARD_HOME to another folder",
-                    hint=Hint("upgrade"),
-                )
-            for script in MIGRATIONS[found:]:
-                for statement in script.split(";"):
-                    db.execute(statement)
-            if not found:
-                self._find_again(db)
-            db.execute(f"PRAGMA user_version={VERSION}")
-            db.execute("COMMIT")
-        except BaseException:
-            if db.in_transaction:  # a full disk ends it by itself
-                db.execute("ROLLBACK")
-            raise
-
-    def _find_again(self, db: sqlite3.Connection) -> None:
-        """Enter into a new ledger the pools that their folders tell of: the one before was deleted, or damaged."""
-        for row, tables in lost_pools.read(self.path.parent):
-            columns = ", ".join(row)
-            places = ", ".join("?" for _ in row)
-            db.execute(f"INSERT OR IGNORE INTO pools ({columns}) VALUES ({places})", tuple(row.values()))
-            for table, found in tables.items():
-                for values in found:
-                    marks = ", ".join("?" for _ in values)
-                    db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({marks})", tuple(values))
-
-    def _trace(self, token: str) -> None:
-        """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
-        columns = "token, name, provider, spec, state, created_at, ended_at, receipt, pid"
-        rows = self._read(f"SELECT {columns} FROM pools WHERE token=?", (token,))
-        if not rows:
-            return
-        known = dict(zip(columns.split(", "), rows[0], strict=True))
-        tables = {
-            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
-            for table in lost_pools.WIDTHS
-        }
-        folder = self.path.parent / "pools" / f"{known['name']}.{token}"
-        if known["ended_at"] is None or tables["kept"]:
-            lost_pools.write(folder, known, tables)
-        else:
-            lost_pools.remove(folder)
-
-    @staticmethod
-    def _version(db: sqlite3.Connection) -> int:
-        return int(db.execute("PRAGMA user_version").fetchone()[0])
-
-    def _keep_aside(self) -> Path:
-        now = time.strftime("%Y%m%d-%H%M%S")
-        aside = self.path.with_name(f"{self.path.name}.corrupt-{now}-{os.getpid()}-{self._inode}")
-        for suffix in ("-wal", "-shm", ""):
-            part = self.path.with_name(self.path.name + suffix)
-            if part.exists():
-                part.replace(aside.with_name(aside.name + suffix))
-        return aside
+    @property
+    def set_aside(self) -> Path | None:
+        """Where a ledger is kept in whose place this one began, as it was damaged."""
+        return self._file.set_aside
 
     def _failed(self, error: sqlite3.Error, what: str) -> LedgerError:
         """What to raise for a statement that failed; of a damaged ledger, after it was kept aside."""
-        if not _is_damage(error):
-            return LedgerError(f"the ledger {self.path} cannot be {what}: {_words(error)}")
+        if not is_damage(error):
+            return LedgerError(f"the ledger {self.path} cannot be {what}: {in_words(error)}")
         self._db.close()
-        self._db = self._open(damaged=True)
+        self._db = self._file.open(damaged=True)
         kept = f" and is kept as {self.set_aside}" if self.set_aside else ""
         return LedgerError(
             f"the ledger {self.path} is damaged ({error}){kept}; a new one begins. Pools that are up are found "
@@ -422,6 +109,23 @@ class Ledger:
                 return self._db.execute(sql, values).fetchall()
             except sqlite3.DatabaseError as error:
                 raise self._failed(error, "read") from error
+
+    def _trace(self, token: str) -> None:
+        """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
+        columns = "token, name, provider, spec, state, created_at, ended_at, receipt, pid"
+        rows = self._read(f"SELECT {columns} FROM pools WHERE token=?", (token,))
+        if not rows:
+            return
+        known = dict(zip(columns.split(", "), rows[0], strict=True))
+        tables = {
+            table: self._read(f"SELECT * FROM {table} WHERE token=? ORDER BY rowid", (token,))
+            for table in lost_pools.WIDTHS
+        }
+        folder = self.path.parent / "pools" / f"{known['name']}.{token}"
+        if known["ended_at"] is None or tables["kept"]:
+            lost_pools.write(folder, known, tables)
+        else:
+            lost_pools.remove(folder)
 
     # -- pools -------------------------------------------------------------------------------------------
 
@@ -685,30 +389,3 @@ _KEEP = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
 def _kept_row(kept: Kept) -> tuple[str, str]:
     facts = {"runs": kept.runs, "size": kept.size, "until": kept.until}
     return json.dumps(kept.machine.to_json()), json.dumps(facts)
-
-
-def process_lives(pid: int) -> bool:
-    """Whether a process of this machine runs; 0 is none."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is no database (any more), rather than out of reach."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _words(error: sqlite3.Error) -> str:
-    hint = {
-        sqlite3.SQLITE_FULL: "make room on the disk",
-        sqlite3.SQLITE_IOERR: "see that the disk is there and has room",
-        sqlite3.SQLITE_BUSY: "another process holds it; end that one or try again",
-        sqlite3.SQLITE_READONLY: "see that the file and its folder are yours to write",
-        sqlite3.SQLITE_CANTOPEN: "see that the file and its folder are yours to write",
-    }.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "move it away, and a new one begins")
-    return f"{error}: {hint}, or set SKYWARD_HOME to another folder"

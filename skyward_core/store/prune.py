@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..model.errors import LedgerError
 from .home import PRUNED, home, pool_path, prune_is_due
-from .ledger import Ledger, PoolRow
+from .ledger import Ledger
+from .ledger_rows import PoolRow
 
 AGE = 90 * 86400.0  # seconds since its end after which a pool's files go by themselves
 MOST = 20 * 10**9  # bytes of such pools together above which the oldest go

@@ -16,7 +16,8 @@ from ..wire.messages import is_log
 from ..wire.node_paths import ERR, OUT
 from .archive import log_files, rank_of
 from .home import pool_dir
-from .ledger import Ledger, RunRow
+from .ledger import Ledger
+from .ledger_rows import RunRow
 
 
 class Part(NamedTuple):

@@ -218,7 +218,7 @@ def build_task(
 def _workplace() -> Path:
     """A folder for a task that is loaded, in the person's own; those of processes that are no more go."""
     from ..store.home import home
-    from ..store.ledger import process_lives
+    from ..store.ledger_rows import process_lives
 
     base = home() / "tasks"
     base.mkdir(mode=0o700, exist_ok=True)

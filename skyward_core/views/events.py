@@ -137,7 +137,7 @@ class UnfetchedNews(Event):
 
 @value(kw_only=True)
 class PoolGone(Event):
-    """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger.Receipt` gives it."""
+    """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger_rows.Receipt` gives it."""
 
     receipt: dict[str, Any]
 

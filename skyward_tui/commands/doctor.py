@@ -16,7 +16,8 @@ from skyward_core.model.errors import SkywardError, hint_of, what_of
 from skyward_core.model.machine import Check
 from skyward_core.store.home import home as state_folder
 from skyward_core.store.home import host_groups, socket_dir
-from skyward_core.store.ledger import VERSION, Ledger
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_file import VERSION
 
 from ..hints import detail_of
 from .console import Console

@@ -12,7 +12,8 @@ from skyward_core.api.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.store.archive import rank_of
-from skyward_core.store.ledger import Ledger, PoolRow, RunRow
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.store.run_logs import Part, RunLogs
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.views.weave import Place, weave

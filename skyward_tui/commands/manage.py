@@ -10,7 +10,7 @@ from skyward_core.api.session import Session
 from skyward_core.model import exit_status, spec_checks
 from skyward_core.model.errors import UsageError
 from skyward_core.store import prune as pruning
-from skyward_core.store.ledger import PoolRow
+from skyward_core.store.ledger_rows import PoolRow
 
 from ..hints import words_of
 from .console import Console

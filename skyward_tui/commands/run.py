@@ -17,7 +17,7 @@ from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
 from skyward_core.model.spec import Image, PoolSpec, Worker
 from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
-from skyward_core.store.ledger import Receipt
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.store.working_folder import workdir
 from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
 from skyward_core.tasks.task import Task

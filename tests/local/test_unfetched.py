@@ -14,7 +14,8 @@ from faults import wait_until
 
 import skyward_core as sky
 from skyward_core.api.session import Session
-from skyward_core.store.ledger import Ledger, PoolRow
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
 from tests.local.cli import Cli
 
 LEAVES = """

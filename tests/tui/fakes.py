@@ -9,7 +9,7 @@ from typing import Any
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
-from skyward_core.store.ledger import Receipt
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView, apply

@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Button, Input
 
-from skyward_core.store.ledger import Receipt
+from skyward_core.store.ledger_rows import Receipt
 from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen

@@ -10,7 +10,7 @@ from textual import events
 from textual.widgets import Button, Input
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.store.ledger import Receipt
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.help import HelpScreen

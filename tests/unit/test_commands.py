@@ -22,7 +22,7 @@ from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFa
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.store.ledger import Receipt
+from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodePhase
 from skyward_core.views.views import PoolView, RunView, TaskView

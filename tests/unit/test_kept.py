@@ -15,7 +15,7 @@ from skyward_core.model.machine import Machine
 from skyward_core.node.agent import unfetched
 from skyward_core.node.boot import bootstrap
 from skyward_core.node.boot import host as on_host
-from skyward_core.store.ledger import Kept
+from skyward_core.store.ledger_rows import Kept
 from skyward_core.wire.frames import Header, frame
 from skyward_core.wire.redact import Redactor
 

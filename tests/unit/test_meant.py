@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import UsageError
-from skyward_core.store.ledger import Ledger, Receipt
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from skyward_tui.commands.reach import meant, up
 
 POOLS = {"t1": "train", "t2": "train", "t3": "tune", "t4": "idle"}

@@ -12,7 +12,8 @@ from skyward_core.model.errors import LedgerError
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import Outcome
 from skyward_core.store.home import PRUNED, pool_dir
-from skyward_core.store.ledger import Kept, Ledger, Receipt
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Kept, Receipt
 from skyward_core.store.prune import prune, prune_when_due
 
 DAY = 86400.0

@@ -6,7 +6,8 @@ import time
 
 from ...providers.base import Provider
 from ...providers.told import told
-from ...store.ledger import Kept, Ledger, PoolRow, Receipt, process_lives
+from ...store.ledger import Ledger
+from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
 
 
 async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Receipt | None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ...model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ...providers.told import told
 from ...store.archive import rank_of
-from ...store.ledger import Replacement
+from ...store.ledger_rows import Replacement
 from ...views import events as ev
 from ..context import PoolContext
 from ..news import News

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ...store.ledger import Replacement
+from ...store.ledger_rows import Replacement
 from ...views import events as ev
 from ..context import PoolContext
 from ..links.link import Link

@@ -1,0 +1,180 @@
+"""What the ledger tells of, as values: pools, their receipts, their runs, and what hosts keep of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+from ..model.machine import Machine
+from ..model.outcome import RootCause
+from ..model.value import Value, value
+from ..wire.node_paths import NodePaths
+from ..wire.safe_text import paragraph
+
+RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
+
+
+@value
+class Receipt(Value):
+    """The proof of a teardown.
+
+    Attributes:
+        pool: the pool's name.
+        created: machines, replaced ones too.
+        gone: the nodes of those that the provider says are gone, once for each machine.
+        unaccounted: what may still run, and cost money, by the provider's own names.
+        seconds: that the teardown took.
+        notes: what else a person should know of it, in words.
+        unwritten: why the ledger does not hold this receipt, or "".
+        by: the client that tore it down, in words; "" where it ended itself.
+        kept: what nobody had fetched and its hosts keep, in words.
+    """
+
+    pool: str
+    created: int
+    gone: tuple[int, ...]
+    unaccounted: tuple[str, ...]
+    seconds: float
+    notes: tuple[str, ...] = ()
+    unwritten: str = ""
+    by: str = ""
+    kept: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left, and that stands in the ledger."""
+        return not self.unaccounted and not self.unwritten
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
+        text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
+        text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
+        return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
+
+
+@value
+class Kept(Value):
+    """What a host keeps of a pool that has ended, because nobody had fetched it.
+
+    Attributes:
+        machine: with it the provider reaches the folder in which it is.
+        runs: run -> bytes of its results and logs that were not fetched.
+        size: bytes that it takes there.
+        until: when the host may remove it, Unix time.
+    """
+
+    token: str
+    machine: Machine
+    runs: dict[str, int]
+    size: int
+    until: float
+
+    @classmethod
+    def of(cls, token: str, machine: Machine) -> Kept | None:
+        """From what the provider says of a machine that is gone; None where nothing of it is kept."""
+        told, extra = machine.extra.get("kept") or {}, machine.extra
+        try:
+            sizes = {run: int(size) for run, size in told.get("runs", {}).items() if RUN.fullmatch(run)}
+            size, until = int(told.get("bytes", 0)), float(told.get("until", 0.0))
+        except (TypeError, ValueError, AttributeError):
+            return None
+        if not sizes or not 0 < until < 1e11:
+            return None
+        there = replace(
+            machine,
+            state="running",
+            extra=extra | {"folder": NodePaths(extra["folder"]).kept, "kept": {}, "why": ""},
+        )
+        return cls(token, there, sizes, size, until)
+
+    def words(self) -> str:
+        """What it is and where, in words."""
+        runs = ", ".join(f"{run} ({_bytes(size)})" for run, size in self.runs.items())
+        return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
+
+    def __str__(self) -> str:
+        return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"
+
+
+@value
+class PoolRow(Value):
+    """A pool as the ledger knows it."""
+
+    token: str
+    name: str
+    provider: dict[str, Any]
+    spec: dict[str, Any]
+    state: str
+    created_at: float
+    ended_at: float | None
+    receipt: dict[str, Any] | None
+    pid: int | None
+
+    @property
+    def key(self) -> str:
+        """Name of the pool's folder on the client; unlike the pool's name it is never used twice."""
+        return f"{self.name}.{self.token}"
+
+
+@value
+class RunRow(Value):
+    """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
+    what came of it waits on the hosts to be fetched)."""
+
+    run: str
+    token: str
+    function: str
+    kind: str
+    total: int
+    state: str
+    opened_at: float
+    ended_at: float | None
+    root_cause: RootCause | None
+
+
+@value
+class Replacement(Value):
+    """Another machine for a node, under way.
+
+    Attributes:
+        node: index of the node.
+        intent: idempotency token of the machine's creation.
+        owner: the client that sees to it, as ``PID.WORD``; its process may be gone.
+        made: whether the machine exists, and stands in the ledger as the node's.
+    """
+
+    node: int
+    intent: str
+    owner: str
+    made: bool
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process of its owner runs."""
+        return process_lives(int(self.owner.partition(".")[0] or 0))
+
+
+def process_lives(pid: int) -> bool:
+    """Whether a process of this machine runs; 0 is none."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
