@@ -34,6 +34,7 @@ _LOOKS = {
     "done": Look("✓", "done", "$text-success"),
     "failed": Look("✗", "failed", "$text-error"),
     "cancelled": Look("⊘", "cancelled", "$muted"),
+    "kept": Look("◍", "kept", "$text-warning"),
     # ranks
     "waiting": Look("◌", "waiting", "$muted"),
     "importing": Look("◔", "importing", "$text-warning"),

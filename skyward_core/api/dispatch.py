@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.errors import PoolError, UsageError
 from ..model.function import PendingFunction, PendingGroup
+from ..model.states import RunKind
 from ..transport.background_loop import background, this_process
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Dispatching:
     def _folder(self) -> Path:
         return self.pool.archive.folder
 
-    def _dispatch(self, kind: str, tasks: Sequence[Task], *, consumed: bool = False) -> Run:
+    def _dispatch(self, kind: RunKind, tasks: Sequence[Task], *, consumed: bool = False) -> Run:
         """Open a run and come back at once."""
         pool = self.pool
         opened: Future[Run] = Future()
@@ -172,7 +173,7 @@ class Dispatching:
             self._cancel_soon(lambda: [opened.result()] if opened.done() and not opened.exception() else [])
             raise
 
-    def _run(self, kind: str, tasks: Sequence[Task]) -> list[Any]:
+    def _run(self, kind: RunKind, tasks: Sequence[Task]) -> list[Any]:
         """Open a run and wait for its values; one change of threads each way."""
         from ..pool.runs.run import Ending
 

@@ -20,6 +20,7 @@ from .. import providers
 from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
+from ..model.states import PoolStatus
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
@@ -204,7 +205,7 @@ class Session:
             self._attaching.discard(row.token)
 
     def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
-        state = "starting" if row.state == "starting" else "unreachable"
+        state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
         view = self._unreachable[row.token] = _view(row, state, why)
         view.hint = hint
 
@@ -414,7 +415,7 @@ def _in_words(error: Exception) -> str:
     return what_of(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
-def _view(row: PoolRow, state: str, detail: str) -> PoolView:
+def _view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool that we have no connection to."""
     provider = row.provider["provider"]
     return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)

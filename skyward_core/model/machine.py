@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from .states import MachineStatus
 from .value import Value, value
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ class Machine(Value):
         node: index of the node it is.
         address: where the client reaches it; for people to read.
         private_address: where its peers reach it.
-        state: "running"; "orphaned" (it is there, but no agent runs on it: one can be started again); "unreachable"
-            (nothing can be said of it now); "gone"; or what the provider calls it on its way.
+        state: what the provider found when it looked last.
         extra: what the provider needs to reach it again. No secrets. Of one that is gone also "why", in words, and
             "kept": what of it was not fetched and stays on its host (see ``agent.unfetched``).
         logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
@@ -31,7 +31,7 @@ class Machine(Value):
     node: int
     address: str
     private_address: str
-    state: str = "running"
+    state: MachineStatus = "running"
     extra: dict[str, Any] = field(default_factory=dict)
     logs_from: dict[str, int] = field(default_factory=dict)
 

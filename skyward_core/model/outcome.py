@@ -6,11 +6,10 @@ import signal as signals
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
+from .states import OutcomeKind
 from .value import Value, value
-
-OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 
 
 @value

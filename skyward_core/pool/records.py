@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..model.errors import LedgerError
 from ..model.outcome import Outcome, RootCause
+from ..model.states import RunStatus
 from ..store.archive import Archive
 from ..store.ledger import Ledger
 from ..views.events import Event
@@ -58,7 +59,7 @@ class Records:
         if is_failure(outcome):
             self.flush()
 
-    def ended(self, run: str, state: str, when: float, cause: RootCause | None) -> None:
+    def ended(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """A run ended."""
         self._ends.append((run, state, when, cause))
         self._flush_within(FLUSH)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..model.machine import Machine
 from ..model.outcome import RootCause
+from ..model.states import PoolStatus, RunKind, RunStatus
 from ..model.value import Value, value
 from ..wire.node_paths import NodePaths
 from ..wire.safe_text import paragraph
@@ -119,7 +120,7 @@ class PoolRow(Value):
     name: str
     provider: dict[str, Any]
     spec: dict[str, Any]
-    state: str
+    state: PoolStatus
     created_at: float
     ended_at: float | None
     receipt: dict[str, Any] | None
@@ -133,15 +134,14 @@ class PoolRow(Value):
 
 @value
 class RunRow(Value):
-    """A run as the ledger knows it. ``state``: running, done, failed, cancelled, lost, or kept (its pool has ended, and
-    what came of it waits on the hosts to be fetched)."""
+    """A run as the ledger knows it."""
 
     run: str
     token: str
     function: str
-    kind: str
+    kind: RunKind
     total: int
-    state: str
+    state: RunStatus
     opened_at: float
     ended_at: float | None
     root_cause: RootCause | None

@@ -10,6 +10,7 @@ import time
 from dataclasses import field, fields
 from typing import Any, ClassVar
 
+from ..model import states
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary, plain
 from ..model.value import Value, value
@@ -34,21 +35,20 @@ class PoolOpened(Event):
 
 @value(kw_only=True)
 class PoolState(Event):
-    """``state``: starting, up, degraded, stopping, gone, failed, unreachable. ``hint``: what to do about it, where
-    ``detail`` is an error and does not say that."""
+    """``hint``: what to do about it, where ``detail`` is an error and does not say that."""
 
-    state: str
+    state: states.PoolStatus
     detail: str = ""
     hint: Hint | None = None
 
 
 @value(kw_only=True)
 class NodePhase(Event):
-    """A node entered a phase (requested, running, connected, synced, installed, ready, gone), or says more
-    of the one it is in. ``retry_at``: when what failed is tried again, Unix time."""
+    """A node entered a phase, or says more of the one it is in. ``retry_at``: when what failed is tried again, Unix
+    time."""
 
     node: int
-    phase: str
+    phase: states.NodePhase
     detail: str = ""
     retry_at: float | None = None
     address: str = ""
@@ -65,21 +65,20 @@ class NodeLink(Event):
 
 @value(kw_only=True)
 class RunOpened(Event):
-    """A run was dispatched. ``kind``: broadcast, single, gather. ``total``: ranks or tasks."""
+    """A run was dispatched. ``total``: ranks or tasks."""
 
     run: str
     function: str
-    kind: str
+    kind: states.RunKind
     total: int
 
 
 @value(kw_only=True)
 class RankPhase(Event):
-    """What a rank's process is at, since ``at``: starting, importing, joining (it waits for the other ranks),
-    running; "" where it is idle. Only phases that last are told."""
+    """What a rank's process is at, since ``at``. Only phases that last are told."""
 
     rank: int
-    phase: str
+    phase: states.RankPhase
 
 
 @value(kw_only=True)
@@ -113,10 +112,10 @@ class RankEnded(Event):
 
 @value(kw_only=True)
 class RunEnded(Event):
-    """All outcomes are in. ``state``: done, failed, cancelled."""
+    """All outcomes are in."""
 
     run: str
-    state: str
+    state: states.RunStatus
     root_cause: RootCause | None = None
 
 

@@ -14,17 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
-from typing import Any
+from typing import Any, get_args
 
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from ..model.states import NodePhase, PoolStatus, RunKind, RunStatus, TaskStatus
 from ..wire.safe_text import field as safe
 from ..wire.safe_text import paragraph, value
 from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
 
-PHASES = ("requested", "running", "connected", "synced", "installed", "ready", "gone")
+PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
 
@@ -34,7 +35,7 @@ class NodeView:
     """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection."""
 
     index: int
-    phase: str = "requested"
+    phase: NodePhase = "requested"
     since: float = 0.0
     detail: str = ""
     retry_at: float | None = None
@@ -55,7 +56,7 @@ class TaskView:
     index: int
     rank: int
     node: int
-    state: str = "waiting"
+    state: TaskStatus = "waiting"
     began_at: float | None = None
     outcome: Outcome | None = None
     items: int = 0
@@ -86,10 +87,10 @@ class RunView:
     id: str
     pool: str
     function: str
-    kind: str
+    kind: RunKind
     total: int
     opened_at: float
-    state: str = "running"
+    state: RunStatus = "running"
     ended_at: float | None = None
     tasks: dict[int, TaskView] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class RunView:
         if self.root_cause is not None:
             self.end(self.state, self.ended_at, self.root_cause)
 
-    def end(self, state: str, at: float | None, cause: RootCause | None) -> None:
+    def end(self, state: RunStatus, at: float | None, cause: RootCause | None) -> None:
         """Take how it ended, and when."""
         self.state, self.ended_at = state, at
         if cause is not None:
@@ -133,7 +134,7 @@ class PoolView:
 
     name: str
     provider: str = ""
-    state: str = "starting"
+    state: PoolStatus = "starting"
     detail: str = ""
     created_at: float = 0.0
     spec: dict[str, Any] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
@@ -105,8 +106,8 @@ class FakeSession:
         nodes: int = 4,
         ranks_per_node: int = 1,
         *,
-        state: str = "up",
-        phase: str = "ready",
+        state: states.PoolStatus = "up",
+        phase: states.NodePhase = "ready",
         age: float = 64.0,
         price: float = 0.0,
         provider: str = "local",
@@ -131,7 +132,12 @@ class FakeSession:
         self.creating[view.name].set_result(view)
 
     def open_run(
-        self, view: PoolView, function: str = "train", *, kind: str = "broadcast", total: int | None = None
+        self,
+        view: PoolView,
+        function: str = "train",
+        *,
+        kind: states.RunKind = "broadcast",
+        total: int | None = None,
     ) -> RunView:
         run = f"{view.name}-{len(view.runs) + 1}"
         total = total if total is not None else 1 if kind == "single" else view.world_size
@@ -156,7 +162,7 @@ class FakeSession:
         self.emit(view, ev.RankEnded(pool=view.name, run=run.id, outcome=outcome, at=self.now))
 
     def end_run(
-        self, view: PoolView, run: RunView, state: str = "done", root: RootCause | None = None
+        self, view: PoolView, run: RunView, state: states.RunStatus = "done", root: RootCause | None = None
     ) -> None:
         self.emit(view, ev.RunEnded(pool=view.name, run=run.id, state=state, root_cause=root, at=self.now))
         self.runs_ended.setdefault(run.id, Future()).set_result(run)

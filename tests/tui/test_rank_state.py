@@ -17,7 +17,7 @@ from .fakes import FakeSession, value
 def test_the_task_that_began_last_says_it(session: FakeSession, order: Sequence[int]) -> None:
     """Whatever order the views have them in: that of their indices, or as news of them came."""
     view = session.pool("sweep", 1)
-    run = session.open_run(view, kind="tasks", total=3)
+    run = session.open_run(view, kind="gather", total=3)
     for index in order:
         at = session.now - 30 + 10 * index
         session.emit(view, ev.RankBegan(pool="sweep", run=run.id, index=index, rank=0, node=0, at=at))

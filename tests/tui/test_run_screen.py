@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from skyward_core.model.states import RankPhase
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
@@ -158,10 +159,11 @@ async def test_what_a_rank_is_at_before_its_function_runs(app: SkywardApp, sessi
     view = session.pool("llama-ft")
     run = session.open_run(view)
 
-    def enter(rank: int, phase: str, ago: float) -> None:
+    def enter(rank: int, phase: RankPhase, ago: float) -> None:
         session.emit(view, ev.RankPhase(pool=view.name, rank=rank, phase=phase, at=session.now - ago))
 
-    for rank, phase in enumerate(("starting", "importing", "joining")):
+    phases: tuple[RankPhase, ...] = ("starting", "importing", "joining")
+    for rank, phase in enumerate(phases):
         enter(rank, phase, 10 * rank + 12)
     enter(3, "running", 7)  # the call was given to it 40 s ago
     async with app.run_test(size=(160, 48)) as pilot:

@@ -21,6 +21,7 @@ from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
+from skyward_core.model.states import RunStatus
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
@@ -145,7 +146,7 @@ def test_what_a_command_says_is_safe(capsys: pytest.CaptureFixture[str]) -> None
 # Reports
 
 
-def a_run(*outcomes: Outcome, state: str = "done", cause: RootCause | None = None) -> RunView:
+def a_run(*outcomes: Outcome, state: RunStatus = "done", cause: RootCause | None = None) -> RunView:
     view = RunView("r1", "p", "train", "broadcast", len(outcomes), 0.0, state=state, root_cause=cause)
     view.tasks = {o.index: TaskView(o.index, o.rank, o.node, o.kind, outcome=o) for o in outcomes}
     return view

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.model.states import RunKind
 from skyward_core.pool.context import PoolContext
 from skyward_core.pool.runs.book import RunBook
 from skyward_core.pool.runs.run import Run
@@ -26,7 +27,7 @@ def book_of() -> RunBook:
     return book
 
 
-def claimed(kind: str, total: int) -> tuple[RunBook, Run]:
+def claimed(kind: RunKind, total: int) -> tuple[RunBook, Run]:
     """A run that another client sent, and the book of a pool that has taken it over."""
     book = book_of()
     run = book.add("r1", kind, [SimpleNamespace(name="f")], total)  # type: ignore[list-item]
@@ -39,7 +40,7 @@ def stale(index: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["gather", "broadcast"])
-def test_a_call_that_a_run_does_not_have(kind: str) -> None:
+def test_a_call_that_a_run_does_not_have(kind: RunKind) -> None:
     book, run = claimed(kind, 2)
     with pytest.raises(WireError, match="run r1 has no call 2"):
         book.on_frame(book._context.links[0], stale(2), b"")

@@ -73,7 +73,7 @@ def test_the_story_tells_of_every_kind_of_event() -> None:
 
 
 def test_a_rank_is_at_something_before_its_function_runs() -> None:
-    view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))
+    view = view_of(OPENED, ev.RankPhase(pool="p", at=11.0, rank=1, phase="joining\x1b[2J"))  # type: ignore[arg-type]
     phase, since = view.rank_phases[1]
     assert (phase.startswith("joining"), "\x1b" in phase, since) == (True, False, 11.0)
     apply(view, ev.RankPhase(pool="p", at=12.0, rank=1, phase=""))

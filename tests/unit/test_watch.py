@@ -9,6 +9,7 @@ import pytest
 
 from skyward_core.model.errors import LedgerError, PoolError
 from skyward_core.model.machine import Machine
+from skyward_core.model.states import MachineStatus
 from skyward_core.pool.nodes.revivals import FAILURES
 from skyward_core.pool.nodes.watch import Watch
 
@@ -16,7 +17,9 @@ from skyward_core.pool.nodes.watch import Watch
 class Stage:
     """A pool of two nodes of which node 1 is down; ``done``: what the watch made of that."""
 
-    def __init__(self, state: str, why: str = "", *, alone: bool = False, other_up: bool = True) -> None:
+    def __init__(
+        self, state: MachineStatus, why: str = "", *, alone: bool = False, other_up: bool = True
+    ) -> None:
         self.done: list[str] = []
         self.told: list[Any] = []
         self.start_fails = ""
@@ -95,7 +98,7 @@ LOST = ["replacing", "dropped"]
         ("orphaned", True, ["revived"]),
     ],
 )
-async def test_what_the_provider_says_decides(state: str, alone: bool, done: list[str]) -> None:
+async def test_what_the_provider_says_decides(state: MachineStatus, alone: bool, done: list[str]) -> None:
     assert await Stage(state, alone=alone).decide() == done
 
 

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from ...model.states import PoolStatus
 from ...store.ledger_rows import Replacement
 from ...views import events as ev
 from ..context import PoolContext
@@ -41,7 +42,7 @@ class Roster:
         """Links that are down and do not try to come up again."""
         return [link for link in self._context.links if link.gone or not (link.up or link.returning)]
 
-    def state(self) -> tuple[str, str]:
+    def state(self) -> tuple[PoolStatus, str]:
         """The pool's state as its links have it, and what is amiss."""
         away = self.away()
         if not away:

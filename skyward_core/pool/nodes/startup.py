@@ -11,6 +11,7 @@ from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreach
 from ...model.hint import Hint
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
+from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
 from ...providers.told import told
 from ...tasks import import_path
@@ -181,7 +182,9 @@ class Startup:
         """
         machine = self._context.machines[link.node]
 
-        def report(phase: str, detail: str = "", retry_at: float | None = None, address: str = "") -> None:
+        def report(
+            phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
+        ) -> None:
             self._phase(link, phase, detail, retry_at, address or machine.address)
 
         await link.transport.prepare(self._config(link.node), report, gate, first=first)
@@ -254,7 +257,7 @@ class Startup:
             )
 
     def _phase(
-        self, link: Link, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
+        self, link: Link, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
     ) -> None:
         self._news.emit(
             ev.NodePhase(

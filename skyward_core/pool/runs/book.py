@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from ...model.errors import PoolError
 from ...model.hint import Hint
+from ...model.states import RunKind
 from ...tasks.task import NOTHING, Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
@@ -49,7 +50,7 @@ class RunBook:
         self._around = Surroundings(context, news, background, self.fetch, start_anew, self._ended)
 
     def add(
-        self, run: str, kind: str, tasks: Sequence[Task], total: int, future: Future[Run] | None = None
+        self, run: str, kind: RunKind, tasks: Sequence[Task], total: int, future: Future[Run] | None = None
     ) -> Run:
         """A run of ours, from now on."""
         added = self.runs[run] = Run(self._around, run, kind, tasks, total, future)

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from ...model.errors import PoolError, SkywardError
-from ...model.outcome import ErrorInfo, OutcomeKind
+from ...model.outcome import ErrorInfo
+from ...model.states import OutcomeKind, RunKind
 from ...tasks.task import Task
 from ...views import events as ev
 from ..background import Background
@@ -40,7 +41,12 @@ class Launch:
         self._knowledge = knowledge
 
     def open(
-        self, kind: str, tasks: Sequence[Task], *, consumed: bool = False, future: Future[Run] | None = None
+        self,
+        kind: RunKind,
+        tasks: Sequence[Task],
+        *,
+        consumed: bool = False,
+        future: Future[Run] | None = None,
     ) -> Run:
         """Dispatch a run: "broadcast" (one task to every rank), "single", or "gather".
 

@@ -7,6 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from ...model.outcome import Outcome, Summary
+from ...model.states import RunStatus
 from ...views import events as ev
 from ...wire.frames import Header
 from ...wire.messages import CALLS
@@ -103,7 +104,7 @@ class OthersRuns:
             self._ended.add(run)
             cause = root_cause(outcomes.values())
             done = all(outcome.kind == "returned" for outcome in outcomes.values())
-            state = "done" if done else "failed" if cause else "cancelled"
+            state: RunStatus = "done" if done else "failed" if cause else "cancelled"
             at = self._latest.pop(run, time.time())
             self._news.records.ended(run, state, at, cause)
             self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))

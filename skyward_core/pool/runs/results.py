@@ -9,6 +9,7 @@ from typing import Any
 
 from ...model.errors import Cancelled, PoolError, RankExit, RemoteTraceback, RunError
 from ...model.outcome import ErrorInfo, Outcome, RootCause
+from ...model.states import RunKind, RunStatus
 from ...transport.incoming_result import Landing
 from ..pool_end import PoolEnd
 
@@ -20,7 +21,7 @@ class RunResults:
 
     Attributes:
         pool: the pool's name.
-        state: "running", "done", "failed", "cancelled", "lost" (its pool has ended), or "left" (this client has).
+        state: how it is with the run.
         outcomes: by index, as they have come.
         values: what returned calls gave and failed ones raised, pickled, by index, until it is loaded.
     """
@@ -30,13 +31,13 @@ class RunResults:
         "root_cause", "state", "total", "values",
     )  # fmt: skip
 
-    def __init__(self, pool: str, run: str, kind: str, name: str, total: int) -> None:
+    def __init__(self, pool: str, run: str, kind: RunKind, name: str, total: int) -> None:
         self.pool = pool
         self.id = run
         self.kind = kind
         self.name = name
         self.total = total
-        self.state = "running"
+        self.state: RunStatus = "running"
         self.cancelled = ""  # why it was
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}

@@ -10,7 +10,8 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from ...model.errors import PoolError
-from ...model.outcome import ErrorInfo, Outcome, OutcomeKind, Summary
+from ...model.outcome import ErrorInfo, Outcome, Summary
+from ...model.states import OutcomeKind, RunKind
 from ...tasks.task import Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
@@ -82,7 +83,7 @@ class Run(RunResults):
         self,
         around: Surroundings,
         run: str,
-        kind: str,
+        kind: RunKind,
         tasks: Sequence[Task],
         total: int,
         future: Future[Run] | None = None,

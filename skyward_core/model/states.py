@@ -1,0 +1,27 @@
+"""What pools, runs, ranks, nodes and machines can be: each list once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+PoolStatus = Literal["starting", "up", "degraded", "stopping", "gone", "failed", "unreachable"]
+# lost: its pool ended, and nobody knows how it went; kept: its pool ended, and what it gave can still be fetched; left:
+# it goes on, but this client has gone from it.
+RunStatus = Literal["running", "done", "failed", "cancelled", "lost", "kept", "left"]
+RunKind = Literal[
+    "broadcast", "single", "gather", ""
+]  # "": an agent tells of a run, and nobody of what kind it is
+
+# A node's way up, in this order.
+NodePhase = Literal["requested", "running", "connected", "synced", "installed", "ready", "gone"]
+# What a rank's process is at; "" where it is idle, as far as is known.
+RankPhase = Literal["", "starting", "importing", "joining", "running"]
+
+OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
+# Of one rank of a broadcast, or one task of a gather.
+TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost", "collateral"]
+
+# running; orphaned: it is there, but no agent runs on it, and one can be started again; ending: its agent, or what ran
+# there, has not quite ended; unreachable: nothing can be said of it now, and the trouble may be the way to it; lost:
+# nobody gets an answer from it, other nodes neither.
+MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
