@@ -6,9 +6,11 @@ import ast
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core import providers
 from skyward_core.model.errors import SkywardError
 from skyward_core.tasks.arguments import Text
 from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
@@ -24,12 +26,6 @@ if TYPE_CHECKING:
 
 HOSTS_SHOWN = 6
 GANG_PLUGINS = ("torch", "jax")
-
-
-def _local(form: Form) -> Any:
-    from skyward_core.providers.local.provider import Local
-
-    return Local()
 
 
 def _ssh(form: Form) -> Any:
@@ -68,10 +64,26 @@ class ProviderChoice:
     price_hourly: float = 0.0
 
 
-PROVIDERS: Mapping[str, ProviderChoice] = {
-    "local": ProviderChoice("local", "local: processes on this machine", "local node", _local),
-    "ssh": ProviderChoice("ssh", "ssh: hosts of your own", "host", _ssh),
-}
+@cache
+def provider_choices() -> Mapping[str, ProviderChoice]:
+    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+    return {name: _choice(name) for name in providers.names()}
+
+
+def _choice(name: str) -> ProviderChoice:
+    make = _ssh if name == "ssh" else partial(_of_name, name)
+    try:
+        found = providers.by_name(name)
+    except SkywardError:
+        return ProviderChoice(name, name, "node", make)
+    return ProviderChoice(name, f"{name}: {found.about}", found.machine, make)
+
+
+def _of_name(name: str, form: Form) -> Any:
+    try:
+        return providers.resolve(name)
+    except SkywardError as error:
+        raise FieldError("provider", str(error)) from error
 
 
 class FieldError(Exception):
@@ -190,7 +202,7 @@ def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[s
     name = form.name.strip() or free_name(script, live)
     if name in live:
         raise FieldError("name", f"a pool named {name} is already up: use it, or give another name")
-    provider = PROVIDERS[form.provider].make(form)
+    provider = provider_choices()[form.provider].make(form)
     nodes = _nodes(form, provider)
     ranks = _whole(form.ranks, "ranks", 64)
     accelerator = _accelerator(form.accelerator)
@@ -287,7 +299,7 @@ def command_line(form: Form) -> str:
 def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[str, str]]:
     """What will happen, as (heading, text)."""
     if launch.spec is not None:
-        choice = PROVIDERS[form.provider]
+        choice = provider_choices()[form.provider]
         spec = launch.spec
         world = spec.world_size
         what = f"pool {spec.name}: {count(spec.nodes, choice.node)} × {count(spec.ranks_per_node, 'rank')}"

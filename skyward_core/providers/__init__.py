@@ -1,19 +1,30 @@
-"""Where machines come from: providers by name, loaded when asked for."""
+"""Where machines come from: providers by name, loaded when asked for.
+
+Ours are the folders beside this file; each has a ``provider.py`` with its class under ``PROVIDER``. Another package
+declares its own by an entry point of the group ``skyward.providers`` that names the class.
+"""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
 
-_WHERE = {"local": ("local.provider", "Local"), "ssh": ("ssh.provider", "SSH")}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "skyward.providers"
 
 
 def names() -> list[str]:
-    """The providers that there are."""
-    return list(_WHERE)
+    """The providers that there are: ours, then declared ones."""
+    from pkgutil import iter_modules
+
+    ours = sorted(found.name for found in iter_modules(__path__) if found.ispkg)
+    return ours + sorted(_declared().keys() - set(ours))
 
 
 def resolve(provider: Any = None) -> Any:
@@ -34,19 +45,57 @@ def resolve(provider: Any = None) -> Any:
 
 
 def from_json(data: dict[str, Any]) -> Any:
-    """The provider that wrote ``data`` with its ``to_json``."""
-    return by_name(data["provider"]).from_json(data)
+    """The provider that wrote ``data`` with its ``to_json``.
+
+    Raises:
+        UsageError: its package is not installed here, or cannot be loaded.
+    """
+    name = data["provider"]
+    try:
+        found = by_name(name)
+    except UsageError as error:
+        raise UsageError(
+            f"it needs provider {name!r}, whose package must be installed here, too: {error}"
+        ) from error
+    return found.from_json(data)
 
 
 def by_name(name: str) -> Any:
     """The class of a provider.
 
     Raises:
-        UsageError: no provider has that name.
+        UsageError: no provider has that name, or the package that declares it cannot be loaded; says why.
     """
-    if name not in _WHERE:
-        near = get_close_matches(name, _WHERE, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(_WHERE)}"
+    if name.isidentifier():
+        module = f"{__name__}.{name}"
+        try:
+            return import_module(f"{module}.provider").PROVIDER
+        except ModuleNotFoundError as error:
+            if error.name not in (module, f"{module}.provider"):
+                raise
+    declared = _declared().get(name)
+    if declared is None:
+        near = get_close_matches(name, names(), 1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    module, attribute = _WHERE[name]
-    return getattr(import_module(f"{__name__}.{module}"), attribute)
+    return _load(declared)
+
+
+@cache
+def _declared() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
+
+    return {found.name: found for found in entry_points(group=GROUP)}
+
+
+def _load(declared: EntryPoint) -> Any:
+    try:
+        found = declared.load()
+    except Exception as error:
+        raise UsageError(
+            f"provider {declared.name!r} ({declared.value}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    said = getattr(found, "name", None)
+    if said != declared.name:
+        raise UsageError(f"provider {declared.name!r} ({declared.value}) calls itself {said!r}")
+    return found

@@ -16,9 +16,13 @@ class Provider(Protocol):
 
     Attributes:
         name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
     """
 
     name: str
+    about: str
+    machine: str
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Create the pool's machines; the same token again gives the same machines.

@@ -112,10 +112,14 @@ def _providers() -> Iterator[Check]:
         yield from _checked(f"group {group}", "ssh", f"@{group}")
     if not groups:
         yield Check("ssh", "ok", "no groups under [hosts] in skyward.toml, so no hosts to look at")
+    for name in providers.names():
+        if name not in ("local", "ssh"):
+            yield from _checked(name, name)
 
 
 def _checked(subject: str, provider: str, *arguments: str) -> Iterator[Check]:
     try:
-        yield from asyncio.run(providers.by_name(provider)(*arguments).check())
+        made = providers.by_name(provider)(*arguments) if arguments else providers.resolve(provider)
+        yield from asyncio.run(made.check())
     except (SkywardError, OSError) as error:
         yield Check(subject, "fail", what_of(error), hint_of(error))

@@ -21,7 +21,6 @@ from skyward_core.views.views import PoolView
 from ..actions import bindings
 from ..hints import words_of
 from ..launch_plan import (
-    PROVIDERS,
     FieldError,
     Form,
     Launch,
@@ -33,6 +32,7 @@ from ..launch_plan import (
     path_of,
     plan,
     plugins_of,
+    provider_choices,
 )
 from ..packaged import named
 from ..recent import recent, remember
@@ -92,7 +92,7 @@ class LaunchScreen(BaseScreen[None]):
                 yield _row(
                     "Pool", pools, Label("name", classes="inner"), _input("name", "made from the script's")
                 )
-                providers = [(choice.label, choice.name) for choice in PROVIDERS.values()]
+                providers = [(choice.label, choice.name) for choice in provider_choices().values()]
                 yield _row(
                     "Provider",
                     Select(providers, value="local", allow_blank=False, id="provider", compact=True),
@@ -174,7 +174,7 @@ class LaunchScreen(BaseScreen[None]):
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
             self.query_one("#script", Input).value = _near(Path(form.script)) if form.script else ""
             self.query_one("#provider", Select).value = (
-                form.provider if form.provider in PROVIDERS else "local"
+                form.provider if form.provider in provider_choices() else "local"
             )
             self.query_one("#options", Toggles).chosen = {
                 name for name, on in (("keep", form.keep), ("one", form.one)) if on

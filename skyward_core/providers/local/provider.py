@@ -31,9 +31,13 @@ class Local:
 
     Attributes:
         name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
     """
 
     name = "local"
+    about = "processes on this machine"
+    machine = "local node"
 
     def __init__(self) -> None:
         self._starter = Starter()
@@ -148,3 +152,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+PROVIDER = Local

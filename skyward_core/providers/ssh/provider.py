@@ -53,6 +53,8 @@ class SSH:
 
     Attributes:
         name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
 
     Raises:
         UsageError: no hosts, an unknown group, a host named twice, or a policy that does not exist.
@@ -70,6 +72,8 @@ class SSH:
     host_keys: Policy = "known"
 
     name: ClassVar[str] = "ssh"
+    about: ClassVar[str] = "hosts of your own"
+    machine: ClassVar[str] = "host"
 
     def __post_init__(self) -> None:
         if self.host_keys not in ("known", "ask", "accept-new"):
@@ -419,3 +423,6 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     if twice := sorted({host for host in found if found.count(host) > 1}):
         raise UsageError(f"Named twice: {', '.join(twice)}. Each host is one node; for more, ranks_per_node.")
     return tuple(found)
+
+
+PROVIDER = SSH
