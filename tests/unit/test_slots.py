@@ -15,6 +15,7 @@ from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang import Gang
 from skyward_core.node.agent.node_state import NodeState
 from skyward_core.node.agent.phases import Phases
+from skyward_core.node.agent.process import Process
 from skyward_core.node.agent.slots import Slots
 from skyward_core.wire.frames import Decoder, Header, WireError
 
@@ -80,6 +81,18 @@ async def test_an_idle_slot_takes_only_what_any_slot_can_run(node: Node) -> None
     taken = node.slots.task_for(idle)
     assert taken is not None and taken.index == 2
     assert node.slots.task_for(idle) is None and [call.index for call in busy.queue] == [0, 1]
+
+
+async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> None:
+    slot, worker = node.slots.all[1], Peer()
+    node.state.learn_gang(Gang(epoch=7))
+    slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
+    slot.process.epoch = 7
+    slot.give(node.call(0, t="call", run="r1", idx=0))
+    assert [call.index for call in slot.queue] == [0] and not slot.running
+    slot.connected(worker, {}, b"")
+    assert not slot.queue and [call.index for call in slot.running.values()] == [0]
+    assert [(told["t"], told.get("idx")) for told in worker.told] == [("place", None), ("call", 0)]
 
 
 async def test_a_call_that_waits_is_stopped_once(node: Node) -> None:

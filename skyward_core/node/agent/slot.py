@@ -156,10 +156,13 @@ class Slot:
         """Move on: replace the process where that is due, set it up, hand it what it can take."""
         while (step := decide(self, self._state, self._apps)) != "wait":
             process = self.process
+            connection = process.connection if process is not None else None
             if process is None:
                 self.start()
+            elif connection is None:
+                return  # it has not greeted yet; once it has, it is looked at again
             elif step == "hand over":
-                self._hand_over(self.queue.popleft(), process)
+                self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
                 call = self._others.task_for(self)  # what that one runs may take for ever
                 if call is None:
@@ -167,7 +170,7 @@ class Slot:
                 call.rank = self.rank
                 self.queue.append(call)
             elif step == "set up":
-                self._set_up(process)
+                self._set_up(process, connection)
             elif step == "hand back":
                 self._desk.stale(self.queue.popleft())
             elif step == "replace":
@@ -241,19 +244,18 @@ class Slot:
         if self.number == 0:
             self._phases.enter(self.rank, phase, age)
 
-    def _set_up(self, process: Process) -> None:
+    def _set_up(self, process: Process, connection: Connection) -> None:
         gang = self._state.gang
         process.epoch = gang.epoch
         process.ready, process.placed = False, True
         info = self._state.place(self.rank)
-        if process.connection is not None:
-            header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
-            header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
-            if gang.apps and self._apps.failure is not None:
-                error, data = self._apps.failure
-                process.connection.send(header | {"failed": error}, data)
-            else:
-                process.connection.send(header, gang.plugins)
+        header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
+        header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
+        if gang.apps and self._apps.failure is not None:
+            error, data = self._apps.failure
+            connection.send(header | {"failed": error}, data)
+        else:
+            connection.send(header, gang.plugins)
 
     def set_up_done(self) -> None:
         """Its process has entered its plugins' contexts, or failed to."""
@@ -336,10 +338,7 @@ class Slot:
 
     # -- its calls ---------------------------------------------------------------------------------------
 
-    def _hand_over(self, call: Call, process: Process) -> None:
-        connection = process.connection
-        if connection is None:
-            return
+    def _hand_over(self, call: Call, process: Process, connection: Connection) -> None:
         self.running[call.key] = call
         call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
