@@ -34,7 +34,7 @@ class LineError(OSError):
     """The other side is out of reach, went away, or shows no certificate of the pool."""
 
 
-class Unreachable(LineError):
+class CannotReach(LineError):
     """There is no way to the other side."""
 
 
@@ -110,13 +110,13 @@ class Line:
         """Connect.
 
         Raises:
-            Unreachable: there is no way there.
+            CannotReach: there is no way there.
             LineError: it is somebody else.
         """
         try:
             plain = socket.create_connection(place, timeout=timeout)
         except OSError as error:
-            raise Unreachable(str(error)) from error
+            raise CannotReach(str(error)) from error
         return cls(plain, context)
 
     def __enter__(self) -> Line:

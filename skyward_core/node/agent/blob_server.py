@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...wire.content_name import NAME, Hash
 from ...wire.frames import Decoder, Header, frame
-from ...wire.tls_stream import CLIENT, TIMEOUT, Line, LineError, Refused, Unreachable, Whole, context
+from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, Line, LineError, Refused, Whole, context
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
@@ -154,7 +154,7 @@ class Peers:
         """Fetch a blob from a peer: whole and with the content its name stands for, or not at all.
 
         Raises:
-            Unreachable: there is no way to the peer.
+            CannotReach: there is no way to the peer.
             OSError: it is none of the pool, or has not got it whole; says which.
         """
         if not NAME.fullmatch(name):
@@ -260,7 +260,7 @@ def main(descriptor: int) -> None:
         try:
             peers.pull(header["hash"], header["size"], (header["from"][0], int(header["from"][1])))
         except OSError as error:
-            answer(header, {"error": str(error), "unreachable": isinstance(error, Unreachable)})
+            answer(header, {"error": str(error), "unreachable": isinstance(error, CannotReach)})
         else:
             answer(header, {})
 
