@@ -228,14 +228,6 @@ class SkywardApp(AppFace):
         if (screen := self._front(BaseScreen)) is not None:
             screen.flash(field(text), kind)
 
-    def tell(self, title: str, text: str) -> None:
-        """Show what is too long, or too grave, for a line that goes away; it stays until it is closed."""
-        from skyward_core.wire.safe_text import paragraph
-
-        from .dialogs.ask import ChoiceScreen
-
-        self.push_screen(ChoiceScreen(title, paragraph(text), [("close", "Close", False)], escape="close"))
-
     def copy(self, text: str, what: str) -> None:
         if not text:
             return self.flash(f"no {what} to copy")
