@@ -10,7 +10,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ from skyward_core.transport.ssh import connect, host_keys
 from skyward_core.transport.ssh.command_channel import Failed
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.transport.upload import working_folder
 from skyward_core.wire.frames import Decoder, frame
 from skyward_tui.hints import detail_of, words_of
 from tests.local.sshd import Host
@@ -268,6 +269,32 @@ async def test_an_agent_comes_up_behind_a_noisy_login_shell(host: Host, known: P
         for path in host.home.rglob("*"):
             assert not path.is_file() or b"very-secret" not in path.read_bytes(), path
     assert not list(host.home.glob(".cache/skyward/pools/*/agent.json"))
+
+
+async def test_a_file_that_is_removed_during_a_start_is_left_out(
+    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "project"
+    work.mkdir()
+    for name in ("model.py", "notes.txt"):
+        (work / name).write_text("x = 1")
+    first = SSHTransport(target(host, known), "p.0")
+    async with running(first):
+        await first.prepare(config(cwd=str(work)), Reports())
+    for path in work.iterdir():
+        os.utime(path, ns=(1, 12345))  # the node cannot tell whether they are the same
+    differ = working_folder.Snapshot.differ
+
+    async def late(self: working_folder.Snapshot, hashes: Mapping[int, str]) -> list[int]:
+        (work / "notes.txt").unlink()
+        return await differ(self, hashes)
+
+    monkeypatch.setattr(working_folder.Snapshot, "differ", late)
+    second = SSHTransport(target(host, known), "p.1")
+    async with running(second):
+        await second.prepare(config(cwd=str(work)), Reports())
+        (copy,) = host.home.glob(".cache/skyward/work/project-*/")
+        assert [path.name for path in copy.iterdir()] == ["model.py"]
 
 
 async def test_the_bundle_travels_once_for_all_pools(host: Host, known: Path) -> None:

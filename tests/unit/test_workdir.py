@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -179,6 +181,13 @@ def test_a_removed_file_that_git_still_lists_is_left_out(folder: Path) -> None:
     assert names(folder) == {".gitignore", "lib/model.py"}
 
 
+def test_a_file_that_git_lists_in_what_is_a_file_now_is_left_out(folder: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    with_its_folder(folder / "lib/model.py")
+    assert names(folder) == {".gitignore", "lib", "train.py"}
+
+
 def test_only_what_changed_travels(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "node"
     assert sync(folder, root) == [".gitignore", "lib/model.py", "train.py"]
@@ -255,6 +264,47 @@ def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path
     copy = working_copy.Copy(tmp_path / "host", "x", print)
     copy.apply(items, [], range(len(items)), contents)
     assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def with_its_folder(path: Path) -> None:
+    """Removed, and a file is where its folder was."""
+    shutil.rmtree(path.parent)
+    path.parent.write_text("a file")
+
+
+def now_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("vanish", [removed, with_its_folder, now_a_folder])
+async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
+    folder: Path, tmp_path: Path, vanish: Callable[[Path], None]
+) -> None:
+    """It was listed, and its time alone was new to the node."""
+    root = tmp_path / "node"
+    sync(folder, root)
+    os.utime(folder / "lib/model.py", ns=(1, 12345))
+    snapshot = workdir.Snapshot(folder, (), ())
+    items, _ = await snapshot.files()
+    copy = working_copy.Copy(root, workdir.name_of(folder), print)
+    wanted, doubtful = copy.compare(items)
+    assert not wanted and [items[index].path for index in doubtful] == ["lib/model.py"]
+    vanish(folder / "lib/model.py")
+    changed = await snapshot.differ(doubtful)
+    assert changed == list(doubtful)
+    packed = io.BytesIO()
+    await snapshot.pack(changed, packed)
+    packed.seek(0)
+    copy.apply(items, doubtful.keys() - set(changed), changed, working_copy.Unzipped(packed))
+    copy.close()
+    assert content(copy.folder).keys() == {".gitignore", "train.py"}
+    sync(folder, root)
+    assert content(copy.folder) == {name: (folder / name).read_text() for name in names(folder)}
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 18, (1 << 20) + 7])

@@ -130,7 +130,8 @@ class Copy:
     def apply(
         self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source
     ) -> None:
-        """Make the copy like the items: write what was wanted, take over times, remove what is no longer there.
+        """Make the copy like the items: write what was wanted, take over times, remove what is no longer there, and
+        what the contents say has vanished.
 
         Args:
             same: indexes of items whose time alone differs.
@@ -171,6 +172,7 @@ class Copy:
                 file.write(piece or b"")
         if not there:
             partial.unlink()
+            path.unlink(missing_ok=True)  # what was sent before is no more what the client has
             return
         partial.chmod(item.mode | 0o600)
         os.utime(partial, ns=(item.mtime, item.mtime))

@@ -36,6 +36,9 @@ NEVER = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipyn
 SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
           ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
 
+# What reading a listed file says once it was removed, or there is a file in its folder's place, or a folder in its own.
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
 
 class TooLarge(ValueError):
     """The working folder holds more than may travel."""
@@ -79,9 +82,9 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
             continue
         try:
             found_as = (folder / path).lstat()
-        except FileNotFoundError:
+            link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
+        except GONE:
             continue  # git still lists a file that was removed
-        link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
         if link or stat.S_ISREG(found_as.st_mode):
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
@@ -162,7 +165,7 @@ def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
                 continue
             try:
                 file = stack.enter_context((folder / item.path).open("rb"))
-            except FileNotFoundError:
+            except GONE:
                 target.write(PIECE.pack(VANISHED))
                 continue
             while data := file.read(1 << 20):
@@ -203,12 +206,15 @@ class Snapshot:
         return items, to_json(items)
 
     async def differ(self, hashes: Mapping[int, str]) -> list[int]:
-        """Those of the files (by index) that have another content than these hashes tell."""
+        """Those of the files (by index) that have another content than these hashes tell, or vanished meanwhile."""
         items, _ = await self.files()
 
         def hash_all() -> None:
             for index in hashes.keys() - self._hashes.keys():
-                self._hashes[index] = file_hash(self.folder / items[index].path)
+                try:
+                    self._hashes[index] = file_hash(self.folder / items[index].path)
+                except GONE:
+                    self._hashes[index] = ""  # no file's hash: it is packed, and so told as vanished
 
         await asyncio.to_thread(hash_all)
         return [index for index, digest in hashes.items() if self._hashes[index] != digest]
