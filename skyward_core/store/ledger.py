@@ -12,6 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -76,32 +77,34 @@ class Ledger:
         patience: float = PATIENCE,
     ) -> None:
         with self._lock:
+            db = self._db
             try:
                 if patience != PATIENCE:
-                    self._db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
+                    db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
                 if len(statements) == 1 and not flush:
-                    self._db.execute(*statements[0])  # a transaction by itself
+                    db.execute(*statements[0])  # a transaction by itself
                     return
                 if flush:
-                    self._db.execute("PRAGMA synchronous=FULL")
-                self._db.execute("BEGIN IMMEDIATE")
+                    db.execute("PRAGMA synchronous=FULL")
+                db.execute("BEGIN IMMEDIATE")
                 try:
                     for sql, alike in groupby(statements, itemgetter(0)):
-                        self._db.executemany(sql, [values for _, values in alike])
-                    self._db.execute("COMMIT")
+                        db.executemany(sql, [values for _, values in alike])
+                    db.execute("COMMIT")
                 except BaseException:
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
                     raise
             except sqlite3.IntegrityError:
                 raise
             except sqlite3.DatabaseError as error:
                 raise self._failed(error, "written") from error
             finally:
-                if flush:
-                    self._db.execute("PRAGMA synchronous=NORMAL")
-                if patience != PATIENCE:
-                    self._db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
+                with suppress(sqlite3.ProgrammingError):  # it was found damaged, and is closed
+                    if flush:
+                        db.execute("PRAGMA synchronous=NORMAL")
+                    if patience != PATIENCE:
+                        db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         with self._lock:

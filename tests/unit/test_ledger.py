@@ -409,6 +409,18 @@ def test_of_a_node_that_was_replaced_a_new_ledger_knows_both_machines(path: Path
         assert ledger.former("t1") == [before]
 
 
+def test_a_damaged_ledger_that_cannot_be_begun_anew_says_so_at_the_write_that_found_it(path: Path) -> None:
+    data = filled(path)
+    path.write_bytes(data[: 4096 * 4] + os.urandom(len(data) - 4096 * 4))
+    ledger = Ledger(path)
+    lock = path.with_name(f"{path.name}.lock")
+    lock.unlink()
+    lock.mkdir()  # no new one can begin
+    with pytest.raises(LedgerError, match=r"ledger\.db\.lock"):
+        for number in range(50):
+            ledger.intend(f"new{number}", f"fit{number}", LOCAL, SPEC)
+
+
 def test_two_damaged_ledgers_are_both_kept(path: Path) -> None:
     kept = []
     for word in (b"first", b"second"):
