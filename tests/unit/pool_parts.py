@@ -1,0 +1,249 @@
+"""A pool's parts with little around them: the ledger, the view and the links are real; hosts and agents are played."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.pool.background import Background
+from skyward_core.pool.context import PoolContext
+from skyward_core.pool.links.link import Link
+from skyward_core.pool.news import News
+from skyward_core.pool.nodes.replace import Replacements
+from skyward_core.pool.nodes.roster import Roster
+from skyward_core.pool.nodes.startup import Startup
+from skyward_core.pool.setup_knowledge import SetupKnowledge
+from skyward_core.store.ledger import Ledger, PoolRow
+from skyward_core.wire.frames import VERSION, Decoder, Header, frame
+
+TOKEN = "t0"
+
+
+async def until(done: Callable[[], object]) -> None:
+    """Wait for a condition, and let everybody else go on meanwhile."""
+    async with asyncio.timeout(60):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+def dead_process() -> int:
+    """The number of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def machine(node: int, name: str = "") -> Machine:
+    name = name or f"m{node}"
+    return Machine(name, node, f"host-{name}", "", extra={"host": name, "folder": f"/{name}"})
+
+
+class World:
+    """All hosts, as their provider and their agents have them; what a test wants of them it puts here.
+
+    Attributes:
+        asked: tokens that the provider's ``replace`` was given.
+        ended: ids of the machines that somebody had ended.
+        prepared: ids of the machines on which an agent was asked for, with what it was told.
+        states: id of a machine -> what the provider says of it.
+        refuses: id of a machine -> what connecting to its agent comes to.
+        ranks: id of a machine -> ranks that its agent tells of.
+        on_replace, on_prepare, on_terminate: run first in those, and may raise or wait.
+    """
+
+    name = "played"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.ended: list[str] = []
+        self.prepared: list[tuple[str, Header]] = []
+        self.states: dict[str, str] = {}
+        self.refuses: dict[str, Exception] = {}
+        self.ranks: dict[str, int] = {}
+        self.opened: list[str] = []
+        self.questions: list[tuple[str, str]] = []
+        self.on_create: Callable[[], Awaitable[None]] = nothing
+        self.on_replace: Callable[[str], Awaitable[None]] = nothing
+        self.on_prepare: Callable[[Machine, Any, bool], Awaitable[None]] = nothing
+        self.on_terminate: Callable[[], Awaitable[None]] = nothing
+
+    # -- as a provider --
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        await self.on_create()
+        return [machine(node) for node in range(spec.nodes)]
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        self.asked.append(token)
+        await self.on_replace(token)
+        return machine(node, f"new-{token}")
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        return [replace(each, state=self.states.get(each.id, "running")) for each in known]
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        self.ended += [each.id for each in machines]
+        await self.on_terminate()
+        self.states |= {each.id: "gone" for each in machines}
+
+    async def teardown(self, pool: str) -> None:
+        return None
+
+    def transport(self, pool: str, machine: Machine) -> Any:
+        return Transport(self, machine)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name}
+
+
+async def nothing(*_: Any) -> None:
+    return None
+
+
+class Transport:
+    """The way to one machine of a world, with an agent at its end."""
+
+    shares_files = False
+    direct = None
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self.world, self.machine = world, machine
+
+    async def prepare(self, config: Header, report: Any, gate: Any = None, *, first: bool = False) -> None:
+        self.world.prepared.append((self.machine.id, config))
+        await self.world.on_prepare(self.machine, gate, first)
+
+    async def open(self, on_data: Any, on_lost: Any) -> Pipe:
+        if (error := self.world.refuses.get(self.machine.id)) is not None:
+            raise error
+        self.world.opened.append(self.machine.id)
+        return Pipe(self, on_data, on_lost)
+
+    async def close(self) -> None:
+        return None
+
+
+class Pipe:
+    """An agent's answers to what it is told."""
+
+    def __init__(self, way: Transport, on_data: Any, on_lost: Any) -> None:
+        self._way, self._on_data, self._on_lost = way, on_data, on_lost
+        self._decoder = Decoder()
+
+    def write(self, data: bytes) -> None:
+        for header, _ in self._decoder.feed(data):
+            self._way.world.questions.append((self._way.machine.id, header["t"]))
+            if (answer := self._answer(header)) is not None:
+                asyncio.get_running_loop().call_soon(self._on_data, frame(answer, b""))
+
+    def _answer(self, header: Header) -> Header | None:
+        node = self._way.machine.node
+        match header["t"]:
+            case "hello":
+                return {
+                    "t": "welcome", "version": VERSION, "epoch": 1, "broken": "", "node": node, "address": "",
+                    "ranks_per_node": self._way.world.ranks.get(self._way.machine.id, 1), "lease": None, "runs": [],
+                }  # fmt: skip
+            case "setup":
+                told = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}
+                return {"t": "known", "id": header["id"]} | told
+            case "shutdown":
+                return {"t": "bye", "logs": {}}
+        return None
+
+    async def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Client:
+    """One client of a pool, as far as its nodes are concerned.
+
+    Attributes:
+        renewed: what was said when a node was back: whether this client had brought it up.
+    """
+
+    def __init__(self, world: World, row: PoolRow, *, observer: bool = False) -> None:
+        self.world = world
+        self.ledger = Ledger()
+        self.context = context = PoolContext(row, world, self.ledger, observer=observer)  # type: ignore[arg-type]
+        self.news = News(context)
+        self.news.opened()
+        self.background = Background()
+        self.knowledge = SetupKnowledge(context, self.news)
+        self.roster = Roster(context, self.news)
+        self.renewed: list[bool] = []
+        self.on_renewed: Callable[[], Awaitable[None]] = nothing
+        self.dropped: list[int] = []
+        self.startup = Startup(
+            context, self.news, self.background, self.knowledge, self.roster, self, self._drop
+        )
+        self.replacements = Replacements(context, self.news, self.roster, self.startup, self._renewed)
+
+    async def _renewed(self, brought: bool) -> None:
+        self.renewed.append(brought)
+        await self.on_renewed()
+
+    def _drop(self, link: Link) -> None:
+        self.dropped.append(link.node)
+        link.lose()
+
+    # -- as a listener --
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        return None
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        return None
+
+    def cursors(self, node: int) -> dict[str, int]:
+        return {}
+
+    # -- what tests ask --
+
+    @property
+    def details(self) -> list[str]:
+        return [node.detail for node in self.context.view.nodes]
+
+    @property
+    def phases(self) -> list[str]:
+        return [node.phase for node in self.context.view.nodes]
+
+    async def close(self) -> None:
+        await self.replacements.stop()
+        for link in self.context.links:
+            await link.close()
+        await self.background.stop()
+        self.news.close()
+        self.ledger.close()
+
+
+def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, PoolRow]:
+    """A pool that is written down; its machines too, as if a client had made them."""
+    spec = PoolSpec(name="p", provider=world, nodes=nodes, options=Options(console=False, **options))
+    ledger = Ledger()
+    row = ledger.intend(TOKEN, "p", world.to_json(), spec.describe())
+    ledger.created(TOKEN, [machine(node) for node in range(nodes)])
+    ledger.pool_state(TOKEN, "up")
+    ledger.close()
+    return spec, row
+
+
+async def attached(world: World, row: PoolRow, *, observer: bool = False, knows: bool = True) -> Client:
+    """A client that has come to a pool."""
+    client = Client(world, row, observer=observer)
+    if knows:
+        client.knowledge.know(Image())
+    await client.startup.attach()
+    client.roster.note()
+    return client

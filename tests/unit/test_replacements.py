@@ -1,0 +1,272 @@
+"""Another machine for a node: what is written down before which step, and what follows when a step goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.errors import NoCapacity, PoolError
+from skyward_core.model.machine import Machine
+from skyward_core.pool.nodes import replace as module
+from skyward_core.store.ledger import Ledger, PoolRow, Replacement
+from tests.unit.pool_parts import TOKEN, Client, World, attached, dead_process, intended, machine, until
+
+Come = Callable[..., Awaitable[Client]]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "PAUSES", (0.001, 0.001))
+    monkeypatch.setattr(module, "POLL", 0.001)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def come(world: World) -> AsyncIterator[Come]:
+    """Clients that come to a pool of two nodes; its options are those that the first one names."""
+    rows: list[PoolRow] = []
+    clients: list[Client] = []
+
+    async def come(*, observer: bool = False, **options: Any) -> Client:
+        if not rows:
+            rows.append(intended(world, on_loss="replace", **options)[1])
+        clients.append(await attached(world, rows[0], observer=observer))
+        return clients[-1]
+
+    yield come
+    for client in clients:
+        await client.close()
+
+
+@pytest.fixture
+async def client(come: Come) -> Client:
+    return await come()
+
+
+def lose(client: Client) -> None:
+    """Node 1 is gone."""
+    client.context.links[1].lose("its machine is gone")
+    client.replacements.begin(1)
+
+
+async def settled(client: Client) -> None:
+    async with asyncio.timeout(60):
+        await client.roster.settled()
+
+
+def written() -> tuple[list[Replacement], list[str], list[str]]:
+    """What another process finds: replacements under way, the nodes' machines, the former ones."""
+    ledger = Ledger()
+    try:
+        there = ledger.machines(TOKEN), ledger.former(TOKEN)
+        return ledger.replacements(TOKEN), *([each.id for each in some] for some in there)  # type: ignore[return-value]
+    finally:
+        ledger.close()
+
+
+class Held:
+    """A step that waits until a test lets it go on, and tells whether it was broken off."""
+
+    def __init__(self) -> None:
+        self.begun = self.cancelled = False
+        self.go = asyncio.Event()
+
+    async def __call__(self, *_: Any) -> None:
+        self.begun = True
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+async def test_each_step_is_on_disk_before_it_is_taken(world: World, client: Client) -> None:
+    seen = {}
+
+    async def asked(token: str) -> None:
+        seen["asked"] = written()
+
+    async def prepared(*_: Any) -> None:
+        seen["used"] = written()
+
+    world.on_replace, world.on_prepare = asked, prepared
+    lose(client)
+    await settled(client)
+    (intent,) = world.asked
+    new = f"new-{intent}"
+    owner = client.roster.owner
+    assert seen["asked"] == ([Replacement(1, intent, owner, False)], ["m0", "m1"], [])
+    assert seen["used"] == ([Replacement(1, intent, owner, True)], ["m0", new], ["m1"])
+    assert written() == ([], ["m0", new], ["m1"])
+    assert (client.renewed, client.context.links[1].up, client.phases[1]) == ([True], True, "ready")
+    assert world.ended == []
+
+
+async def test_a_provider_that_fails_is_asked_again_with_the_same_intent(
+    world: World, client: Client
+) -> None:
+    failures: list[Exception] = [NoCapacity("none is left"), OSError("no route")]
+    told = []
+
+    async def fails(token: str) -> None:
+        told.append(client.details[1])
+        if failures:
+            raise failures.pop(0)
+
+    world.on_replace = fails
+    lose(client)
+    await settled(client)
+    assert (len(world.asked), len(set(world.asked))) == (3, 1)
+    assert client.renewed == [True]
+    assert written()[0] == []
+
+
+async def test_what_a_provider_that_hangs_was_at_is_broken_off_and_over(world: World, come: Come) -> None:
+    client = await come(start_timeout=0.05)
+    world.on_replace = held = Held()
+    lose(client)
+    await settled(client)
+    assert held.cancelled
+    assert client.roster.why_not(1) == "no other machine within 0.05 s: it was not up after 0.05 s"
+    assert client.phases[1] == "gone"
+    assert written() == ([], ["m0", "m1"], [])
+    assert client.renewed == []
+
+
+@pytest.mark.parametrize("step", ["replace", "prepare"])
+@pytest.mark.parametrize("left", ["stopped", "killed"])
+async def test_who_comes_next_goes_on_where_a_client_stopped(
+    world: World, come: Come, step: str, left: str
+) -> None:
+    client = await come()
+    held = Held()
+    setattr(world, f"on_{step}", held)
+    if left == "killed":  # nothing is said at its end
+        client.roster.owner = f"{dead_process()}.word"
+        client.ledger.release_replacement = lambda *_: None  # type: ignore[method-assign]
+    lose(client)
+    await until(lambda: held.begun)
+    await client.replacements.stop()
+    assert held.cancelled
+    ((entry,), _, _) = written()
+    assert (entry.intent, entry.made, entry.is_alive) == (world.asked[0], step == "prepare", False)
+    held.go.set()
+    new = f"new-{entry.intent}"
+    world.states |= {"m1": "gone", new: "orphaned"}  # of the latter no agent came to run
+    other = await come()
+    other.replacements.resume()
+    await settled(other)
+    assert world.asked == [entry.intent] * (1 if step == "prepare" else 2), "never by another token"
+    assert written() == ([], ["m0", new], ["m1"])
+    assert other.renewed == [True]
+
+
+async def test_a_replacement_that_was_finished_is_forgotten(client: Client) -> None:
+    client.ledger.intend_replacement(TOKEN, 1, "old", f"{dead_process()}.word")
+    client.replacements.resume()
+    assert written()[0] == []
+    assert not client.roster.under_way
+
+
+async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: Come) -> None:
+    first, second, observer = await come(), await come(), await come(observer=True)
+    world.on_replace = held = Held()
+    lose(first)
+    await until(lambda: held.begun)
+    lose(second)
+    lose(observer)
+    held.go.set()
+    for client in (first, second, observer):
+        await settled(client)
+    assert len(world.asked) == len(world.prepared) == 1
+    assert (first.renewed, second.renewed, observer.renewed) == ([True], [False], [False])
+    assert {client.context.machines[1].id for client in (first, second, observer)} == {
+        f"new-{world.asked[0]}"
+    }
+    assert all(client.context.links[1].up for client in (first, second, observer))
+    assert written()[0] == []
+
+
+async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: Come) -> None:
+    """The other client is done: there is no entry any more that would tell of it."""
+    first, second = await come(), await come()
+    lose(first)
+    await settled(first)
+    lose(second)
+    await settled(second)
+    assert len(world.asked) == 1
+    assert second.renewed == [False]
+
+
+async def test_who_only_looks_asks_for_nothing(world: World, come: Come) -> None:
+    observer = await come(observer=True)
+    described: list[None] = []
+
+    def looks() -> Any:
+        described.append(None)
+        return Ledger.machines(observer.ledger, TOKEN)
+
+    observer.ledger.machines = lambda token: looks()  # type: ignore[method-assign]
+    lose(observer)
+    await until(lambda: len(described) > 3)
+    await observer.replacements.stop()
+    assert (world.asked, written()[0]) == ([], [])
+
+
+async def test_a_machine_that_does_not_come_up_is_ended_and_followed_by_another(
+    world: World, client: Client
+) -> None:
+    async def first_is_broken(machine: Machine, *_: Any) -> None:
+        if len(world.prepared) == 1:
+            raise PoolError("no agent can run there")
+
+    world.on_prepare = first_is_broken
+    lose(client)
+    await settled(client)
+    first, second = world.asked
+    assert first != second, "the same token would give the same machine"
+    assert world.ended == [f"new-{first}"]
+    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"])
+    assert client.dropped == [1]
+
+
+async def test_a_machine_that_comes_while_the_pool_is_torn_down_is_not_taken(
+    world: World, client: Client
+) -> None:
+    world.on_replace = held = Held()
+    lose(client)
+    await until(lambda: held.begun)
+    client.ledger.pool_state(TOKEN, "stopping")
+    held.go.set()
+    await settled(client)
+    assert (written()[1:], world.prepared, client.renewed) == ((["m0", "m1"], []), [], [])
+    assert client.context.machines[1] == machine(1)
+
+
+async def test_a_machine_that_came_up_meanwhile_is_ended_again(world: World, client: Client) -> None:
+    world.on_prepare = held = Held()
+    lose(client)
+    await until(lambda: held.begun)
+    client.ledger.pool_state(TOKEN, "stopping")
+    held.go.set()
+    await settled(client)
+    assert world.ended == [f"new-{world.asked[0]}"], "the teardown may have looked before it was there"
+    assert client.renewed == []
+
+
+async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Client) -> None:
+    client.news.intake.take("r001.out", 0, b"cut off in the midd")
+    lose(client)
+    await settled(client)
+    assert client.context.archive.tail("r001.out", 99) == b"cut off in the midd\n"
+    assert client.context.machines[1].logs_from == {"r001.out": 20}
+    assert client.ledger.machines(TOKEN)[1].logs_from == {"r001.out": 20}
