@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,35 @@ async def test_the_log_of_the_new_machine_begins_on_a_line_of_its_own(client: Cl
     assert client.context.archive.tail("r001.out", 99) == b"cut off in the midd\n"
     assert client.context.machines[1].logs_from == {"r001.out": 20}
     assert client.ledger.machines(TOKEN)[1].logs_from == {"r001.out": 20}
+
+
+# -- what must not make a loss final, nor cause another -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["replace", "prepare"])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (TimeoutError("the shop is slow"), "the shop is slow"),
+        (OSError(errno.ETIMEDOUT, "no answer"), f"[Errno {errno.ETIMEDOUT}] no answer"),
+        (TimeoutError(), "TimeoutError"),
+        (ConnectionResetError(), "ConnectionResetError"),
+    ],
+)
+async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_time(
+    world: World, client: Client, step: str, error: OSError, said: str
+) -> None:
+    failures: list[OSError] = [error]
+    told: list[str] = []
+
+    async def fails(*_: Any) -> None:
+        if failures:
+            raise failures.pop()
+
+    setattr(world, f"on_{step}", fails)
+    client.news.subscribe(lambda event: told.append(getattr(event, "detail", "")), None)
+    lose(client)
+    await settled(client)
+    assert any(f"{said}; asked again" in words for words in told)
+    assert not any("it was not up" in words for words in told), "our own limit is not over"
+    assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)

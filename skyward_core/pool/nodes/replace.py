@@ -149,14 +149,17 @@ class Replacements:
     async def _attempt(self, node: int, found: Replacement, deadline: float) -> str:
         """Try once; gives why it failed, "" if it did not."""
         pool, token = self._context, self._context.token
+        limit = asyncio.timeout(max(0.0, deadline - time.monotonic()))
         try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            async with limit:
                 await self._get(node, found)
                 await self._startup.take_over(pool.machines[node])
-        except TimeoutError:
-            why = f"it was not up after {pool.options.start_timeout:g} s"
         except (PoolError, UsageError, OSError) as error:
-            why = what_of(error)
+            # A provider and the system have time limits, too: what they say of theirs is not said of ours. And an
+            # error without words is a failure all the same.
+            ours = limit.expired() and isinstance(error, TimeoutError)
+            late = f"it was not up after {pool.options.start_timeout:g} s"
+            why = late if ours else what_of(error) or type(error).__name__
         else:
             why = "it was lost again" if pool.links[node].gone else ""
             # Somebody may end the pool meanwhile, and have seen nothing of this machine.
