@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import NoCapacity, PoolError
+from skyward_core.model.errors import LedgerError, NoCapacity, PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace as module
 from skyward_core.store.ledger import Ledger, PoolRow, Replacement
@@ -303,3 +303,24 @@ async def test_a_failure_is_told_as_what_it_is_and_not_as_the_end_of_our_own_tim
     assert any(f"{said}; asked again" in words for words in told)
     assert not any("it was not up" in words for words in told), "our own limit is not over"
     assert (client.renewed, len(world.prepared)) == ([True], 1 if step == "replace" else 2)
+
+
+async def test_a_node_that_is_back_is_not_replaced_because_that_cannot_be_written_down(
+    world: World, come: Come
+) -> None:
+    first, second = await come(), await come()
+    refusals = [LedgerError("the ledger is locked"), LedgerError("the ledger is locked")]
+
+    async def refuse() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    for client in (first, second):
+        client.on_renewed = refuse
+        lose(client)
+    for client in (first, second):
+        await settled(client)
+    assert refusals == []
+    assert len(world.asked) == 1, "the machine works"
+    assert first.context.view.state == second.context.view.state == "up"
+    assert written() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])

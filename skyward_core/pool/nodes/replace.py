@@ -143,8 +143,7 @@ class Replacements:
                 raise _TornDown
             found = entry
         pool.ledger.end_replacement(token, node)
-        self._roster.tasks.pop(node, None)  # it is back: runs may start
-        await self._renewed(True)
+        await self._back(node, brought=True)
 
     async def _attempt(self, node: int, found: Replacement, deadline: float) -> str:
         """Try once; gives why it failed, "" if it did not."""
@@ -215,9 +214,18 @@ class Replacements:
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
             pool.machines[node] = before if seen.state in ("running", "unreachable") else machine
             return False
-        self._roster.tasks.pop(node, None)
-        await self._renewed(False)
+        await self._back(node, brought=False)
         return True
+
+    async def _back(self, node: int, *, brought: bool) -> None:
+        """A node is there again: runs may start. Were we to try again what the ledger refuses now, it would get
+        another machine although it has one that works."""
+        self._roster.tasks.pop(node, None)
+        try:
+            await self._renewed(brought)
+        except LedgerError as error:
+            self._news.mention(self._context.links[node], f"that it is back is not written down: {error}")
+            self._roster.tell()
 
     # -- what is said ------------------------------------------------------------------------------------
 
