@@ -324,3 +324,21 @@ async def test_a_node_that_is_back_is_not_replaced_because_that_cannot_be_writte
     assert len(world.asked) == 1, "the machine works"
     assert first.context.view.state == second.context.view.state == "up"
     assert written() == ([], ["m0", f"new-{world.asked[0]}"], ["m1"])
+
+
+async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(
+    world: World, client: Client
+) -> None:
+    async def first_is_broken(*_: Any) -> None:
+        if len(world.prepared) == 1:
+            raise PoolError("no agent can run there")
+
+    async def fails(*_: Any) -> None:
+        raise OSError("the shop is closed")
+
+    world.on_prepare, world.on_terminate = first_is_broken, fails
+    lose(client)
+    await settled(client)
+    first, second = world.asked
+    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
+    assert client.renewed == [True]

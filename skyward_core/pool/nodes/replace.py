@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
+from ...model.machine import Machine
 from ...providers.told import told
 from ...store.archive import rank_of
 from ...store.ledger_rows import Replacement
@@ -163,14 +164,20 @@ class Replacements:
             why = "it was lost again" if pool.links[node].gone else ""
             # Somebody may end the pool meanwhile, and have seen nothing of this machine.
             if pool.ledger.pool(token).state in ("stopping", "gone"):
-                await told("terminate", pool.name, pool.provider.terminate(pool.name, [pool.machines[node]]))
+                await self._end(pool.machines[node])
                 raise _TornDown
         entry = self._roster.entry(node)
         if why and entry is not None and entry.made:
             # It exists and is of no use. It stays in the ledger, among the former ones once there is another.
-            await told("terminate", pool.name, pool.provider.terminate(pool.name, [pool.machines[node]]))
+            await self._end(pool.machines[node])
             pool.ledger.renew_replacement(token, node, secrets.token_hex(8))
         return why
+
+    async def _end(self, machine: Machine) -> None:
+        """Have a machine ended that is not wanted; one that cannot be ended now is left to the pool's teardown."""
+        pool = self._context
+        with suppress(PoolError, UsageError, OSError):  # the log tells of it
+            await told("terminate", pool.name, pool.provider.terminate(pool.name, [machine]))
 
     async def _get(self, node: int, found: Replacement) -> None:
         """Have a machine, and have it in the ledger."""
