@@ -18,6 +18,7 @@ from skyward_core.pool.news import News
 from skyward_core.pool.nodes.replace import Replacements
 from skyward_core.pool.nodes.roster import Roster
 from skyward_core.pool.nodes.startup import Startup
+from skyward_core.pool.runs.book import RunBook
 from skyward_core.pool.setup_knowledge import SetupKnowledge
 from skyward_core.store.ledger import Ledger, PoolRow
 from skyward_core.wire.frames import VERSION, Decoder, Header, frame
@@ -54,6 +55,8 @@ class World:
         states: id of a machine -> what the provider says of it.
         refuses: id of a machine -> what connecting to its agent comes to.
         ranks: id of a machine -> ranks that its agent tells of.
+        remembers: id of a machine -> runs that its agent tells of to whoever comes.
+        pipes: id of a machine -> the latest connection to its agent.
         on_replace, on_prepare, on_terminate: run first in those, and may raise or wait.
     """
 
@@ -66,7 +69,8 @@ class World:
         self.states: dict[str, str] = {}
         self.refuses: dict[str, Exception] = {}
         self.ranks: dict[str, int] = {}
-        self.opened: list[str] = []
+        self.remembers: dict[str, list[Header]] = {}
+        self.pipes: dict[str, Pipe] = {}
         self.questions: list[tuple[str, str]] = []
         self.on_create: Callable[[], Awaitable[None]] = nothing
         self.on_replace: Callable[[str], Awaitable[None]] = nothing
@@ -124,37 +128,43 @@ class Transport:
     async def open(self, on_data: Any, on_lost: Any) -> Pipe:
         if (error := self.world.refuses.get(self.machine.id)) is not None:
             raise error
-        self.world.opened.append(self.machine.id)
-        return Pipe(self, on_data, on_lost)
+        pipe = self.world.pipes[self.machine.id] = Pipe(self, on_data, on_lost)
+        return pipe
 
     async def close(self) -> None:
         return None
 
 
 class Pipe:
-    """An agent's answers to what it is told."""
+    """An agent's answers to what it is told, and what a test has it say."""
 
     def __init__(self, way: Transport, on_data: Any, on_lost: Any) -> None:
-        self._way, self._on_data, self._on_lost = way, on_data, on_lost
+        self._way, self._on_data, self.on_lost = way, on_data, on_lost
         self._decoder = Decoder()
 
     def write(self, data: bytes) -> None:
         for header, _ in self._decoder.feed(data):
             self._way.world.questions.append((self._way.machine.id, header["t"]))
             if (answer := self._answer(header)) is not None:
-                asyncio.get_running_loop().call_soon(self._on_data, frame(answer, b""))
+                asyncio.get_running_loop().call_soon(self.say, answer)
+
+    def say(self, header: Header, body: bytes = b"") -> None:
+        self._on_data(frame(header, body))
 
     def _answer(self, header: Header) -> Header | None:
-        node = self._way.machine.node
+        node, name, world = self._way.machine.node, self._way.machine.id, self._way.world
         match header["t"]:
             case "hello":
                 return {
                     "t": "welcome", "version": VERSION, "epoch": 1, "broken": "", "node": node, "address": "",
-                    "ranks_per_node": self._way.world.ranks.get(self._way.machine.id, 1), "lease": None, "runs": [],
+                    "ranks_per_node": world.ranks.get(name, 1), "lease": None,
+                    "runs": world.remembers.get(name, []),
                 }  # fmt: skip
             case "setup":
                 told = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}
                 return {"t": "known", "id": header["id"]} | told
+            case "claim":
+                return {"t": "known", "id": header["id"], "calls": [node]}
             case "shutdown":
                 return {"t": "bye", "logs": {}}
         return None
@@ -185,6 +195,7 @@ class Client:
         self.renewed: list[bool] = []
         self.on_renewed: Callable[[], Awaitable[None]] = nothing
         self.dropped: list[int] = []
+        self.book = RunBook(context, self.news, self.background, lambda run: None)
         self.startup = Startup(
             context, self.news, self.background, self.knowledge, self.roster, self, self._drop
         )
@@ -201,10 +212,12 @@ class Client:
     # -- as a listener --
 
     def on_frame(self, link: Link, header: Header, body: bytes) -> None:
-        return None
+        if header["t"] in ("outcome", "item", "began", "run"):
+            self.book.on_frame(link, header, body)
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        return None
+        if up:
+            self.book.catch_up(link)
 
     def cursors(self, node: int) -> dict[str, int]:
         return {}

@@ -1,0 +1,180 @@
+"""Runs of other clients, as a client sees them that comes in the middle, goes away for a while, or takes one over."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.pool.links import link as link_module
+from skyward_core.store.ledger import PoolRow
+from skyward_core.views import events as ev
+from skyward_core.wire.frames import Header
+from tests.unit.pool_parts import TOKEN, Client, World, attached, intended, until
+
+RUN = "ab12"
+BOOM = {"type": "ValueError", "message": "boom"}
+
+
+class Watcher:
+    """A client that came to a pool of two nodes, and what it was told of the run since."""
+
+    def __init__(self, world: World, client: Client) -> None:
+        self.world, self.client = world, client
+        self.events: list[ev.Event] = []
+        client.news.subscribe(self.events.append, None)
+
+    def say(self, node: int, header: Header, body: bytes = b"") -> None:
+        self.world.pipes[f"m{node}"].say(header, body)
+
+    async def reconnect(self, node: int) -> None:
+        before = self.world.pipes[f"m{node}"]
+        before.on_lost(OSError("the cable was pulled"))
+        await until(lambda: self.client.context.links[node].up)
+        assert self.world.pipes[f"m{node}"] is not before
+
+    def told(self, kind: type[ev.Event]) -> list[Any]:
+        return [event for event in self.events if type(event) is kind]
+
+    @property
+    def run(self) -> Any:
+        return self.client.context.view.runs[RUN]
+
+    def written(self) -> Any:
+        self.client.news.records.flush()
+        return self.client.ledger.run(RUN)
+
+
+Come = Callable[[], Awaitable[Watcher]]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+    return World()
+
+
+@pytest.fixture
+async def come(world: World) -> AsyncIterator[Come]:
+    rows: list[PoolRow] = []
+    clients: list[Client] = []
+
+    async def come() -> Watcher:
+        if not rows:
+            rows.append(intended(world)[1])
+        clients.append(await attached(world, rows[0]))
+        return Watcher(world, clients[-1])
+
+    yield come
+    for client in clients:
+        await client.close()
+
+
+def opened(kind: str = "broadcast", total: int = 2) -> Header:
+    return {"run": RUN, "function": "train", "kind": kind, "total": total, "opened_at": 1000.0}
+
+
+def record(header: Header, *outcomes: Header, began: Any = (), items: Any = (), returned: int = 0) -> Header:
+    """What an agent remembers of a run."""
+    told = {"outcomes": list(outcomes), "began": list(began), "items": list(items), "active": 0}
+    return header | told | {"returned": returned}
+
+
+def outcome(index: int, node: int, kind: str = "returned", **more: Any) -> Header:
+    where = {"t": "outcome", "run": RUN, "i": index, "rank": node, "node": node}
+    return where | {"kind": kind, "at": 1010.0 + index} | more
+
+
+def began(index: int, node: int) -> Header:
+    return {"t": "began", "run": RUN, "i": index, "rank": node, "node": node, "at": 1001.0}
+
+
+async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: World, come: Come) -> None:
+    item = {"t": "item", "run": RUN, "i": 1, "rank": 1, "seq": 4, "summary": {"type": "int", "text": "7"}}
+    world.remembers["m0"] = [record(opened(), outcome(0, 0, log={"r000.out": [3, 9]}))]
+    world.remembers["m1"] = [record(opened(), began=[began(1, 1)], items=[item])]
+    watcher = await come()
+    run = watcher.run
+    assert (run.function, run.kind, run.total, run.state, run.opened_at) == (
+        "train", "broadcast", 2, "running", 1000.0,
+    )  # fmt: skip
+    assert [run.tasks[index].state for index in (0, 1)] == ["returned", "running"]
+    assert (run.tasks[1].began_at, run.tasks[1].items, run.tasks[1].last_item.text) == (1001.0, 5, "7")
+    watcher.say(1, outcome(1, 1, log={"r001.out": [0, 2]}))
+    assert (run.state, run.ended_at, run.counts) == ("done", 1011.0, {"returned": 2})
+    row = watcher.written()
+    assert (row.token, row.state, row.opened_at, row.ended_at) == (TOKEN, "done", 1000.0, 1011.0)
+    logs = [log for _, log in watcher.client.ledger.outcomes(RUN)]
+    assert logs == [{"r000.out": [3, 9]}, {"r001.out": [0, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "state", "cause"),
+    [
+        ("raised", {"error": BOOM}, "failed", "boom"),
+        ("collateral", {"error": {"type": "Stopped", "message": "the run was cancelled"}}, "cancelled", None),
+    ],
+)
+async def test_a_run_that_ends_while_we_look(
+    world: World, come: Come, kind: str, more: Header, state: str, cause: str | None
+) -> None:
+    watcher = await come()
+    for node in (0, 1):
+        watcher.say(node, {"t": "run"} | opened())
+    assert watcher.run.state == "running"
+    watcher.say(1, outcome(1, 1, kind, **more))
+    assert watcher.told(ev.RunEnded) == [], "one rank is not the run"
+    watcher.say(0, outcome(0, 0))
+    (ended,) = watcher.told(ev.RunEnded)
+    assert (ended.state, ended.at) == (state, 1011.0), "when the last outcome was, not when it was heard of"
+    assert (ended.root_cause and ended.root_cause.message) == cause
+    assert watcher.written().state == state
+
+
+async def test_what_comes_twice_is_told_once(world: World, come: Come) -> None:
+    watcher = await come()
+    for node in (0, 1, 0):
+        watcher.say(node, {"t": "run"} | opened())
+    for _ in range(2):
+        watcher.say(0, outcome(0, 0, "raised", error=BOOM))
+    watcher.say(0, outcome(0, 0))  # of the same call; the first word stands
+    watcher.say(0, outcome(2, 0))  # there is no such call
+    assert watcher.told(ev.RunEnded) == []
+    watcher.say(1, outcome(1, 1))
+    world.remembers["m0"] = [record(opened(), outcome(0, 0, "raised", error=BOOM))]
+    await watcher.reconnect(0)
+    assert [len(watcher.told(kind)) for kind in (ev.RunOpened, ev.RankEnded, ev.RunEnded)] == [1, 2, 1]
+    assert [event.outcome.kind for event in watcher.told(ev.RankEnded)] == ["raised", "returned"]
+
+
+async def test_tasks_that_returned_before_we_came_are_counted_by_node(world: World, come: Come) -> None:
+    gather = opened("gather", 6)
+    world.remembers["m0"] = [record(gather, returned=2)]
+    world.remembers["m1"] = [record(gather, outcome(3, 1, "raised", error=BOOM), returned=1)]
+    watcher = await come()
+    assert watcher.run.state == "running"
+    watcher.say(0, outcome(4, 0))
+    assert watcher.run.state == "running"
+    watcher.say(1, outcome(5, 1))
+    assert (watcher.run.state, watcher.run.root_cause.message) == ("failed", "boom")
+
+
+async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)])]
+    world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
+    watcher = await come()
+    run = await watcher.client.book.claim(RUN)
+    watcher.say(0, outcome(0, 0), b"value")
+    world.remembers["m0"] = [record(opened(), outcome(0, 0))]
+    await watcher.reconnect(0)
+    watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
+    watcher.say(1, outcome(1, 1), b"value")
+    await until(lambda: watcher.told(ev.RunEnded))
+    watcher.client.background.catch_up()
+    assert run.state == watcher.run.state == "done"
+    assert len(watcher.told(ev.RunEnded)) == 1
+    assert sorted(event.outcome.index for event in watcher.told(ev.RankEnded)) == [0, 1]
+    assert ("m1", "claim") in world.questions
