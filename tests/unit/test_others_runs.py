@@ -178,3 +178,19 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     assert len(watcher.told(ev.RunEnded)) == 1
     assert sorted(event.outcome.index for event in watcher.told(ev.RankEnded)) == [0, 1]
     assert ("m1", "claim") in world.questions
+
+
+async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world: World, come: Come) -> None:
+    gather = opened("gather", 6)
+    world.remembers["m0"] = [record(gather, returned=1)]
+    watcher = await come()
+    watcher.say(0, outcome(1, 0))
+    watcher.say(0, outcome(2, 0))
+    world.remembers["m0"] = [record(gather, returned=4)]  # one more returned while we were away
+    await watcher.reconnect(0)
+    watcher.say(0, outcome(4, 0))
+    assert watcher.told(ev.RunEnded) == [], "one is still at work"
+    world.remembers["m0"] = [record(gather, returned=0)]  # another agent, that has never heard of those
+    await watcher.reconnect(0)
+    watcher.say(0, outcome(5, 0))
+    assert [event.state for event in watcher.told(ev.RunEnded)] == ["done"]

@@ -28,7 +28,7 @@ class OthersRuns:
         self._outcomes: dict[str, dict[int, Outcome]] = {}
         self._returned: dict[
             str, dict[int, int]
-        ] = {}  # tasks of a gather that had returned before we came, by node
+        ] = {}  # tasks of a gather that returned while we were not there, by node
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
 
@@ -39,10 +39,18 @@ class OthersRuns:
                 continue
             self._opened(record, link)
             if record["run"] not in self._ended:
-                self._returned.setdefault(record["run"], {})[link.node] = record["returned"]
+                self._count_returned(record, link.node)
             for header in (*record["began"], *record.get("items", ()), *record["outcomes"]):
                 self.on_frame(link, header)
             self._check_end(record["run"])
+
+    def _count_returned(self, record: dict[str, Any], node: int) -> None:
+        """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
+        One that was started anew has forgotten others."""
+        outcomes = self._outcomes[record["run"]].values()
+        seen = sum(outcome.node == node and outcome.kind == "returned" for outcome in outcomes)
+        counts = self._returned.setdefault(record["run"], {})
+        counts[node] = max(counts.get(node, 0), record["returned"] - seen)
 
     def on_frame(self, link: Link, header: Header) -> None:
         run, at = header["run"], link.time_of(header)
