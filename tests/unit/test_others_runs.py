@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
 from skyward_core.store.ledger import PoolRow
 from skyward_core.views import events as ev
@@ -194,3 +195,29 @@ async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world
     await watcher.reconnect(0)
     watcher.say(0, outcome(5, 0))
     assert [event.state for event in watcher.told(ev.RunEnded)] == ["done"]
+
+
+async def test_what_is_written_of_a_run_that_is_over_stays(world: World, come: Come) -> None:
+    """Who dispatched it wrote its end; who comes later does not know which rank failed first."""
+    first = await come()
+    cause = RootCause(1, "raised", "ValueError", "the first")
+    head = opened(total=3)
+    start = [(TOKEN, RUN, "train", "broadcast", 3, 1000.0)]
+    first.client.ledger.record(opened=start, ends=[(RUN, "failed", 1005.0, cause)])
+    failed = [outcome(i, i, "raised", error=BOOM) for i in range(2)]
+    world.remembers["m0"] = [record(head, failed[0], outcome(2, 0))]
+    world.remembers["m1"] = [record(head, failed[1])]
+    watcher = await come()
+    row, run = watcher.written(), watcher.run
+    assert (row.state, row.ended_at, row.root_cause) == ("failed", 1005.0, cause)
+    assert (run.state, run.ended_at, run.root_cause) == ("failed", 1005.0, cause)
+
+
+async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: World, come: Come) -> None:
+    gather = opened("gather", 2)
+    world.remembers["m0"] = world.remembers["m1"] = [record(gather, returned=1)]
+    first = await come()
+    before = first.written()
+    second = await come()
+    assert before.state == "done"
+    assert (second.written(), second.run.ended_at) == (before, before.ended_at)

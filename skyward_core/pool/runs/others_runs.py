@@ -6,8 +6,10 @@ import time
 from collections.abc import Container
 from typing import Any
 
+from ...model.errors import LedgerError
 from ...model.outcome import Outcome, Summary
 from ...model.states import RunStatus
+from ...store.ledger_rows import RunRow
 from ...views import events as ev
 from ...wire.frames import Header
 from ...wire.messages import CALLS
@@ -22,6 +24,7 @@ class OthersRuns:
     """Turns what the agents tell of other clients' runs into events, and into the ledger where it lacks them."""
 
     def __init__(self, context: PoolContext, news: News) -> None:
+        self._context = context
         self._pool = context.name
         self._news = news
         self._totals: dict[str, int] = {}
@@ -40,9 +43,11 @@ class OthersRuns:
             self._opened(record, link)
             if record["run"] not in self._ended:
                 self._count_returned(record, link.node)
-            for header in (*record["began"], *record.get("items", ()), *record["outcomes"]):
+            for header in (*record["began"], *record.get("items", ())):
                 self.on_frame(link, header)
-            self._check_end(record["run"])
+            for header in record["outcomes"]:
+                self._outcome(record["run"], header, link.time_of(header))
+            self._check_end(record["run"], caught_up=True)
 
     def _count_returned(self, record: dict[str, Any], node: int) -> None:
         """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
@@ -79,6 +84,7 @@ class OthersRuns:
                     )  # fmt: skip
             case "outcome":
                 self._outcome(run, header, at)
+                self._check_end(run)
 
     def _opened(self, record: dict[str, Any], link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
@@ -103,19 +109,33 @@ class OthersRuns:
         self._latest[run] = max(at, self._latest.get(run, 0.0))
         self._emit(ev.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
         self._news.records.outcome(run, outcome, header.get("log", {}))
-        self._check_end(run)
 
-    def _check_end(self, run: str) -> None:
+    def _check_end(self, run: str, *, caught_up: bool = False) -> None:
         outcomes = self._outcomes[run]
         known = len(outcomes) + sum(self._returned.get(run, {}).values())
-        if known >= self._totals.get(run, known + 1) and run not in self._ended:
-            self._ended.add(run)
+        if known < self._totals.get(run, known + 1) or run in self._ended:
+            return
+        self._ended.add(run)
+        at = self._latest.pop(run, time.time())
+        written = self._written(run) if caught_up else None
+        state: RunStatus
+        if written is not None:
+            state, cause, at = written.state, written.root_cause, written.ended_at or at
+        else:
             cause = root_cause(outcomes.values())
             done = all(outcome.kind == "returned" for outcome in outcomes.values())
-            state: RunStatus = "done" if done else "failed" if cause else "cancelled"
-            at = self._latest.pop(run, time.time())
+            state = "done" if done else "failed" if cause else "cancelled"
             self._news.records.ended(run, state, at, cause)
-            self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
+        self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
+
+    def _written(self, run: str) -> RunRow | None:
+        """How a run ended before we came, by who was there: agents remember neither the order of its failures nor when
+        each task returned."""
+        try:
+            row = self._context.ledger.run(run)
+        except LedgerError:  # what agents remember has to do
+            return None
+        return row if row is not None and row.ended_at is not None else None
 
     def _emit(self, event: ev.Event) -> None:
         self._news.emit(event)
