@@ -252,11 +252,10 @@ def intended(world: World, nodes: int = 2, **options: Any) -> tuple[PoolSpec, Po
     return spec, row
 
 
-async def attached(world: World, row: PoolRow, *, observer: bool = False, knows: bool = True) -> Client:
+async def attached(world: World, row: PoolRow, *, observer: bool = False) -> Client:
     """A client that has come to a pool."""
     client = Client(world, row, observer=observer)
-    if knows:
-        client.knowledge.know(Image())
+    client.knowledge.know(Image())
     await client.startup.attach()
     client.roster.note()
     return client
