@@ -115,17 +115,18 @@ class Pool:
         """
         loggers.pool.set(self.name)
         self._rising = asyncio.create_task(self._start(spec))
+        limit = asyncio.timeout(spec.options.start_timeout)
         try:
-            async with asyncio.timeout(spec.options.start_timeout):
+            async with limit:
                 await self._rising
-        except TimeoutError as error:
-            waiting = [
-                f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
-            ]
-            await self._give_up()
-            said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
-            raise PoolError(said) from error
         except BaseException as error:
+            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
+                waiting = [
+                    f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
+                ]
+                await self._give_up()
+                said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
+                raise PoolError(said) from error
             if self._teardown is not None and isinstance(error, asyncio.CancelledError):
                 await self._give_up()
                 raise Cancelled(f"pool {self.name} was torn down while it was starting") from error

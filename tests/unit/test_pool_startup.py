@@ -165,6 +165,22 @@ async def test_a_start_that_takes_too_long_says_at_what_each_node_was(world: Wor
     ledger.close()
 
 
+@pytest.mark.parametrize("step", ["create", "prepare"])
+async def test_a_time_limit_of_the_provider_s_own_is_no_end_of_ours(world: World, step: str) -> None:
+    ledger = Ledger()
+
+    async def fail(*_: Any) -> None:
+        raise TimeoutError("the shop is slow")
+
+    setattr(world, f"on_{step}", fail)
+    pool = await Pool.intend(spec(world, 2), ledger)
+    with pytest.raises(TimeoutError, match="the shop is slow"):
+        await pool.start(spec(world, 2))
+    row = ledger.pool(pool.row.token)
+    assert row.ended_at is not None
+    ledger.close()
+
+
 # -- a pool that is there -----------------------------------------------------------------------------------------
 
 
