@@ -11,6 +11,7 @@ from typing import Any
 
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.model.states import MachineStatus
 from skyward_core.pool.background import Background
 from skyward_core.pool.context import PoolContext
 from skyward_core.pool.links.link import Link
@@ -20,7 +21,8 @@ from skyward_core.pool.nodes.roster import Roster
 from skyward_core.pool.nodes.startup import Startup
 from skyward_core.pool.runs.book import RunBook
 from skyward_core.pool.setup_knowledge import SetupKnowledge
-from skyward_core.store.ledger import Ledger, PoolRow
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.wire.frames import VERSION, Decoder, Header, frame
 
 TOKEN = "t0"
@@ -66,7 +68,7 @@ class World:
         self.asked: list[str] = []
         self.ended: list[str] = []
         self.prepared: list[tuple[str, Header]] = []
-        self.states: dict[str, str] = {}
+        self.states: dict[str, MachineStatus] = {}
         self.refuses: dict[str, Exception] = {}
         self.ranks: dict[str, int] = {}
         self.remembers: dict[str, list[Header]] = {}

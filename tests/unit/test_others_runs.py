@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
-from skyward_core.store.ledger import PoolRow
+from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
 from tests.unit.pool_parts import TOKEN, Client, World, attached, intended, until

@@ -17,6 +17,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.model.states import MachineStatus
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
@@ -235,7 +236,7 @@ async def test_a_new_agent_is_told_what_another_node_knows(world: World, come: C
     ],
 )
 async def test_a_node_that_is_to_get_another_machine_is_not_come_to(
-    world: World, come: Come, owner: str, state: str, up: bool
+    world: World, come: Come, owner: str, state: MachineStatus, up: bool
 ) -> None:
     name = "1.word" if owner == "alive" else f"{dead_process()}.word"
     world.states["m1"] = state

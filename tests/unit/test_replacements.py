@@ -13,7 +13,8 @@ import pytest
 from skyward_core.model.errors import LedgerError, NoCapacity, PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace as module
-from skyward_core.store.ledger import Ledger, PoolRow, Replacement
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow, Replacement
 from tests.unit.pool_parts import TOKEN, Client, World, attached, dead_process, intended, machine, until
 
 Come = Callable[..., Awaitable[Client]]
