@@ -168,9 +168,11 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     world.remembers["m1"] = [record(opened(), began=[began(1, 1)])]
     watcher = await come()
     run = await watcher.client.book.claim(RUN)
-    watcher.say(0, outcome(0, 0), b"value")
     world.remembers["m0"] = [record(opened(), outcome(0, 0))]
     await watcher.reconnect(0)
+    watcher.client.background.catch_up()
+    assert watcher.told(ev.RankEnded) == [], "its value is still to come"
+    watcher.say(0, outcome(0, 0), b"value")
     watcher.say(0, outcome(0, 0), b"value")  # asked for once more, as the claim is
     watcher.say(1, outcome(1, 1), b"value")
     await until(lambda: watcher.told(ev.RunEnded))
