@@ -1,0 +1,332 @@
+"""A pool's runs without a pool: its real parts on links whose far ends are played by the test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import pickle
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from skyward_core.model.outcome import Outcome
+from skyward_core.model.spec import Options
+from skyward_core.pool.background import Background
+from skyward_core.pool.context import PoolContext
+from skyward_core.pool.gang.upkeep import Upkeep
+from skyward_core.pool.links.link import Link
+from skyward_core.pool.news import News
+from skyward_core.pool.nodes.roster import Roster
+from skyward_core.pool.runs.book import RunBook
+from skyward_core.pool.runs.launch import Launch
+from skyward_core.pool.runs.run import Run
+from skyward_core.pool.setup_knowledge import SetupKnowledge
+from skyward_core.store.ledger import PoolRow
+from skyward_core.tasks.task import NOTHING, Blob, Task
+from skyward_core.views import events as ev
+from skyward_core.wire.content_name import name_of
+from skyward_core.wire.frames import VERSION, Decoder, Header, frame
+
+SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
+_tokens = itertools.count()
+
+
+async def until(done: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.001)
+
+
+def task(number: int = 0, **more: Any) -> Task:
+    """A call of ``f``, which no other task is alike."""
+    data = pickle.dumps(((number,), {}), protocol=5)
+    return Task("f", Blob(name_of(b"f"), 1, data=b"f"), Blob(name_of(data), len(data), data=data), **more)
+
+
+def large_task(path: Path) -> Task:
+    """A call whose arguments are in a file."""
+    path.write_bytes(b"x" * 100_000)
+    return Task("f", NOTHING, Blob(name_of(b"large"), 100_000, path=path))
+
+
+def said(run: Run, index: int) -> str:
+    """Why a call did not return."""
+    error = run.outcomes[index].error
+    return error.message if error is not None else ""
+
+
+class Pipe:
+    """One connection of a node."""
+
+    def __init__(self, node: Node, on_data: Callable[[bytes], None], on_lost: Callable[..., None]) -> None:
+        self.on_data, self.on_lost = on_data, on_lost
+        self.sent: list[tuple[Header, bytes]] = []
+        self._node = node
+        self._decoder = Decoder()
+
+    def write(self, data: bytes) -> None:
+        for header, body in self._decoder.feed(data):
+            self.sent.append((header, body))
+            self._node.log.append((self._node.number, header))
+
+    async def drain(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Node:
+    """The far end of a link: what it was sent, and what it says. It is its link's transport, too.
+
+    Attributes:
+        log: what all nodes were sent, in order.
+        away: raised at each try to reach it, while it is set.
+        files: what was put there; ``full`` is raised in place of taking it.
+    """
+
+    shares_files = False
+    direct = None
+
+    def __init__(self, number: int, ranks: int, log: list[tuple[int, Header]]) -> None:
+        self.number, self.log = number, log
+        self.rank = number * ranks  # its first
+        self.pipes: list[Pipe] = []
+        self.epoch = 1
+        self.away: OSError | None = None
+        self.files: list[str] = []
+        self.full: OSError | None = None
+
+    async def open(self, on_data: Any, on_lost: Any) -> Pipe:
+        if self.away is not None:
+            raise self.away
+        pipe = Pipe(self, on_data, on_lost)
+        self.pipes.append(pipe)
+        welcome = {
+            "t": "welcome", "version": VERSION, "epoch": self.epoch, "broken": "", "node": self.number, "address": "",
+            "ranks_per_node": 1, "lease": None, "runs": [],
+        }  # fmt: skip
+        asyncio.get_running_loop().call_soon(pipe.on_data, frame(welcome))
+        return pipe
+
+    async def put(self, path: Path, name: str) -> None:
+        if self.full is not None:
+            raise self.full
+        self.files.append(name)
+        self.log.append((self.number, {"t": "put", "bytes": len(path.read_bytes())}))
+
+    async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
+        return False
+
+    async def close(self) -> None:
+        return None
+
+    def of(self, kind: str) -> list[Header]:
+        """What it was sent of one kind over its present connection."""
+        return [header for header, _ in self.pipes[-1].sent if header["t"] == kind]
+
+    @property
+    def calls(self) -> list[int]:
+        """Indices of the calls that came over its present connection."""
+        return [header["i"] for header in self.of("call")]
+
+    def say(self, header: Header, body: bytes = b"") -> None:
+        self.pipes[-1].on_data(frame(header, body))
+
+    def ends(self, run: Run, index: int, kind: str = "returned", value: Any = None, **more: Any) -> None:
+        """Tell of a call's end; one that returned or raised has a value."""
+        rank = index if run.kind == "broadcast" else self.rank
+        body = pickle.dumps(value) if kind in ("returned", "raised") and "file" not in more else b""
+        if kind != "returned":
+            more.setdefault("error", {"type": "ValueError", "message": "no", "traceback": ""})
+        header = {"t": "outcome", "run": run.id, "i": index, "rank": rank, "node": self.number, "kind": kind}
+        # A task is as slow here as most are: quick ones are sent ahead of others.
+        self.say(header | {"seconds": 1.0, "begun": True} | more, body)
+
+    def stale(self, run: Run, index: int, why: str = "") -> None:
+        """Hand back a call of a gang that is no more."""
+        self.say({"t": "stale", "run": run.id, "i": index, "why": why})
+
+    def yields(self, run: Run, index: int, number: int, **more: Any) -> None:
+        """Send a generator's value: its number, thrice."""
+        rank = index if run.kind == "broadcast" else self.rank
+        header = {"t": "item", "run": run.id, "i": index, "rank": rank, "seq": number, "summary": SUMMARY}
+        self.say(header | more, b"" if "file" in more else pickle.dumps(3 * number))
+
+    def drop(self) -> None:
+        """Its connection breaks; it can be reached again, unless it is ``away``."""
+        self.pipes[-1].on_lost(OSError("cable pulled"))
+
+
+class Ledger:
+    """Remembers what was recorded."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[tuple[str, Outcome]] = []
+
+    def record(self, *, outcomes: Any = (), **more: Any) -> None:
+        self.outcomes += [(run, outcome) for run, outcome, _ in outcomes]
+
+
+class Keeper:
+    """A gang that is whole, or is once somebody has waited for it.
+
+    Attributes:
+        asked: "start" or "ensure", as often as somebody waited for it.
+        opened: while it is cleared, they wait.
+        failures: raised in place of the next ones.
+    """
+
+    def __init__(self) -> None:
+        self.whole = True
+        self.epoch = 1
+        self.plugins = b""
+        self.knows_plugins = True
+        self.asked: list[str] = []
+        self.opened = asyncio.Event()
+        self.opened.set()
+        self.failures: list[OSError] = []
+
+    def start_now(self, send: Callable[[int], None]) -> bool:
+        if self.whole:
+            send(self.epoch)
+        return self.whole
+
+    async def start(self, send: Callable[[int], None]) -> None:
+        await self._form("start")
+        send(self.epoch)
+
+    async def ensure(self) -> None:
+        await self._form("ensure")
+
+    async def _form(self, what: str) -> None:
+        self.asked.append(what)
+        await self.opened.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.whole, self.epoch = True, self.epoch + 1
+
+
+class Stage:
+    """See the module.
+
+    Attributes:
+        log: what all nodes were sent, in order: node and header; and what the pool told of it, as events.
+    """
+
+    def __init__(self, nodes: int, ranks: int, concurrency: int, options: Options) -> None:
+        self.log: list[Any] = []
+        self.nodes = [Node(number, ranks, self.log) for number in range(nodes)]
+        worker = {"concurrency": concurrency, "ranks_per_node": ranks}
+        spec = {
+            "options": options.describe(),
+            "worker": worker,
+            "plugins": [],
+            "nodes": nodes,
+            "provider": "local",
+        }
+        row = PoolRow(f"t{next(_tokens)}", "p", {}, spec, "up", 0.0, None, None, None)
+        self.ledger = Ledger()
+        self.context = context = PoolContext(row, None, self.ledger, observer=False)  # type: ignore[arg-type]
+        self.news = news = News(context)
+        self.background = background = Background()
+        self.book = RunBook(context, news, background, lambda run: self.launch.start_anew(run))
+        self.roster = roster = Roster(context, news)
+        knowledge = SetupKnowledge(context, news)
+        knowledge.known = True
+        upkeep = Upkeep(context, news, knowledge, roster)
+        self.keeper = Keeper()
+        upkeep.keeper = knowledge.keeper = self.keeper  # type: ignore[assignment]
+        self.launch = Launch(context, news, background, self.book, roster, upkeep, knowledge)
+        self.events: list[ev.Event] = []
+        news.opened()
+        news.subscribe(self._heard, None)
+
+    @property
+    def links(self) -> list[Link]:
+        return self.context.links
+
+    def _heard(self, event: ev.Event) -> None:
+        self.events.append(event)
+        self.log.append(event)
+
+    async def connect(self) -> None:
+        for node in self.nodes:
+            link = Link(node.number, node, self, pool="p")  # type: ignore[arg-type]
+            self.links.append(link)
+            await link.connect()
+
+    # -- as a pool does with what comes over its links --
+
+    def cursors(self, node: int) -> dict[str, int]:
+        return {}
+
+    def on_link(self, link: Link, up: bool, detail: str) -> None:
+        if up and not link.epoch:
+            self.launch.agent_is_new()
+
+    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+        if header["t"] == "gang":
+            self.launch.gang_broke()
+        else:
+            self.book.on_frame(link, header, body)
+
+    # -- for tests --
+
+    def add(self, kind: str, *tasks: Task, consumed: bool = False) -> Run:
+        """A run that nobody has started yet."""
+        total = len(self.nodes) * self.context.ranks_per_node if kind == "broadcast" else len(tasks)
+        run = self.book.add(f"r{next(_tokens)}", kind, tasks, total)
+        run.consumed = consumed
+        return run
+
+    @property
+    def placed(self) -> list[tuple[int, int]]:
+        """The calls that nodes were sent, in order: node and index."""
+        sent = (each for each in self.log if isinstance(each, tuple))
+        return [(node, header["i"]) for node, header in sent if header["t"] == "call"]
+
+    def told(self, kind: type[ev.Event]) -> list[Any]:
+        return [event for event in self.events if type(event) is kind]
+
+    def acknowledged(self) -> list[tuple[int, dict[str, list[int] | None]]]:
+        """What every node was told that is not needed any more."""
+        self.background.catch_up()
+        for link in self.links:
+            link.flush_acknowledgements()
+        return [
+            (node.number, header["calls"])
+            for node in self.nodes
+            for header in node.of("ack")
+            if header["calls"]
+        ]
+
+    def replacing(self, node: int) -> asyncio.Event:
+        """Another machine is on its way for a node; it has come, or will not, once the event is set."""
+        over = asyncio.Event()
+
+        async def replace() -> None:
+            await over.wait()
+            del self.roster.tasks[node]
+
+        self.roster.tasks[node] = asyncio.create_task(replace())
+        return over
+
+
+@asynccontextmanager
+async def staged(
+    nodes: int = 2, *, ranks: int = 1, concurrency: int = 1, **options: Any
+) -> AsyncIterator[Stage]:
+    """A pool of so many nodes; ``options`` are those of a pool."""
+    stage = Stage(nodes, ranks, concurrency, Options(console=False, **options))
+    try:
+        await stage.connect()
+        yield stage
+    finally:
+        stage.background.catch_up()
+        for link in stage.links:
+            await link.close()
+        await stage.background.stop()
+        stage.book.direct.close()
+        stage.news.close()

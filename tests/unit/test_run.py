@@ -1,0 +1,648 @@
+"""One run alone: to which nodes its calls go, what it makes of what they tell, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
+from skyward_core.pool.links import link as link_module
+from skyward_core.pool.pool_end import PoolEnd
+from skyward_core.pool.runs import run as module
+from skyward_core.pool.runs.run import Ending, Run
+from skyward_core.views import events as ev
+from tests.unit.staged_pool import Stage, said, staged, task, until
+
+GRACE = 3.5
+GANG = {"type": "torch.distributed.DistBackendError", "message": "a peer went away", "traceback": ""}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+        yield
+
+
+def gather(stage: Stage, number: int) -> Run:
+    """So many tasks, as many of them sent as nodes take."""
+    run = stage.add("gather", *map(task, range(number)))
+    run.feed()
+    return run
+
+
+def broadcast(stage: Stage, **more: Any) -> Run:
+    run = stage.add("broadcast", task(7, **more))
+    run.send_gang(1)
+    return run
+
+
+def kinds(run: Run) -> list[str]:
+    return [run.outcomes[index].kind for index in sorted(run.outcomes)]
+
+
+# -- to which nodes calls go -----------------------------------------------------------------------------------------
+
+
+async def test_each_rank_of_a_broadcast_is_called_on_its_node_in_order() -> None:
+    async with staged(2, ranks=2) as stage:
+        run = stage.add("broadcast", task(7, timeout=9.0))
+        run.send_gang(5)
+        assert stage.placed == [(0, 0), (0, 1), (1, 2), (1, 3)]
+        sent = [each for node in stage.nodes for each in node.pipes[-1].sent if each[0]["t"] == "call"]
+        for rank, (header, body) in enumerate(sent):
+            expected = {
+                "gang": True,
+                "rank": rank,
+                "epoch": 5,
+                "total": 4,
+                "kind": "broadcast",
+                "timeout": 9.0,
+            }
+            assert header == header | expected
+            assert body == run.tasks[0].fn.read() + run.tasks[0].args.read()
+        for rank in (3, 1, 0, 2):
+            stage.nodes[rank // 2].ends(run, rank, value=rank)
+        assert run.results() == [0, 1, 2, 3]
+
+
+async def test_single_tasks_go_to_the_node_with_the_least_to_do_in_turns() -> None:
+    async with staged(3) as stage:
+        runs = [stage.add("single", task(number)) for number in range(5)]
+        for run in runs[:4]:
+            run.feed()
+        assert [node for node, _ in stage.placed] == [0, 1, 2, 0]
+        stage.nodes[2].ends(runs[2], 0)
+        runs[4].feed()
+        assert stage.placed[-1] == (2, 0), "nodes 0 and 1 have something to do"
+
+
+async def test_a_node_that_is_down_is_the_last_that_a_single_task_goes_to() -> None:
+    async with staged(2) as stage:
+        stage.nodes[0].away = OSError("no route")
+        stage.nodes[0].drop()
+        for _ in range(3):
+            stage.add("single", task()).feed()
+        assert stage.placed == [(1, 0)] * 3
+        stage.links[1].lose()
+        late = stage.add("single", task())
+        late.feed()
+        assert stage.links[0].load == 1, "it is asked when it is there again"
+        assert late.calls_on(stage.links[0]) == [0]
+
+
+async def test_tasks_are_dealt_in_turns_and_the_next_goes_to_whoever_is_free() -> None:
+    async with staged(2) as stage:
+        run = gather(stage, 6)
+        assert [node.calls for node in stage.nodes] == [[0, 2], [1, 3]], "one to do, one to be at hand"
+        stage.nodes[1].ends(run, 1)
+        stage.nodes[1].ends(run, 3)
+        assert [node.calls for node in stage.nodes] == [[0, 2], [1, 3, 4, 5]]
+
+
+async def test_quick_tasks_are_sent_far_ahead_and_slow_ones_are_not() -> None:
+    async with staged(1, concurrency=2) as stage:
+        quick, slow = gather(stage, 100), gather(stage, 100)
+        stage.nodes[0].ends(quick, 0, seconds=0.001)
+        stage.nodes[0].ends(slow, 0, seconds=0.1)
+        asked = [[h["i"] for h in stage.nodes[0].of("call") if h["run"] == run.id] for run in (quick, slow)]
+        assert asked == [list(range(1 + 2 + module.AHEAD)), list(range(1 + 2 + 1))]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "head_gone", "said"),
+    [(True, False, {}), (True, True, {"headless": True}), (False, True, {"alone": True})],
+)
+async def test_a_node_is_told_that_there_can_be_no_gang(cluster: bool, head_gone: bool, said: Any) -> None:
+    async with staged(2, cluster=cluster) as stage:
+        if head_gone:
+            stage.links[0].lose()
+        gather(stage, 2)
+        header = stage.nodes[1].of("call")[0]
+        assert {key: header[key] for key in ("headless", "alone") if key in header} == said
+
+
+# -- nodes that are not there ----------------------------------------------------------------------------------------
+
+
+async def test_without_a_node_no_task_is_started() -> None:
+    async with staged(2) as stage:
+        for link in stage.links:
+            link.lose("its host burnt down")
+        run = gather(stage, 2)
+        assert (run.state, kinds(run), stage.placed) == ("failed", ["lost", "lost"], [])
+        with pytest.raises(RunError, match="every node of the pool is gone"):
+            run.results()
+
+
+async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> None:
+    async with staged(3, fail_fast=False) as stage:
+        run = stage.add("gather", *map(task, range(5)))
+        run.stocked = frozenset(stage.links[:1])
+        run.feed()
+        assert [node.calls for node in stage.nodes] == [[0, 1], [], []]
+        stage.nodes[0].ends(run, 0, value="kept")
+        stage.book.drop(stage.links[0])
+        assert (run.state, kinds(run)) == ("failed", ["returned", *["lost"] * 4])
+        with pytest.raises(RunError) as caught:
+            run.results()
+        assert "node 0 is gone" in str(caught.value), "the first failure is the cause"
+        assert caught.value.results == {0: "kept"}
+        unsent = [said(run, index) for index, outcome in run.outcomes.items() if outcome.rank == -1]
+        assert unsent == ["every node that had its arguments is gone"] * 2
+
+
+async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = gather(stage, 6)
+        stage.book.drop(stage.links[0])
+        assert sorted(index for node, index in stage.placed if node == 0) == [0, 2]
+        for index in (1, 3, 4, 5):
+            stage.nodes[1].ends(run, index)
+        assert (run.state, kinds(run)) == ("failed", ["lost", "returned", "lost", *["returned"] * 3])
+
+
+async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
+    async with staged(2, cluster=False, fail_fast=False) as stage:
+        stage.links[0].lose("pulled out")
+        run = broadcast(stage)
+        assert (kinds(run), said(run, 0)) == (["lost"], "node 0 is gone: pulled out")
+        stage.nodes[1].ends(run, 1)
+        assert run.state == "failed"
+
+
+# -- what comes twice, late, or in another order ---------------------------------------------------------------------
+
+STEPS = ("end", "news", "end", "drop")
+
+
+@settings(max_examples=60)
+@given(
+    total=st.integers(1, 5),
+    raised=st.sets(st.integers(0, 4)),
+    steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 4)), max_size=25),
+    rest=st.permutations(range(5)),
+    kind=st.sampled_from(("gather", "broadcast")),
+)
+def test_any_order_and_repetition_gives_the_same_results(
+    total: int, raised: set[int], steps: list[tuple[str, int]], rest: list[int], kind: str
+) -> None:
+    async def play() -> None:
+        nodes = 2 if kind == "gather" else total
+        async with staged(nodes, concurrency=5, fail_fast=False) as stage:
+            run = gather(stage, total) if kind == "gather" else broadcast(stage)
+            home = {index: node for node, index in stage.placed}
+            ended: set[int] = set()
+
+            def tell(what: str, index: int) -> None:
+                node, returned = stage.nodes[home[index]], index not in raised
+                if what == "news":  # as every client is told, without the value
+                    node.say({"t": "outcome", "run": run.id, "i": index, "rank": home[index], "node": home[index],
+                              "kind": "returned" if returned else "raised"})  # fmt: skip
+                elif returned:
+                    node.ends(run, index, value=f"value {index}")
+                else:
+                    node.ends(run, index, "raised", ValueError(index))
+                if what == "end":
+                    ended.add(index)
+
+            for what, at in [*steps, *(("end", index) for index in rest)]:
+                index = at % total
+                if what == "drop":
+                    stage.nodes[home[index]].drop()
+                    await until(lambda: all(link.up for link in stage.links))
+                    again = {each for each in home if home[each] == home[index]} - ended
+                    assert set(stage.nodes[home[index]].calls) == again, "asked again, and nothing else"
+                elif run.state == "running":
+                    tell(what, index)
+                assert set(run.outcomes) == ended
+                assert (run.state == "running") == (len(ended) < total)
+            stage.background.catch_up()
+            assert sorted(event.outcome.index for event in stage.told(ev.RankEnded)) == list(range(total))
+            assert [event.state for event in stage.told(ev.RunEnded)] == [run.state]
+            stage.news.records.flush()
+            assert sorted(outcome.index for _, outcome in stage.ledger.outcomes) == list(range(total))
+            assert stage.book.runs == {}
+            for index in range(total):
+                tell("end", index)  # once more when it is over
+            expected = {index: f"value {index}" for index in range(total) if index not in raised}
+            if len(expected) == total:
+                assert (run.state, run.results()) == ("done", list(expected.values()))
+            else:
+                assert run.state == "failed"
+                with pytest.raises(RunError) as caught:
+                    run.results()
+                assert caught.value.results == expected
+                assert isinstance(caught.value.__cause__, ValueError)
+
+    asyncio.run(play())
+
+
+async def test_after_a_reconnection_only_what_has_no_outcome_is_asked_again() -> None:
+    async with staged(1, concurrency=4) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 4)
+        node.ends(run, 2, value=2)
+        first = {header["i"]: header for header in node.of("call")}
+        node.drop()
+        await until(lambda: stage.links[0].up)
+        assert node.calls == [0, 1, 3]
+        assert [first[header["i"]] for header in node.of("call")] == node.of("call"), "as they were"
+        for index in (0, 1, 3, 2):
+            node.ends(run, index, value=index)
+        assert run.results() == [0, 1, 2, 3]
+        node.drop()
+        await until(lambda: stage.links[0].up)
+        assert node.calls == []
+
+
+async def test_nodes_hear_what_is_here_call_by_call_and_then_of_the_whole_run() -> None:
+    async with staged(3) as stage:
+        run = gather(stage, 2)
+        stage.nodes[0].ends(run, 0)
+        assert stage.acknowledged() == [(0, {run.id: [0]})]
+        stage.nodes[1].ends(run, 1)
+        assert stage.acknowledged() == [(0, {run.id: [0]}), (0, {run.id: None}), (1, {run.id: None})]
+
+
+# -- stopping --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_cancelled_before_it_was_sent_reaches_no_node() -> None:
+    async with staged(2) as stage:
+        run = stage.add("broadcast", task())
+        run.hold()
+        run.cancel("asked for")
+        assert not run.release(), "nobody is to start it"
+        run.send_gang(1)
+        assert (run.state, kinds(run)) == ("cancelled", ["collateral"] * 2)
+        with pytest.raises(Cancelled, match=r"was cancelled \(asked for\)"):
+            run.results()
+        assert stage.acknowledged() == []
+        assert not any(node.of("call") + node.of("stop") for node in stage.nodes)
+
+
+@pytest.mark.parametrize("kind", ["gather", "broadcast"])
+async def test_a_run_cancelled_after_it_was_sent_is_stopped_on_every_node_once(kind: str) -> None:
+    async with staged(2, grace=GRACE) as stage:
+        for link in stage.links:
+            link.epoch = 6
+        run = gather(stage, 6) if kind == "gather" else broadcast(stage)
+        stage.nodes[0].ends(run, 0, value="kept")
+        run.cancel("asked for")
+        run.cancel("again")
+        expected: dict[str, Any] = {"t": "stop", "run": run.id, "why": "cancel", "grace": GRACE}
+        expected |= {"break": 6} if kind == "broadcast" else {}
+        assert [node.of("stop") for node in stage.nodes] == [[expected]] * 2
+        unsent = [index for index, outcome in run.outcomes.items() if outcome.rank == -1]
+        assert unsent == ([5] if kind == "gather" else [])
+        assert run.state == "running", "it has ended when the nodes say so"
+        for index in {1, 2, 3, 4} if kind == "gather" else {1}:
+            node = next(at for at, each in stage.placed if each == index)
+            stage.nodes[node].ends(run, index, "collateral", begun=False)
+        assert run.state == "cancelled"
+        with pytest.raises(Cancelled, match=r"\(asked for\)"):
+            run.results()
+
+
+async def test_one_that_returned_all_the_same_is_done() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        run.cancel("too late")
+        for rank in (0, 1):
+            stage.nodes[rank].ends(run, rank, value=rank)
+        assert run.results() == [0, 1]
+
+
+async def test_a_stop_breaks_the_gang_on_nodes_that_have_something_to_stop() -> None:
+    async with staged(2) as stage:
+        run = gather(stage, 2)
+        stage.nodes[0].ends(run, 0)
+        run.cancel("asked for")
+        assert [link.broken for link in stage.links] == ["", "a run was stopped"]
+
+
+@pytest.mark.parametrize(
+    ("fail_fast", "outcome", "stopped"),
+    [
+        (True, {"kind": "raised"}, "at once"),
+        (True, {"kind": "exited", "exit_code": 3}, "at once"),
+        (True, {"kind": "exited", "signal": 6}, "later"),
+        (True, {"kind": "raised", "error": GANG}, "later"),
+        (True, {"kind": "collateral"}, "never"),
+        (True, {"kind": "returned"}, "never"),
+        (False, {"kind": "raised"}, "never"),
+    ],
+)
+async def test_the_first_failure_stops_the_others(
+    monkeypatch: pytest.MonkeyPatch, fail_fast: bool, outcome: Any, stopped: str
+) -> None:
+    monkeypatch.setattr(module, "SETTLE", 0.0)
+    async with staged(2, fail_fast=fail_fast, grace=GRACE) as stage:
+        run = gather(stage, 6)
+        stage.nodes[0].ends(run, 0, **outcome)
+        expected = {"t": "stop", "run": run.id, "why": "fail-fast", "grace": GRACE}
+        at_once = [node.of("stop") for node in stage.nodes]
+        assert at_once == ([[expected]] * 2 if stopped == "at once" else [[], []])
+        passed: list[int] = []
+        asyncio.get_running_loop().call_later(
+            0.0, passed.append, 1
+        )  # behind what waits for the doubt to settle
+        await until(lambda: passed)
+        assert [node.of("stop") for node in stage.nodes] == [[expected] if stopped != "never" else []] * 2
+        assert (5 in run.outcomes) == (stopped != "never")
+        if stopped != "never":
+            assert said(run, 5) == "not started: another task failed"
+
+
+async def test_what_a_rank_says_of_its_lost_peer_is_not_the_cause() -> None:
+    async with staged(3) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].ends(run, 0, "raised", RuntimeError(), error=GANG)
+        stage.nodes[2].ends(run, 2, "exited", exit_code=9)
+        stage.nodes[1].ends(run, 1, "collateral")
+        assert run.root_cause is not None
+        assert (run.state, run.root_cause.rank, run.root_cause.exit_code) == ("failed", 2, 9)
+
+
+# -- a gang that broke -----------------------------------------------------------------------------------------------
+
+
+async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
+    async with staged(3) as stage:
+        run = broadcast(stage)
+        stage.nodes[1].stale(run, 1, "rank 9 ended")
+        stop = {
+            "t": "stop",
+            "run": run.id,
+            "why": "its gang broke before all ranks began",
+            "grace": 5.0,
+            "break": 1,
+        }
+        assert [node.of("stop") for node in stage.nodes] == [[stop]] * 3
+        stage.nodes[1].stale(run, 1)
+        stage.nodes[0].ends(run, 0, "collateral", begun=False)
+        assert (run.state, len(stage.placed)) == ("running", 3), "rank 2 is yet to say"
+        stage.nodes[2].stale(run, 2)
+        await until(lambda: len(stage.placed) == 6)
+        assert stage.keeper.asked == ["start"], "with a whole gang"
+        for node in stage.nodes:
+            frames = [(each["t"], each.get("epoch")) for each in (*node.of("call"), *node.of("ack")[-1:])]
+            assert frames == [("call", 1), ("call", 2), ("ack", None)]
+            order = [header["t"] for header, _ in node.pipes[-1].sent]
+            assert order[-2:] == ["ack", "call"], "else it would answer from memory"
+            assert node.of("ack")[-1]["calls"] == {run.id: None}
+        for rank in (0, 1, 2):
+            stage.nodes[rank].ends(run, rank, value=rank)
+        assert run.results() == [0, 1, 2]
+        stage.background.catch_up()
+        assert [event.state for event in stage.told(ev.RunEnded)] == ["done"]
+
+
+@pytest.mark.parametrize(
+    "begun", [{"kind": "returned"}, {"kind": "collateral", "begun": True}, {"kind": "lost"}]
+)
+async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = broadcast(stage)
+        stage.nodes[1].stale(run, 1, "rank 9 ended")
+        stage.nodes[0].ends(run, 0, **begun)
+        assert (run.state, len(stage.placed), stage.keeper.asked) == ("failed", 2, [])
+        assert run.outcomes[1].kind == "lost"
+        assert said(run, 1) == "its gang broke before it began: rank 9 ended"
+
+
+async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].stale(run, 0)
+        stage.book.drop(stage.links[1])
+        assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
+
+
+async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:
+    async with staged(2) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].stale(run, 0)
+        run.cancel("asked for")
+        stage.nodes[1].stale(run, 1)
+        assert (run.state, stage.keeper.asked) == ("cancelled", [])
+        assert [len(node.of("stop")) for node in stage.nodes] == [1, 1]
+
+
+async def test_one_that_waits_for_its_new_gang_can_be_cancelled() -> None:
+    async with staged(2) as stage:
+        stage.keeper.opened.clear()
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank)
+        await until(lambda: stage.keeper.asked)
+        run.cancel("asked for")
+        assert run.state == "cancelled"
+        stage.keeper.opened.set()
+        await until(lambda: stage.keeper.whole and stage.keeper.epoch == 2)
+        assert len(stage.placed) == 2
+
+
+# -- generators ------------------------------------------------------------------------------------------------------
+
+
+def stream(stage: Stage, *, consumed: bool) -> Run:
+    run = stage.add("single", task(stream=True), consumed=consumed)
+    run.feed()
+    return run
+
+
+def credits(stage: Stage) -> list[int]:
+    return [header["next"] for header in stage.nodes[0].of("credit")]
+
+
+async def test_without_a_reader_a_generator_may_go_on_after_every_value() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=False)
+        assert node.of("call")[0]["stream"] is True
+        for number in (0, 1, 0, 1, 2):
+            node.yields(run, 0, number)
+        assert credits(stage) == [1, 2, 2, 2, 3], "what came twice is taken once"
+        assert [event.seq for event in stage.told(ev.ItemYielded)] == [0, 1, 2]
+        node.ends(run, 0, items=3)
+        assert run.state == "done"
+
+
+async def test_a_reader_pays_for_each_value_and_gets_each_once() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        for number in (0, 1, 0, 1):
+            node.yields(run, 0, number)
+        assert credits(stage) == []
+        items = run.items(0)
+        assert (next(items), next(items)) == (0, 3)
+        await until(lambda: credits(stage) == [1])
+        node.drop()
+        await until(lambda: stage.links[0].up)
+        (again,) = node.of("call")
+        assert (again["next"], again["taken"]) == (2, 1), "from where we are"
+        node.yields(run, 0, 1)
+        node.yields(run, 0, 2)
+        node.ends(run, 0, items=3)
+        assert stage.acknowledged() == [], "a node keeps what is not read yet"
+        assert await asyncio.to_thread(list, items) == [6]
+        await until(lambda: credits(stage)[-1] == 3)
+        assert stage.acknowledged()[-1] == (0, {run.id: None})
+
+
+async def test_a_reader_that_goes_away_needs_no_values_any_more() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        node.yields(run, 0, 0)
+        node.ends(run, 0, items=1)
+        assert stage.acknowledged() == []
+        run.cancel("its caller went away")
+        assert stage.acknowledged() == [(0, {run.id: None})]
+        assert run.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("came", "more", "why"),
+    [
+        ([0, 3], {}, "values 1 to 2 of f() on rank 0 was lost on node 0"),
+        ([0, 2], {}, "value 1 of f() on rank 0 was lost on node 0"),
+        ([0], {"items": 2}, "value 1 of f() on rank 0 was lost on node 0"),
+    ],
+)
+async def test_values_that_are_missing_end_the_call(came: list[int], more: Any, why: str) -> None:
+    async with staged(1, grace=GRACE) as stage:
+        (node,) = stage.nodes
+        run = stream(stage, consumed=True)
+        for number in came:
+            node.yields(run, 0, number)
+        if more:
+            node.ends(run, 0, **more)
+        (stop,) = node.of("stop")
+        assert (stop["i"], stop["grace"]) == (0, GRACE)
+        assert stop["why"].startswith(why)
+        items = run.items(0)
+        assert next(items) == 0, "those before it are here"
+        with pytest.raises(RunError, match="lost on node 0; those before it are here"):
+            next(items)
+
+
+# -- large results ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_with_a_large_result_has_ended_when_that_is_here() -> None:
+    async with staged(1, concurrency=2) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 2)
+        node.ends(run, 1, value="small")
+        body = pickle.dumps("large")
+        node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        (asked,) = node.of("fetch")
+        assert (asked["f"], asked["at"], run.state) == ("x.result", 0, "running")
+        node.say({"t": "data", "id": asked["id"], "last": False}, body[:4])
+        assert stage.acknowledged() == [(0, {run.id: [1]})], "the node keeps what is on its way"
+        node.drop()
+        await until(lambda: stage.links[0].up and node.of("fetch"))
+        (asked,) = node.of("fetch")
+        assert asked["at"] == 4, "what has come is kept"
+        assert node.calls == [], "its outcome is known"
+        node.say({"t": "data", "id": asked["id"], "last": True}, body[4:])
+        await until(lambda: run.state != "running")
+        assert run.results() == ["large", "small"]
+        assert list(stage.context.archive.results.iterdir()) == []
+
+
+async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_lands() -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        ending = Ending()
+        run = stage.book.add("waited", "gather", [task(), task(1)], 2, ending)
+        run.feed()
+        body = pickle.dumps("large")
+        waiting = asyncio.create_task(asyncio.to_thread(ending.wait))
+        node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True}, body)
+        await until(lambda: 0 in run._loaded and run._loaded[0].done())
+        assert run.state == "running", "while the other still runs"
+        node.ends(run, 1, value=1)
+        assert (await waiting).results() == ["large", 1]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"),
+    [("error", r"could not be fetched to .*: No such file")],
+)
+async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str) -> None:
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 1)
+        node.ends(run, 0, file="x.result", size=100_000)
+        await until(lambda: node.of("fetch"))
+        if trouble == "error":
+            node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True, "error": "No such file"})
+        else:
+            node.drop()
+            stage.book.drop(stage.links[0])
+        await until(lambda: run.state == "failed")
+        with pytest.raises(RunError, match=rf"^f failed: task 0 was lost: [^\[]*{why}[^\[]*$"):
+            run.results()
+        stage.background.catch_up()
+        assert len(stage.told(ev.RankEnded)) == 1
+
+
+# -- leaving ---------------------------------------------------------------------------------------------------------
+
+
+async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
+    async with staged(2) as stage:
+        unsent, part, whole = stage.add("gather", task()), gather(stage, 6), broadcast(stage)
+        for run in (unsent, part, whole):
+            run.leave()
+        assert [run.state for run in (unsent, part, whole)] == ["cancelled", "left", "left"]
+        assert all(run.future.done() for run in (unsent, part, whole))
+        with pytest.raises(Cancelled, match="it was sent to no node"):
+            unsent.results()
+        with pytest.raises(PoolError, match="2 of its 6 tasks had been sent to no node, and are not run"):
+            part.results()
+        with pytest.raises(PoolError, match=rf"sky.attach\('p'\)\.wait\('{whole.id}'\) gives its results"):
+            whole.results()
+        assert not any(node.of("stop") for node in stage.nodes), "it goes on there"
+        assert stage.acknowledged() == [], "whoever claims it gets what came of it"
+
+
+async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> None:
+    async with staged(1) as stage:
+        run, read = gather(stage, 3), stream(stage, consumed=True)
+        stage.nodes[0].yields(read, 0, 0)
+        read.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        read.cancel("its reader went away")
+        run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        run.pool_ended(PoolEnd("p", "another", "", 0.0))
+        run.cancel("too late")
+        with pytest.raises(PoolGone, match="by somebody else"):
+            run.results()
+        assert (run.state, stage.nodes[0].of("stop"), stage.acknowledged()) == ("lost", [], [])
+        assert [event.state for event in stage.told(ev.RunEnded)] == ["lost", "lost"]
+
+
+async def test_of_another_clients_run_every_node_is_told_that_it_is_not_needed() -> None:
+    async with staged(2) as stage:
+        run = stage.add("gather", task(), task(1))
+        run.claim_from(stage.links)
+        assert all(run.asked_of(link, index) for link in stage.links for index in (0, 1))
+        stage.nodes[1].ends(run, 0, value="a")
+        stage.nodes[1].ends(run, 1, value="b")
+        assert run.results() == ["a", "b"]
+        assert [node for node, calls in stage.acknowledged() if calls == {run.id: None}] == [0, 1]
