@@ -267,6 +267,25 @@ async def test_one_that_is_cancelled_while_its_files_are_on_their_way_is_not_sta
         assert (run.state, stage.placed) == ("cancelled", [])
 
 
+@pytest.mark.parametrize("why", ["cancelled", "left", "refused"])
+async def test_files_of_a_run_that_is_never_sent_are_not_kept(tmp_path: Path, why: str) -> None:
+    async with staged(2) as stage:
+        stage.links[1].lose()
+        over = stage.replacing(1)
+        if why == "refused":
+            del stage.roster.tasks[1]
+        run = stage.launch.open("broadcast", [large_task(tmp_path / "args")])
+        await settle()
+        if why == "cancelled":
+            run.cancel("asked for")
+            over.set()
+        elif why == "left":
+            run.leave()
+            await stage.background.stop()
+        await until(lambda: not list(tmp_path.iterdir()))
+        assert (run.state, stage.nodes[0].files) == ("failed" if why == "refused" else "cancelled", [])
+
+
 # -- when the gang breaks under it -----------------------------------------------------------------------------------
 
 

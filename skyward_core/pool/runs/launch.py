@@ -123,8 +123,14 @@ class Launch:
         return run.kind == "broadcast" or len(gone) == len(links)
 
     async def _start_when_whole(self, run: Run) -> None:
-        await self._roster.settled()
-        if run.release():
+        wanted = False
+        try:
+            await self._roster.settled()
+            wanted = run.release()
+        finally:
+            if not wanted:  # it was cancelled, or we leave
+                _discard(run.tasks)
+        if wanted:
             self._start_on_what_is_there(run)
 
     def _start_on_what_is_there(self, run: Run) -> None:
@@ -226,6 +232,7 @@ class Launch:
 
     def _refuse(self, run: Run, why: str) -> None:
         """A broadcast lacks nodes for good."""
+        _discard(run.tasks)
         for rank in range(run.total):
             link = self._context.link_of(rank)
             kind: OutcomeKind = "lost" if link.gone else "collateral"
