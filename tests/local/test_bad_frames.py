@@ -7,7 +7,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,14 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
         except Exception as error:  # noqa: BLE001  whatever it is, it is what the test looks for
             upset.append((header, repr(error)))
 
+    def not_begun(work: Coroutine[Any, Any, None]) -> None:
+        work.close()
+        pool.pool.runs[run]._fetching.clear()
+
     def say_all() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(link, "_pipe", Deaf())
-            patch.setattr(pool.pool.background, "spawn", lambda work: work.close())
+            patch.setattr(pool.pool.background, "spawn", not_begun)
             for name in ("_take", "_check_end", "_stop"):  # what is no nonsense ends nothing here
                 patch.setattr(Run, name, lambda *_: None)
             for good in GOOD:
@@ -161,7 +165,6 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
                             say(base | {key: value})
                         say({name: value for name, value in base.items() if name != key})
         mine = pool.pool.runs[run]
-        mine._fetching = 0
         mine._stale.clear()
         mine.values.clear()
         link._waiting.clear()

@@ -582,7 +582,7 @@ async def test_a_large_result_of_a_run_that_somebody_waits_for_is_loaded_as_it_l
 
 @pytest.mark.parametrize(
     ("trouble", "why"),
-    [("error", r"could not be fetched to .*: No such file")],
+    [("error", r"could not be fetched to .*: No such file"), ("gone", r"connection to node 0 was lost")],
 )
 async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str) -> None:
     async with staged(1) as stage:
@@ -600,6 +600,20 @@ async def test_a_large_result_that_cannot_be_had_is_lost(trouble: str, why: str)
             run.results()
         stage.background.catch_up()
         assert len(stage.told(ev.RankEnded)) == 1
+
+
+async def test_a_large_result_that_is_told_of_again_while_it_comes_is_fetched_once() -> None:
+    """An agent tells of all that is claimed, once more after each reconnection."""
+    async with staged(1) as stage:
+        (node,) = stage.nodes
+        run = gather(stage, 1)
+        body = pickle.dumps("large")
+        for _ in range(3):
+            node.ends(run, 0, file="x.result", size=len(body))
+        await until(lambda: node.of("fetch"))
+        node.say({"t": "data", "id": node.of("fetch")[0]["id"], "last": True}, body)
+        await until(lambda: run.state != "running")
+        assert (len(node.of("fetch")), run.results()) == (1, ["large"])
 
 
 # -- leaving ---------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Run(RunResults):
         self._broke = ""  # who broke the gang, and how
         self._begun = False
         self._stopping = False
-        self._fetching = 0
+        self._fetching: set[int] = set()  # calls that have ended, and whose values are on their way here
         self._readings: dict[int, Reading] = {}
 
     # -- dispatch ----------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Run(RunResults):
 
     def on_outcome(self, link: Link, header: Header, body: bytes) -> None:
         index = header["i"]
-        if index in self.outcomes or is_news(header, body):
+        if index in self.outcomes or index in self._fetching or is_news(header, body):
             return
         self._begun |= header.get("begun", True)
         outcome = outcome_of(header)
@@ -283,7 +283,7 @@ class Run(RunResults):
             self.values[index] = body
             self._take(link, outcome)
         else:
-            self._fetching += 1
+            self._fetching.add(index)
             self._around.background.spawn(self._fetch(link, outcome, name, header["size"]))
 
     async def _fetch(self, link: Link, outcome: Outcome, name: str, size: int) -> None:
@@ -302,7 +302,7 @@ class Run(RunResults):
             )
             outcome = Outcome(outcome.index, outcome.rank, outcome.node, "lost", outcome.seconds, error=info)
         finally:
-            self._fetching -= 1
+            self._fetching.discard(outcome.index)
         self._take(link, outcome)
 
     async def _bring(self, link: Link, name: str, landing: Landing) -> None:
@@ -425,8 +425,9 @@ class Run(RunResults):
         self._take(link, Outcome(index, rank, link.node, kind, error=error))
 
     def calls_on(self, link: Link) -> list[int]:
-        """Indices of calls on this link that have no outcome yet."""
-        return [i for i, where in self._where.items() if where is link and i not in self.outcomes]
+        """Indices of calls on this link that have not ended yet, as far as is known here."""
+        calls = (index for index, where in self._where.items() if where is link)
+        return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
     def _check_end(self) -> None:
         if self.state != "running" or self._fetching:
