@@ -227,7 +227,7 @@ class Dispatching:
                     if run.state != "done":
                         raise run.error()
                     continue
-                if kind != "outcome" or run.outcomes[rest[0]].kind != "returned":
+                if kind != "outcome" or rest[1] != "returned":
                     continue
                 if not ordered:
                     following += 1

@@ -24,7 +24,7 @@ def split(run: Run, cancel: Callable[[], None]) -> list[Iterator[Any]]:
             if kind == "item":
                 inboxes[rest[1]["i"]].put(rest)
             elif kind == "outcome":
-                if run.outcomes[rest[0]].kind == "returned":
+                if rest[1] == "returned":
                     inboxes[rest[0]].put(None)
             else:
                 for inbox in inboxes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from skyward_core.api.streams import split
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool_end import PoolEnd
@@ -404,6 +407,24 @@ async def test_a_broadcast_of_which_no_rank_began_is_begun_anew() -> None:
         assert run.results() == [0, 1, 2]
         stage.background.catch_up()
         assert [event.state for event in stage.told(ev.RunEnded)] == ["done"]
+
+
+async def test_a_generator_that_is_begun_anew_is_read_to_its_end() -> None:
+    """Its reader hears of the first attempt's outcomes when those are no more."""
+    async with staged(2) as stage:
+        run = stage.add("broadcast", task(stream=True), consumed=True)
+        run.send_gang(1)
+        stage.nodes[0].ends(run, 0, "collateral", begun=False)
+        stage.nodes[1].stale(run, 1)
+        await until(lambda: len(stage.placed) == 4)
+        read: dict[int, list[Any]] = {}
+        for rank, values in enumerate(split(run, lambda: None)):
+            work = partial(lambda rank, values: read.update({rank: list(values)}), rank, values)
+            threading.Thread(target=work, daemon=True).start()
+        for rank, node in enumerate(stage.nodes):
+            node.yields(run, rank, 0)
+            node.ends(run, rank, items=1)
+        await until(lambda: read == {0: [0], 1: [0]})
 
 
 @pytest.mark.parametrize(

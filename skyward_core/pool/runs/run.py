@@ -324,7 +324,8 @@ class Run(RunResults):
         self._arrived.append(outcome)
         self._seconds.append(outcome.seconds)
         self._around.background.later(self._book, outcome)
-        self.arrivals.put(("outcome", outcome.index))
+        # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
+        self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
             if outcome.index not in self._readings:
