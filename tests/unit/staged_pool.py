@@ -12,6 +12,7 @@ from typing import Any
 
 from skyward_core.model.outcome import Outcome
 from skyward_core.model.spec import Options
+from skyward_core.model.states import RunKind
 from skyward_core.pool.background import Background
 from skyward_core.pool.context import PoolContext
 from skyward_core.pool.gang.upkeep import Upkeep
@@ -22,7 +23,7 @@ from skyward_core.pool.runs.book import RunBook
 from skyward_core.pool.runs.launch import Launch
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.setup_knowledge import SetupKnowledge
-from skyward_core.store.ledger import PoolRow
+from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.tasks.task import NOTHING, Blob, Task
 from skyward_core.views import events as ev
 from skyward_core.wire.content_name import name_of
@@ -274,7 +275,7 @@ class Stage:
 
     # -- for tests --
 
-    def add(self, kind: str, *tasks: Task, consumed: bool = False) -> Run:
+    def add(self, kind: RunKind, *tasks: Task, consumed: bool = False) -> Run:
         """A run that nobody has started yet."""
         total = len(self.nodes) * self.context.ranks_per_node if kind == "broadcast" else len(tasks)
         run = self.book.add(f"r{next(_tokens)}", kind, tasks, total)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Cancelled, PoolGone, RunError
+from skyward_core.model.states import RunKind
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.pool.runs.run import Run
@@ -47,7 +48,7 @@ async def settle() -> None:
     ],
 )
 async def test_calls_leave_before_anything_else_is_done(
-    kind: str, tasks: int, placed: list[tuple[int, int]]
+    kind: RunKind, tasks: int, placed: list[tuple[int, int]]
 ) -> None:
     async with staged(2, ranks=2) as stage:
         run = stage.launch.open(kind, [task(number) for number in range(tasks)])
@@ -74,7 +75,7 @@ async def test_a_broadcast_waits_for_its_gang() -> None:
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
-async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_node(kind: str) -> None:
+async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_node(kind: RunKind) -> None:
     async with staged(2) as stage:
         stage.keeper.whole = False
         stage.keeper.opened.clear()
@@ -89,7 +90,7 @@ async def test_one_that_is_cancelled_while_it_waits_for_a_gang_is_sent_to_no_nod
 
 
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
-async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: str) -> None:
+async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: RunKind) -> None:
     async with staged(2) as stage:
         stage.keeper.whole = False
         stage.keeper.failures = [ConnectionError("nobody knows the plugins")]
@@ -102,7 +103,7 @@ async def test_a_gang_that_cannot_be_formed_fails_the_run(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["broadcast", "gather"])
 async def test_a_gang_that_could_not_be_formed_for_a_dropped_link_is_formed_when_that_is_up(
-    kind: str,
+    kind: RunKind,
 ) -> None:
     async with staged(2) as stage:
         stage.nodes[1].away = OSError("no route")
@@ -142,7 +143,7 @@ async def test_a_pool_that_has_ended_takes_no_run_and_keeps_no_file(tmp_path: Pa
     ],
 )
 async def test_what_needs_a_node_that_comes_back_waits_for_it(
-    kind: str, gone: list[int], replacing: list[int], waits: bool
+    kind: RunKind, gone: list[int], replacing: list[int], waits: bool
 ) -> None:
     async with staged(2) as stage:
         for node in gone:
@@ -298,7 +299,9 @@ def broken(stage: Stage, node: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "formed"), [("gather", ["ensure"]), ("single", ["ensure"]), ("broadcast", []), ("", [])]
 )
-async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(kind: str, formed: list[str]) -> None:
+async def test_a_gang_that_broke_is_formed_anew_for_tasks_that_need_it(
+    kind: RunKind, formed: list[str]
+) -> None:
     async with staged(2) as stage:
         if kind:
             stage.launch.open(kind, [task()])
