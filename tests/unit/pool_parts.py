@@ -165,7 +165,7 @@ class Pipe:
             case "setup":
                 told = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}
                 return {"t": "known", "id": header["id"]} | told
-            case "claim":
+            case "claim" if "id" in header:  # one that is told again after a drop asks nothing
                 return {"t": "known", "id": header["id"], "calls": [node]}
             case "shutdown":
                 return {"t": "bye", "logs": {}}
@@ -183,6 +183,8 @@ class Client:
 
     Attributes:
         renewed: what was said when a node was back: whether this client had brought it up.
+        dropped: nodes of which a link was given up.
+        greeted: nodes whose agent has said what it remembers, once for each time.
     """
 
     def __init__(self, world: World, row: PoolRow, *, observer: bool = False) -> None:
@@ -197,6 +199,7 @@ class Client:
         self.renewed: list[bool] = []
         self.on_renewed: Callable[[], Awaitable[None]] = nothing
         self.dropped: list[int] = []
+        self.greeted: list[int] = []
         self.book = RunBook(context, self.news, self.background, lambda run: None)
         self.startup = Startup(
             context, self.news, self.background, self.knowledge, self.roster, self, self._drop
@@ -220,6 +223,7 @@ class Client:
     def on_link(self, link: Link, up: bool, detail: str) -> None:
         if up:
             self.book.catch_up(link)
+            self.greeted.append(link.node)
 
     def cursors(self, node: int) -> dict[str, int]:
         return {}

@@ -33,7 +33,8 @@ class Watcher:
     async def reconnect(self, node: int) -> None:
         before = self.world.pipes[f"m{node}"]
         before.on_lost(OSError("the cable was pulled"))
-        await until(lambda: self.client.context.links[node].up)
+        heard = self.client.greeted.count(node)
+        await until(lambda: self.client.greeted.count(node) > heard)
         assert self.world.pipes[f"m{node}"] is not before
 
     def told(self, kind: type[ev.Event]) -> list[Any]:
