@@ -98,4 +98,7 @@ def _load(declared: EntryPoint) -> Any:
     said = getattr(found, "name", None)
     if said != declared.name:
         raise UsageError(f"provider {declared.name!r} ({declared.value}) calls itself {said!r}")
+    for words in ("about", "machine"):
+        if not isinstance(getattr(found, words, None), str):
+            raise UsageError(f"provider {declared.name!r} ({declared.value}) has no text under {words!r}")
     return found

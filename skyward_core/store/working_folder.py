@@ -9,11 +9,8 @@ from pathlib import Path
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
-TEMPORARY = (
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-)  # as the tempfile module has them; to load it takes longer than the rest of this
+# As the tempfile module has it; to load that takes longer than the rest of this.
+TEMPORARY, TEMPORARY_BY = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
 
 
 def workdir(path: Path) -> str | None:
@@ -46,7 +43,7 @@ def unfit(folder: Path) -> str:
     home = Path.home().resolve()
     if folder == home or folder in home.parents:
         return f"{folder} holds your home folder"
-    temporary = (Path(os.environ[name]).resolve() for name in TEMPORARY if os.environ.get(name))
-    if str(folder) in SYSTEM or folder in temporary:
+    temporary = (*TEMPORARY, *(os.environ[name] for name in TEMPORARY_BY if os.environ.get(name)))
+    if str(folder) in SYSTEM or any(folder == Path(each).resolve() for each in temporary):
         return f"{folder} is a folder of the system's"
     return ""

@@ -123,3 +123,5 @@ def _checked(subject: str, provider: str, *arguments: str) -> Iterator[Check]:
         yield from asyncio.run(made.check())
     except (SkywardError, OSError) as error:
         yield Check(subject, "fail", what_of(error), hint_of(error))
+    except Exception as error:  # noqa: BLE001  a provider of another package may raise anything; the others are checked
+        yield Check(subject, "fail", f"{type(error).__name__}: {error}")

@@ -86,6 +86,29 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
         choices["broken"].make(launch_plan.Form(provider="broken"))
 
 
+def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -> None:
+    declare(installed, "other", "its_other:Other", "its_other", "class Other:\n    name = 'other'\n")
+    _forget()
+    with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) has no text under 'about'"):
+        providers.by_name("other")
+    assert launch_plan.provider_choices()["other"].label == "other"
+
+
+def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_path: Path) -> None:
+    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
+    declare(
+        installed,
+        "attic",
+        "its_other:Attic",
+        "its_other",
+        text.replace("return [", "raise KeyError('dust') or ["),
+    )
+    cli = Cli(tmp_path)
+    cli.env["PYTHONPATH"] = str(installed)
+    said = cli("doctor", status=None).stdout
+    assert "KeyError: 'dust'" in said and "the door is open" in said
+
+
 def test_no_declared_one_takes_the_name_of_one_of_ours(installed: Path) -> None:
     declare(installed, "local", "its_other:Other", "its_other", "class Other:\n    name = 'local'\n")
     _forget()

@@ -353,6 +353,20 @@ def test_homes_and_system_folders_are_never_sent(tmp_path: Path, monkeypatch: py
     assert working_folder.unfit(home / "project") == ""
 
 
+def test_a_temporary_folder_is_known_by_where_its_link_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, link = tmp_path / "scratch", tmp_path / "link"
+    scratch.mkdir()
+    link.symlink_to(scratch)
+    assert working_folder.unfit(scratch) == ""
+    monkeypatch.setenv("TMPDIR", str(link))
+    assert working_folder.unfit(scratch) == f"{scratch} is a folder of the system's"
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setattr(working_folder, "TEMPORARY", (str(link),))  # as /tmp is one on some systems
+    assert working_folder.unfit(scratch) == f"{scratch} is a folder of the system's"
+
+
 async def packed(folder: Path) -> bytes:
     """All of a folder, as it travels."""
     snapshot, target = workdir.Snapshot(folder, (), ()), io.BytesIO()
