@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ..model.errors import PoolError
 
@@ -19,19 +21,32 @@ def devices() -> list[str]:
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name for name in given.split(",") if name.strip() and name.strip() != "-1"]
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise PoolError(f"the NVIDIA driver does not answer ({error})") from error
-    try:
+    with nvml() as pynvml:
         found = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
             whole = not in_mig_mode(gpu)
             found += [str(pynvml.nvmlDeviceGetUUID(part)) for part in ([gpu] if whole else mig_slices(gpu))]
         return found
+
+
+@contextmanager
+def nvml() -> Iterator[Any]:
+    """pynvml, with a driver that answers.
+
+    Raises:
+        PoolError: there is none, or it does not answer.
+    """
+    try:
+        import pynvml
+    except ImportError as error:  # hosts without a driver are not sent it
+        raise PoolError("no NVIDIA driver is here") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise PoolError(f"the NVIDIA driver does not answer ({error})") from error
+    try:
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
 

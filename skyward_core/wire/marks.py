@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import os
 from time import time  # user code may put something else in its place
-from typing import NamedTuple
 
 BEFORE, AFTER = "+", "-"
 WIDTH = 58  # bytes of a mark, its line's end included
 EVERY = 0.05  # seconds between marks while one stream is written to
 
 
-class Mark(NamedTuple):
-    """``at``: Unix time, in seconds; ``run`` is empty where no single run can be named."""
+class Mark:
+    """``at``: Unix time, in seconds; ``run`` is empty where no single run can be named.
 
-    kind: str
-    at: float
-    out: int
-    err: int
-    run: str
+    A plain class: every worker and agent would have to compile a named tuple before it begins.
+    """
+
+    __slots__ = ("at", "err", "kind", "out", "run")
+
+    def __init__(self, kind: str, at: float, out: int, err: int, run: str) -> None:
+        self.kind = kind
+        self.at = at
+        self.out = out
+        self.err = err
+        self.run = run
 
 
 def encode(kind: str, at: float, out: int, err: int, run: str) -> bytes:
@@ -61,8 +66,7 @@ def shifted(data: bytes, out: int, err: int) -> bytes:
     for place, line in enumerate(lines):
         if found := decode(line):
             (mark,) = found
-            moved = mark._replace(out=mark.out + out, err=mark.err + err)
-            lines[place] = encode(*moved)[:-1]
+            lines[place] = encode(mark.kind, mark.at, mark.out + out, mark.err + err, mark.run)[:-1]
     return b"\n".join(lines)
 
 

@@ -370,6 +370,7 @@ FACTS: Checks = {
     "unusable": _all(is_text),
     "doubted": is_text,
     "gpus": _all(is_text),
+    "nvml": is_flag,
     "cpus": _or_none(is_count),
 }
 FACTS_OF_ROOT: Checks = {

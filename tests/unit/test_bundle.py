@@ -5,6 +5,7 @@ from __future__ import annotations
 import compileall
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from skyward_core.node.boot import bootstrap
-from skyward_core.transport.upload.bundle import SOURCELESS, Bundle, bundle
+from skyward_core.transport.upload import archive_cache
+from skyward_core.transport.upload.bundle import SOURCELESS, Bundle, bundle, bundle_with_nvml
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
@@ -47,9 +49,19 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     compileall.compile_dir(Path(bootstrap.__file__).parents[1], quiet=1)  # as pip does where it installs
     bundle.cache_clear()
-    path = folder / bundle().name
-    bootstrap.unpack(bundle().archive, str(path))
+    made = bundle_with_nvml()
+    path = folder / made.name
+    bootstrap.unpack(made.archive, str(path))
     return path
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where archives are kept: a folder of each test's own."""
+    folder = tmp_path_factory.mktemp("kept")
+    monkeypatch.setattr(archive_cache, "_path", lambda variant: f"{folder}/{variant}")
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    return folder
 
 
 def test_the_name_follows_the_content() -> None:
@@ -58,12 +70,79 @@ def test_the_name_follows_the_content() -> None:
     bundle.cache_clear()
     second = bundle()
     assert first is not second and first.name == second.name and first.archive == second.archive
-    one, same, other = (Bundle("x", (("a.py", data),), ("a.py",)) for data in (b"1", b"1", b"2"))
+    one, same, other = (
+        Bundle(f"x{data!r}", (("a.py", data),), ("a.py",), "test") for data in (b"1", b"1", b"2")
+    )
     assert one.archive == same.archive != other.archive
 
 
 def test_it_is_small() -> None:
-    assert len(bundle().archive) < 1_000_000
+    assert len(bundle().archive) < 900_000
+
+
+def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:
+    plain, with_nvml = bundle(), bundle_with_nvml()
+    assert plain.name != with_nvml.name
+    more = [path for path, _ in with_nvml.files if path not in dict(plain.files)]
+    assert more == ["pynvml.py"]
+
+
+def test_without_what_asks_an_nvidia_driver_its_absence_is_said() -> None:
+    script = "import sys; sys.modules['pynvml'] = None\nfrom skyward_core.runtime.devices import devices; devices()"
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=env
+    )
+    assert done.stderr.strip().endswith("PoolError: no NVIDIA driver is here")
+
+
+def test_an_archive_is_packed_once_and_kept_beside_the_code(
+    unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle.cache_clear()
+    first = bundle().archive
+    assert [path.name for path in kept.iterdir()] == ["plain"]
+    monkeypatch.setattr(
+        "skyward_core.transport.upload.bundle._archive", lambda *parts: pytest.fail("packed anew")
+    )
+    bundle.cache_clear()
+    assert bundle().archive == first
+
+
+@pytest.mark.parametrize("spoilt", ["cut", "changed", "emptied", "of other content", "folder"])
+def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(
+    spoilt: str, unpacked: Path, kept: Path
+) -> None:
+    bundle.cache_clear()
+    first, file = bundle().archive, kept / "plain"
+    data = file.read_bytes()
+    if spoilt == "folder":
+        file.unlink()
+        file.mkdir()
+    elif spoilt == "of other content":
+        archive_cache.store("bundle-0/all.zip", "plain", b"another")
+    else:
+        file.write_bytes({"cut": data[:-1], "changed": data[:-1] + b"?", "emptied": b""}[spoilt])
+    bundle.cache_clear()
+    assert bundle().archive == first
+    if spoilt != "folder":
+        assert file.read_bytes() == data
+    assert [path.name for path in kept.iterdir()] == ["plain"]
+
+
+@pytest.mark.parametrize("why", ["no bytecode is written", "none is there", "no folder"])
+def test_none_is_kept_where_bytecode_is_not(
+    why: str, unpacked: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "no bytecode is written":
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    elif why == "none is there":
+        monkeypatch.setattr(importlib.util, "cache_from_source", lambda path: f"{path}.none")
+    else:
+        kept.rmdir()
+    bundle.cache_clear()
+    assert bundle().archive
+    assert not kept.exists() or not list(kept.iterdir())
 
 
 def test_worker_side_modules_import_with_the_bundle_alone(unpacked: Path) -> None:
@@ -97,9 +176,9 @@ def test_any_program_can_read_it(unpacked: Path) -> None:
     with zipfile.ZipFile(unpacked) as archive:
         assert archive.testzip() is None  # the checksums, too
         names = archive.namelist()
-        for path, data in bundle().files:
+        for path, data in bundle_with_nvml().files:
             assert path not in names or archive.read(path) == data
-    left_out = {path for path, _ in bundle().files} - set(names)
+    left_out = {path for path, _ in bundle_with_nvml().files} - set(names)
     assert all(path.startswith(SOURCELESS) and path + "c" in names for path in left_out)
 
 

@@ -105,7 +105,7 @@ def test_whole_gpus_beside_sliced_ones_are_left_out(driver):
         ("w", 1, "3g.40gb", "no GPU of this node is in MIG mode (NVIDIA H100 80GB HBM3)"),
         ("n", 1, "3g.40gb", "no GPU of this node is in MIG mode"),
         ("", 1, "3g.40gb", "no GPU of this node is in MIG mode (no GPU)"),
-        (None, 1, "3g.40gb", "no MIG slices here: the NVIDIA driver does not answer (Driver Not Loaded)"),
+        (None, 1, "3g.40gb", "the NVIDIA driver does not answer (Driver Not Loaded)"),
     ],
 )
 def test_what_cannot_be_is_said(driver, gpus, ranks, profile, message):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.views.weave import STREAMS, Piece, Weaver, start_of_last, weave
-from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, Mark, decode, encode, shifted
+from skyward_core.wire.marks import AFTER, BEFORE, WIDTH, decode, encode, shifted
 
 WRITES = st.lists(st.tuples(st.sampled_from(STREAMS), st.binary(min_size=1, max_size=9)), max_size=40)
 
@@ -142,10 +142,10 @@ def test_a_mark_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
 def test_times_and_runs_are_those_of_the_marks() -> None:
     weaver = Weaver()
     for mark in (
-        Mark(BEFORE, 10.0, 0, 0, "one"),  # the worker prints "ab"
-        Mark(AFTER, 10.5, 2, 0, "one"),
-        Mark(AFTER, 12.0, 4, 0, "one"),  # a child has printed "cd"
-        Mark(BEFORE, 13.0, 4, 0, "two"),
+        (BEFORE, 10.0, 0, 0, "one"),  # the worker prints "ab"
+        (AFTER, 10.5, 2, 0, "one"),
+        (AFTER, 12.0, 4, 0, "one"),  # a child has printed "cd"
+        (BEFORE, 13.0, 4, 0, "two"),
     ):
         weaver.learn(encode(*mark))
     weaver.take("out", 0, b"abcdef")
@@ -154,10 +154,10 @@ def test_times_and_runs_are_those_of_the_marks() -> None:
 
 
 def test_marks_are_of_one_width_and_move() -> None:
-    mark = Mark(AFTER, 1763784000.123, 10**14, 7, "0123456789")
-    line = encode(*mark)
+    told = (AFTER, 1763784000.123, 10**14, 7, "0123456789")
+    line = encode(*told)
     assert len(line) == WIDTH
-    assert decode(line) == [mark]
+    assert [(mark.kind, mark.at, mark.out, mark.err, mark.run) for mark in decode(line)] == [told]
     two = line + encode(BEFORE, 0.5, 1, 2, "")
     moved = shifted(two, 100, 1000)
     assert len(moved) == len(two)
@@ -180,11 +180,11 @@ def test_what_is_not_told_is_given_at_the_end_output_first() -> None:
 def test_marks_of_what_was_cut_off_say_nothing_of_what_comes_in_its_place() -> None:
     weaver = Weaver()
     for mark in (
-        Mark(BEFORE, 1.0, 0, 0, "one"),
-        Mark(BEFORE, 1.1, 5000, 0, "one"),  # beyond what one run may print
-        Mark(AFTER, 1.2, 100, 0, "one"),
-        Mark(BEFORE, 1.3, 100, 0, "two"),
-        Mark(AFTER, 1.2, 90, 0, "one"),  # overtaken
+        (BEFORE, 1.0, 0, 0, "one"),
+        (BEFORE, 1.1, 5000, 0, "one"),  # beyond what one run may print
+        (AFTER, 1.2, 100, 0, "one"),
+        (BEFORE, 1.3, 100, 0, "two"),
+        (AFTER, 1.2, 90, 0, "one"),  # overtaken
     ):
         weaver.learn(encode(*mark))
     weaver.take("out", 0, b"x" * 200)

@@ -201,7 +201,7 @@ def serve(asked: dict[str, Any]) -> None:
         answer(word, error=str(error), kind=type(error).__name__)
         return
     answer(word, **known)
-    root, bundle = known["root"], asked["bundle"]
+    root, bundle = known["root"], asked["bundles"][known["nvml"]]
     starter = Starter(root, bundle, early=bool(root and asked.get("starts")) and not known["running"])
     while True:
         wanted = request()

@@ -25,6 +25,7 @@ UNKNOWN_LEASE = 86400.0
 # In the environment of all that a node runs: its folder, behind those of nodes that it runs in, with colons between.
 MARK = "SKYWARD_NODE"
 EXEC_LOOKS = 3
+NVIDIA = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")  # where its driver is, one of them is
 AT_SECURE = 23  # in the auxiliary vector
 KERNEL = 0x200000  # the flag of a thread of the kernel's own
 MOST_LINKS = 40  # of one path, as the kernel has it
@@ -167,12 +168,13 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "unusable": wrong,
         "doubted": doubted,
         "gpus": gpus(),
+        "nvml": any(map(os.path.exists, NVIDIA)),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
     if root:
         space = os.statvfs(root)
         known["free"] = space.f_bavail * space.f_frsize
-        bundle = os.path.join(root, asked["bundle"])
+        bundle = os.path.join(root, asked["bundles"][known["nvml"]])
         known["bundle"] = os.path.exists(bundle) and not doubt(bundle)
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
         known["shared"] = is_shared(root) or is_shared(known["socket"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import threading
+from _socket import AF_UNIX, SOCK_STREAM, socket  # what lies above it is a twelfth of a worker's start
 from collections import deque
 from collections.abc import Callable
 from time import monotonic, sleep  # user code may put something else in their place
@@ -82,7 +82,7 @@ class Channel:
                     raise EOFError("the agent is gone")
         return self._frames.popleft()
 
-    def _forget(self, connection: socket.socket, header: Header) -> None:
+    def _forget(self, connection: socket, header: Header) -> None:
         with self._lock:
             if self._socket is connection:  # else the next agent has been sent it all already
                 for _ in range(header.get("seen", 0) - self._seen):
@@ -93,8 +93,8 @@ class Channel:
         self.forked = True
         self._socket.close()
 
-    def _connect(self) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _connect(self) -> socket:
+        connection = socket(AF_UNIX, SOCK_STREAM)
         try:
             connection.connect(self._path)
             connection.sendall(frame(*self._hello()))
@@ -125,7 +125,7 @@ class Channel:
                     return
                 sleep(RETRY)
 
-    def _reconnected(self, lost: socket.socket) -> bool:
+    def _reconnected(self, lost: socket) -> bool:
         """Have another connection in the place of a lost one; says whether there is one."""
         with self._renewing:  # two threads may find out at the same time
             if self._socket is not lost:
@@ -137,7 +137,7 @@ class Channel:
                 return False
             return self._take(fresh, there)
 
-    def _take(self, fresh: socket.socket, there: bool) -> bool:
+    def _take(self, fresh: socket, there: bool) -> bool:
         with self._lock:
             try:
                 for data in self._unseen:

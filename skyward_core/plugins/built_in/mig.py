@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError, UsageError
-from ...runtime.devices import in_mig_mode, mig_slices
+from ...runtime.devices import in_mig_mode, mig_slices, nvml
 from ..base import Plugin
 
 if TYPE_CHECKING:
@@ -97,13 +97,7 @@ def slices_of_node(profile: str) -> list[str]:
     Raises:
         PoolError: there is no NVIDIA driver, or no GPU is in MIG mode.
     """
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise PoolError(f"no MIG slices here: the NVIDIA driver does not answer ({error})") from error
-    try:
+    with nvml() as pynvml:
         gpus = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         cut = [gpu for gpu in gpus if in_mig_mode(gpu)]
         if not cut:
@@ -115,5 +109,3 @@ def slices_of_node(profile: str) -> list[str]:
             for part in mig_slices(gpu)
             if str(pynvml.nvmlDeviceGetName(part)).endswith(f"MIG {profile}")
         ]
-    finally:
-        pynvml.nvmlShutdown()

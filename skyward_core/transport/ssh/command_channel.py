@@ -25,7 +25,7 @@ from ...wire.frames import WireError
 from ...wire.messages import done as check_done
 from ...wire.messages import facts as check_facts
 from ..base import Flow
-from ..upload.bundle import bundle
+from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import Link
 from .failures import link_lost, no_channel
@@ -60,9 +60,10 @@ _PYTHON = (
 _SHELL = (
     "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
     'try(){ "$1" -I -S -c "$B" skyward-agent "$N";r=$?;case $r in 2|97|126|127)return 0;;esac;exit $r;};'
-    'own(){ u=$(id -u);e=$1;set -- /;while test -n "$e";do r=$(cd "${e%/*}/" && pwd -P)||return 1;'
-    'for q in "$e" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;'
-    'if test -L "$e";then q=$(readlink "$e")||return 1;case $q in /*)e=$q;;*)e=${e%/*}/$q;;esac;else e=;fi;done;'
+    'own(){ u=$(id -u);e=$1;l=;set -- /;while test -n "$e";do set -- "$@" "$e";d=${e%/*};'
+    'test "$d" = "$l"||{ l=$d;r=$(cd "$d/" && pwd -P)||return 1;'
+    'for q in "$d" "$r";do while test -n "$q";do set -- "$@" "$q";q=${q%/*};done;done;};'
+    'if test -L "$e";then q=$(readlink "$e")||return 1;case $q in /*)e=$q;;*)e=$d/$q;;esac;else e=;fi;done;'
     'test -z "$(find "$@" -prune "(" -not -user 0 -not -user $u -o '
     '-not -type l "(" -perm -2 -o -perm -20 -not -group $u ")" ")" 2>&1)";};'
     f'B="{_PYTHON}";V=$1;W=$5;N=$6;'
@@ -163,9 +164,8 @@ class Channel:
         self._said = said
         word = self._word.decode()
         try:
-            self._send(
-                {"word": word, "folder": folder, "bundle": bundle().name, "status": status, "starts": starts}
-            )
+            names = [bundle_for(nvml).name for nvml in (False, True)]
+            self._send({"word": word, "folder": folder, "bundles": names, "status": status, "starts": starts})
             with timed(_log, f"{link.target.host}: asking what is there"):
                 self.facts = await self._answer()
             check_facts(self.facts, status=status)

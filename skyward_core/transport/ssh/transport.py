@@ -20,7 +20,7 @@ from ...store.working_folder import unfit as why_unfit
 from ...wire.node_paths import NodePaths, pools
 from ..base import Gate, OnData, OnLost, Pipe, Report
 from ..upload import working_folder
-from ..upload.bundle import bundle
+from ..upload.bundle import bundle_for
 from . import pipes
 from .asyncssh_import import asyncssh
 from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
@@ -180,7 +180,7 @@ class SSHTransport:
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",
                 "socket": facts["socket"],
-                "bundle": f"{facts['root']}/{bundle().name}",
+                "bundle": f"{facts['root']}/{bundle_for(facts['nvml']).name}",
                 "address": config.get("address") or address or "127.0.0.1",
                 "accelerators": config.get("accelerators") or len(facts["gpus"]),
             }
@@ -240,7 +240,7 @@ class SSHTransport:
 
     def _on_host(self, module: str, *arguments: str) -> str:
         """The command line that runs one of the modules of ``node.boot`` on the host."""
-        folder = f"{self._facts['root']}/{bundle().name}/skyward_core/node/boot"
+        folder = f"{self._facts['root']}/{bundle_for(self._facts['nvml']).name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
 
     async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
@@ -357,7 +357,7 @@ async def send_bundle(channel: Channel) -> str:
     """Have the bundle on the host; says what that took."""
     if channel.facts["bundle"]:
         return "bundle is there"
-    archive = bundle().archive
+    archive = bundle_for(channel.facts["nvml"]).archive
     await channel.ask("bundle", archive)
     return f"bundle sent ({len(archive) / 1e3:.0f} kB)"
 

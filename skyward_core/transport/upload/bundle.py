@@ -1,4 +1,5 @@
-"""The bundle: this library, cloudpickle and pynvml as one zip file named by its content, for nodes to import from.
+"""The bundle: this library and cloudpickle as one zip file named by its content, for nodes to import from; where an
+NVIDIA driver may be, pynvml too, which is an eighth of all.
 
 Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
 names and contents, not of the archive, whose bytes depend on the zlib at hand.
@@ -12,13 +13,15 @@ import io
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ...model.errors import PoolError
+from . import archive_cache
 
 UNCHECKED_HASH = 0b01
-PACKAGES = ("skyward_core", "cloudpickle", "pynvml")
+PACKAGES = ("skyward_core", "cloudpickle")
 # What nodes load when they start: it comes compiled, and lies in the file as it is read.
 LOADED = (
     "cloudpickle/",
@@ -65,7 +68,7 @@ LEVEL = 1  # of compression: more would take longer than it saves, but on the sl
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
-SOURCELESS = (*LOADED, "pynvml.py")
+SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/wire/")
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,15 @@ class Bundle:
 
     Attributes:
         name: of the folder and the file on nodes; it stands for the content.
-        files: path in the archive and content, sorted.
+        files: path in the archive and content.
         origins: where the files lie here.
+        variant: a word for its kind, of which one is kept packed.
     """
 
     name: str
     files: tuple[tuple[str, bytes], ...]
     origins: tuple[str, ...]
+    variant: str
 
     @cached_property
     def archive(self) -> bytes:
@@ -89,16 +94,23 @@ class Bundle:
 
         One file is written in less time than many, and is there whole or not at all.
         """
+        if kept := archive_cache.load(self.name, self.variant):
+            return kept
+        complete = True
         loaded: dict[str, bytes] = {}
         rest: dict[str, bytes] = {}
         for (path, data), origin in zip(self.files, self.origins, strict=True):
             code = _bytecode(origin) if path.startswith(COMPILED) else b""
+            complete = complete and bool(code or not path.startswith(COMPILED))
             part = loaded if path.startswith(LOADED) else rest
             if not code or not path.startswith(SOURCELESS):
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        return _archive(loaded, rest)
+        archive = _archive(loaded, rest)
+        if complete:  # else bytecode may be here the next time
+            archive_cache.store(self.name, self.variant, archive)
+        return archive
 
 
 def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
@@ -117,19 +129,39 @@ def _archive(loaded: dict[str, bytes], rest: dict[str, bytes]) -> bytes:
     return zlib.compress(whole[:begins], LEVEL) + whole[begins:]
 
 
-@cache
-def bundle() -> Bundle:
-    """The bundle of the packages that this process runs; made once.
+def bundle_for(nvml: bool) -> Bundle:
+    """The one for hosts on which an NVIDIA driver may be, or none.
 
     Raises:
         PoolError: a package that belongs in it is not installed.
     """
-    sources = sorted(source for name in PACKAGES for source in _files_of(name))
+    return bundle_with_nvml() if nvml else bundle()
+
+
+@cache
+def bundle() -> Bundle:
+    """The bundle of the packages that this process runs; made once."""
+    return _bundle("plain", PACKAGES, Bundle("", (), (), ""))
+
+
+@cache
+def bundle_with_nvml() -> Bundle:
+    """The same, with what asks an NVIDIA driver."""
+    return _bundle("nvml", ["pynvml"], bundle())
+
+
+def _bundle(variant: str, packages: Sequence[str], more_than: Bundle) -> Bundle:
+    sources = sorted(source for name in packages for source in _files_of(name))
     files = tuple((path, _read(source)) for path, source in sources)
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(more_than.name.encode())
     for path, data in files:
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
-    return Bundle(f"bundle-{digest.hexdigest()[:16]}/all.zip", files, tuple(source for _, source in sources))
+    return Bundle(
+        f"bundle-{digest.hexdigest()[:16]}/all.zip",
+        more_than.files + files,
+        more_than.origins + tuple(source for _, source in sources),
+        variant,
+    )
 
 
 def _bytecode(source: str) -> bytes:
