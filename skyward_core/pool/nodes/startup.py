@@ -227,7 +227,7 @@ class Startup:
             "cwd": known.cwd,
             "path_before": before,
             "path": [*filter(None, (known.image.get("workdir"),)), *behind],
-            "image": known.image | {"env": known.env},
+            "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},
         }
 
     def _link(self, machine: Machine) -> Link:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import shlex
 import tempfile
@@ -18,12 +17,12 @@ from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
 from ...wire.node_paths import NodePaths, pools
-from ..base import Gate, OnData, OnLost, Pipe, Report
+from ..base import Gate, OnData, OnLost, Pipe, Report, check_python
 from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
 from .asyncssh_import import asyncssh
-from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
+from .command_channel import CHUNK, WINDOW, Channel, Failed, Lines, Said, open_session
 from .connect import Link, connect
 from .failures import link_lost
 from .target import Target
@@ -77,12 +76,7 @@ class SSHTransport:
         ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
         ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
         """
-        wanted = (config.get("image") or {}).get("python")
-        if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
-            raise UsageError(
-                f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
-                f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
-            )
+        check_python(config.get("image") or {})
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
