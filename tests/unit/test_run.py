@@ -440,12 +440,38 @@ async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
         assert said(run, 1) == "its gang broke before it began: rank 9 ended"
 
 
+async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank, "rank 9 ended")
+        await until(lambda: len(stage.placed) == 4)
+        stage.nodes[1].stale(run, 1, "rank 7 ended")
+        stage.nodes[0].ends(run, 0)
+        assert said(run, 1) == "its gang broke before it began: rank 7 ended"
+
+
 async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
         stage.book.drop(stage.links[1])
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
+
+
+async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_could_lose() -> None:
+    """What is stopped before it is sent is not stopped afterwards."""
+    async with staged(2) as stage:
+        stage.keeper.opened.clear()
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank)
+        await until(lambda: stage.keeper.asked)
+        stage.book.drop(stage.links[1])
+        stage.keeper.opened.set()
+        await until(lambda: 1 in run.outcomes)
+        told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
+        assert told[-2:] == ["call", "stop"]
 
 
 async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:

@@ -427,6 +427,8 @@ class Run(RunResults):
 
     def calls_on(self, link: Link) -> list[int]:
         """Indices of calls on this link that have not ended yet, as far as is known here."""
+        if not self.sent:
+            return []  # it is to be begun anew: its first calls are no more
         calls = (index for index, where in self._where.items() if where is link)
         return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
@@ -445,6 +447,7 @@ class Run(RunResults):
             self._arrived.clear()
             self._stale.clear()
             self._stopping = self.sent = False
+            self._broke = ""
             for link in self._context.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
             self._around.start_anew(self)
