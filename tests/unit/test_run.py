@@ -181,6 +181,30 @@ async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
         assert run.state == "failed"
 
 
+@pytest.mark.parametrize("how", ["cancelled", "no node", "stale"])
+async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> None:
+    async with staged(2, fail_fast=False) as stage:
+        match how:
+            case "cancelled":
+                run = stage.add("gather", task(), task(1))
+                run.cancel("asked for")
+            case "no node":
+                for link in stage.links:
+                    link.lose()
+                run = gather(stage, 2)
+            case _:
+                run = broadcast(stage)
+                stage.nodes[1].stale(run, 1)
+                stage.nodes[0].ends(run, 0)
+        assert run.state != "running"
+        stage.background.catch_up()
+        shown = {event.outcome.index: event.outcome for event in stage.told(ev.RankEnded)}
+        stage.news.records.flush()
+        assert shown == run.outcomes
+        assert {outcome.index: outcome for _, outcome in stage.ledger.outcomes} == run.outcomes
+        assert isinstance(stage.log[-1], ev.RunEnded), "of a run that is over nothing more is told"
+
+
 # -- what comes twice, late, or in another order ---------------------------------------------------------------------
 
 STEPS = ("end", "news", "end", "drop")

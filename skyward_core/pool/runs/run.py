@@ -320,10 +320,8 @@ class Run(RunResults):
                 await asyncio.sleep(0.1)  # the link is on its way up again
 
     def _take(self, link: Link, outcome: Outcome) -> None:
-        self.outcomes[outcome.index] = outcome
-        self._arrived.append(outcome)
+        self._enter(outcome)
         self._seconds.append(outcome.seconds)
-        self._around.background.later(self._book, outcome)
         # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
@@ -392,11 +390,13 @@ class Run(RunResults):
             index = self._waiting.popleft()
             rank, node = (index, self._context.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
             outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
-            self.outcomes[index] = outcome
-            self._arrived.append(outcome)
-            self.logs[index] = {}
-            self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
+            self._end_without_a_node(outcome)
         self._check_end()
+
+    def _end_without_a_node(self, outcome: Outcome) -> None:
+        """A call ends of which no node tells, and that none was at."""
+        self.logs[outcome.index] = {}
+        self._enter(outcome)
 
     def lose(self, index: int) -> None:
         """The node that has a call is gone: it ends as lost."""
@@ -456,9 +456,7 @@ class Run(RunResults):
             why = f": {self._broke}" if self._broke else ""
             info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
             node = self._context.link_of(index).node
-            self.logs[index] = {}
-            self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
-            self._arrived.append(self.outcomes[index])
+            self._end_without_a_node(Outcome(index, index, node, "lost", error=info))
         self._end()
 
     def _end(self) -> None:
@@ -479,6 +477,12 @@ class Run(RunResults):
         # A caller may have cancelled the future; the run is over all the same.
         if not self.future.done():
             self.future.set_result(self)
+
+    def _enter(self, outcome: Outcome) -> None:
+        """A call has ended: here at once, in view and ledger a moment later."""
+        self.outcomes[outcome.index] = outcome
+        self._arrived.append(outcome)
+        self._around.background.later(self._book, outcome)
 
     def _book(self, outcome: Outcome) -> None:
         self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
