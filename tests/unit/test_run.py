@@ -707,6 +707,33 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
         assert stage.acknowledged() == [], "whoever claims it gets what came of it"
 
 
+@pytest.mark.parametrize("end", ["left", "lost"])
+@pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
+async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str, kind: str) -> None:
+    """Links are closed a moment after that, and what was on its way over them comes all the same."""
+    async with staged(2) as stage:
+        match kind:
+            case "gather":
+                run = gather(stage, 6)
+            case "broadcast":
+                run = broadcast(stage)
+            case _:
+                run = stream(stage, consumed=True)
+                stage.nodes[0].yields(run, 0, 0)
+        sent = len(stage.placed)
+        if end == "left":
+            run.leave()
+        else:
+            run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        for node, index in [(each, call) for each in stage.nodes for call in each.calls]:
+            node.ends(run, index, "returned", items=1 if kind == "stream" else 0)
+        if kind == "stream":
+            run.took(stage.links[0], 0, 1)
+            run.cancel("its reader went away")
+        assert (run.state, len(stage.placed)) == (end, sent), "its client is not there for what comes of more"
+        assert stage.acknowledged() == []
+
+
 async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> None:
     async with staged(1) as stage:
         run, read = gather(stage, 3), stream(stage, consumed=True)

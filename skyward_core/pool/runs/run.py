@@ -320,7 +320,11 @@ class Run(RunResults):
                 await asyncio.sleep(0.1)  # the link is on its way up again
 
     def _take(self, link: Link, outcome: Outcome) -> None:
+        if self.state == "left":
+            return  # whoever claims the run hears of it, and gets what came of it
         self._enter(outcome)
+        if self._ending is not None:
+            return  # what is on the nodes stays there
         self._seconds.append(outcome.seconds)
         # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
@@ -494,7 +498,9 @@ class Run(RunResults):
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
-        if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
+        if self._ending is not None or self.state == "left":
+            return
+        if not (self.consumed and any(r.behind for r in self._readings.values())):
             for link in self._context.links:
                 if self._claimed or link.node in self._asked:
                     link.acknowledge(self.id)
