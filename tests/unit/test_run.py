@@ -162,6 +162,36 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
         assert unsent == ["every node that had its arguments is gone"] * 2
 
 
+@pytest.mark.parametrize(
+    ("options", "ended", "called"),
+    [
+        ({}, ["collateral", "lost", "collateral"], []),
+        ({"cluster": False}, ["collateral", "lost", "collateral"], []),
+        ({"cluster": False, "fail_fast": False}, ["lost"], [0, 2]),
+    ],
+)
+async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
+    options: dict[str, Any], ended: list[str], called: list[int]
+) -> None:
+    async with staged(3, **options) as stage:
+        run = stage.add("broadcast", task(7))
+        run.stocked = frozenset([stage.links[0], stage.links[2]])
+        run.send_gang(1)
+        assert (kinds(run), [node for node, _ in stage.placed]) == (ended, called)
+        why = "node 1 got another machine after the arguments had been sent; run it again"
+        assert said(run, 1) == why
+        assert run.state == ("running" if called else "failed")
+
+
+async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() -> None:
+    async with staged(2, cluster=False, fail_fast=False) as stage:
+        stage.links[1].lose("pulled out")
+        run = stage.add("broadcast", task(7))
+        run.stocked = frozenset(stage.links[:1])
+        run.send_gang(1)
+        assert (stage.placed, said(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
+
+
 async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = gather(stage, 6)

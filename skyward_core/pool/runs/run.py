@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -119,8 +119,20 @@ class Run(RunResults):
         if self.state != "running":
             return
         task = self.tasks[0]
+        new = {link for link in self._context.links if not (link.gone or self._is_stocked(link))}
+        all_or_none = self._context.options.fail_fast or not self._context.alone
         for rank in range(self.total):
-            self._send(self._context.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+            link = self._context.link_of(rank)
+            if link in new or (new and all_or_none):
+                self._refuse_new(rank, link, new)
+            else:
+                self._send(link, rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+
+    def _refuse_new(self, rank: int, link: Link, new: Collection[Link]) -> None:
+        """A broadcast's arguments are on no node that came after them, and here neither any more."""
+        late = min(each.node for each in new)
+        why = f"node {late} got another machine after the arguments had been sent; run it again"
+        self.refuse(rank, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
 
     def hold(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
