@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool_end import PoolEnd
@@ -217,6 +218,18 @@ async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(
     await until(lambda: watcher.told(ev.RunEnded))
     watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
     assert [event.outcome.kind for event in watcher.told(ev.RankEnded)] == ["collateral"]
+
+
+async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World, come: Come) -> None:
+    world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
+    watcher = await come()
+    with pytest.raises(PoolError) as caught:
+        await watcher.client.book.claim(RUN)
+    said = (
+        f"of run {RUN} the nodes have 2 of 3 results: the others have been fetched before, or their tasks had been "
+        "sent to no node when the run's client left"
+    )
+    assert (caught.value.what, RUN in watcher.client.book.runs) == (said, False)
 
 
 async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world: World, come: Come) -> None:

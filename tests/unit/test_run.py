@@ -737,6 +737,23 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
         assert stage.acknowledged() == [], "whoever claims it gets what came of it"
 
 
+async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still_there() -> None:
+    async with staged(2) as stage:
+        some, unsent, ranks = gather(stage, 3), gather(stage, 6), broadcast(stage)
+        for run in (some, unsent, ranks):
+            stage.nodes[0].ends(run, 0)
+            run.leave()
+        for run, total in (some, 3), (unsent, 6):
+            with pytest.raises(PoolError) as caught:
+                run.results()
+            words = str(caught.value)
+            assert f"1 of its {total} results had come here, and no node keeps those" in words
+            assert "attach" not in words
+            assert ("1 of its 6 tasks had been sent to no node" in words) is (run is unsent)
+        with pytest.raises(PoolError, match="gives its results"):
+            ranks.results()  # of a broadcast nodes keep all until the last is here
+
+
 @pytest.mark.parametrize("end", ["left", "lost"])
 @pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
 async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str, kind: str) -> None:

@@ -66,7 +66,7 @@ class RunBook:
 
         Raises:
             PoolGone: the pool has ended.
-            PoolError: the pool does not remember it, or its results have been fetched.
+            PoolError: the pool does not remember it, or results of it have been fetched, or were never asked for.
         """
         context = self._context
         if context.ending is not None:
@@ -79,9 +79,17 @@ class RunBook:
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
         taken.claim_from(context.links)
         known = await asyncio.gather(*(link.claim(run) for link in context.links if link.up))
-        if sum(map(len, known)) < view.total and all(link.up for link in context.links):
+        lacks = view.total - sum(map(len, known))
+        if lacks > 0 and all(link.up for link in context.links):
             del self.runs[run]
-            raise PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
+            said = f"the results of run {run} have been fetched before"
+            if lacks < view.total:
+                said = (
+                    f"of run {run} the nodes have {view.total - lacks} of {view.total} results: the others have been "
+                    "fetched before, or their tasks had been sent to no node when the run's client left"
+                )
+            raise PoolError(said, hint=Hint("results", run))
+        return taken
         return taken
 
     def cancel(self, run: str, why: str = "asked for") -> None:
