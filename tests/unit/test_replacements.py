@@ -198,6 +198,27 @@ async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: C
     assert written()[0] == []
 
 
+async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_it(world: World) -> None:
+    _, row = intended(world, 1, on_loss="replace")
+    first, second = await attached(world, row), Client(world, row)
+    try:
+        world.on_replace, world.states["m0"] = Held(), "gone"
+        first.context.links[0].lose("its machine is gone")
+        first.replacements.begin(0)
+        await until(lambda: world.on_replace.begun)  # type: ignore[attr-defined]
+        await second.startup.attach()
+        second.replacements.resume()
+        await until(lambda: second.roster.under_way)
+        world.on_replace.go.set()  # type: ignore[attr-defined]
+        for client in (first, second):
+            await settled(client)
+        assert (first.renewed, second.renewed, len(world.asked)) == ([True], [False], 1)
+        assert (second.context.links[0].up, second.knowledge.env) == (True, {"WORD": "told"})
+    finally:
+        for client in (first, second):
+            await client.close()
+
+
 async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: Come) -> None:
     """The other client is done: there is no entry any more that would tell of it."""
     first, second = await come(), await come()
