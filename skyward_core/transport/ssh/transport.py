@@ -362,8 +362,8 @@ async def send_workdir(
     """Bring the host's copy of the working folder up to date: where it is there, and what that took.
 
     Raises:
-        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit; or the host
-            asks for what is not in it.
+        PoolError: the folder is too large to travel, or holds what cannot be read; or it was asked for by name, and is
+            none or unfit; or the host asks for what is not in it.
     """
     if not cwd:
         return "", "no working folder"
@@ -375,9 +375,13 @@ async def send_workdir(
             )
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
     try:
-        items, listing = await snapshot.files()
-    except working_folder.TooLarge as error:
+        return await _send_snapshot(channel, snapshot)
+    except (working_folder.TooLarge, working_folder.Unreadable) as error:
         raise PoolError(str(error)) from error
+
+
+async def _send_snapshot(channel: Channel, snapshot: working_folder.Snapshot) -> tuple[str, str]:
+    items, listing = await snapshot.files()
     name = working_folder.name_of(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder.WARNING else ""
