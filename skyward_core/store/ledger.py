@@ -45,7 +45,8 @@ class Ledger:
         """
         self.path = path or home() / "ledger.db"
         self._lock = threading.Lock()
-        self._file = LedgerFile(self.path, PATIENCE)
+        self._patience = PATIENCE
+        self._file = LedgerFile(self.path, self._patience)
         self._db = self._file.open()
 
     @property
@@ -74,12 +75,12 @@ class Ledger:
         statements: Sequence[tuple[str, tuple[Any, ...]]],
         *,
         flush: bool = False,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         with self._lock:
             db = self._db
             try:
-                if patience != PATIENCE:
+                if patience is not None:
                     db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
                 if len(statements) == 1 and not flush:
                     db.execute(*statements[0])  # a transaction by itself
@@ -103,7 +104,7 @@ class Ledger:
                 with suppress(sqlite3.ProgrammingError):  # it was found damaged, and is closed
                     if flush:
                         db.execute("PRAGMA synchronous=NORMAL")
-                    if patience != PATIENCE:
+                    if patience is not None:
                         db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -313,7 +314,7 @@ class Ledger:
         opened: Iterable[tuple[str, str, str, str, int, float]] = (),
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         """Record what became of runs, all of it or nothing.
 
@@ -321,7 +322,7 @@ class Ledger:
             opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
             outcomes: of their calls (run, outcome, log ranges).
             ends: of runs (run, state, when, root cause).
-            patience: seconds to wait for other processes.
+            patience: seconds to wait for other processes; None for as long as other writes do.
 
         Raises:
             LedgerError: it cannot be written, or another process has it.
