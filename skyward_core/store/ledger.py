@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -108,11 +108,23 @@ class Ledger:
                         db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._lock:
-            try:
-                return self._db.execute(sql, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                raise self._failed(error, "read") from error
+        if not self._lock.acquire(blocking=False):
+            # Another thread's write may wait for other processes; who reads, on the pools' loop perhaps, does not.
+            with suppress(sqlite3.Error):
+                return self._read_beside(sql, values)
+            self._lock.acquire()
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._failed(error, "read") from error
+        finally:
+            self._lock.release()
+
+    def _read_beside(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Read over a connection of its own, which makes no file where there is none."""
+        place = f"{self.path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(place, uri=True, timeout=0.0)) as db:
+            return db.execute(sql, values).fetchall()
 
     def _trace(self, token: str) -> None:
         """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""

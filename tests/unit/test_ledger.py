@@ -531,6 +531,30 @@ def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
         assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
 
 
+def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
+    ledger.intend("t0", "p", LOCAL, SPEC)
+    ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        writer = threading.Thread(target=ledger.record, kwargs={"ends": [("r", "done", 2.0, None)]})
+        writer.start()
+        while not ledger._lock.locked() and writer.is_alive():
+            threading.Event().wait(0.001)
+        (row,) = ledger.runs("t0")
+        waits = writer.is_alive()
+        holder.execute("COMMIT")
+        writer.join()
+    assert (waits, row.state) == (True, "running"), "the write was still to come"
+    assert [each.state for each in ledger.runs("t0")] == ["done"]
+
+
+def test_reading_beside_makes_no_file_where_a_damaged_one_is_just_moved_away(ledger: Ledger) -> None:
+    ledger.path.rename(ledger.path.with_name("aside.db"))
+    with pytest.raises(sqlite3.OperationalError):
+        ledger._read_beside("SELECT token FROM pools", ())
+    assert not ledger.path.exists()
+
+
 def test_threads_share_one_ledger(ledger: Ledger) -> None:
     ledger.intend("t1", "fit", LOCAL, SPEC)
 
