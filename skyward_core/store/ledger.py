@@ -105,7 +105,7 @@ class Ledger:
                     if flush:
                         db.execute("PRAGMA synchronous=NORMAL")
                     if patience is not None:
-                        db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
+                        db.execute(f"PRAGMA busy_timeout={round(self._patience * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         if not self._lock.acquire(blocking=False):

@@ -90,7 +90,6 @@ class RunBook:
                 )
             raise PoolError(said, hint=Hint("results", run))
         return taken
-        return taken
 
     def cancel(self, run: str, why: str = "asked for") -> None:
         """Stop a run, whoever dispatched it."""
