@@ -1,4 +1,4 @@
-"""Style sheets stand in a file of their own beside the screen or dialog that they are for."""
+"""Style sheets stand in a file of their own beside the screen, panel or dialog that they are for."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class NumbersPane(Widget, can_focus=True):
         """Look at a run's numbers, of one rank before the others, or with None of all merged.
 
         Returns:
-            Whether there are any.
+            Whether it looked: numbers that keep coming wait for their turn.
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
@@ -73,7 +73,7 @@ class NumbersPane(Widget, can_focus=True):
         now = monotonic()
         turned = rank != self._rank or self._seen is None
         if seen == self._seen or (not turned and now - self._looked_at < REPAINT_SECONDS):
-            return bool(self.names)
+            return False
         self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
         everyone = book.ranks(run)
         stride = -(-len(everyone) // RANKS_DRAWN) or 1
@@ -91,7 +91,7 @@ class NumbersPane(Widget, can_focus=True):
             self._repaint()
         else:
             self._rows = None
-        return bool(self.names)
+        return True
 
     @property
     def subject(self) -> str:
