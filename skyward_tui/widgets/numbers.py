@@ -16,6 +16,7 @@ from textual.widget import Widget
 from skyward_core.views.metrics import MetricBook
 
 from ..actions import bindings
+from ..styles import beside
 from ..words import clip, duration, number
 from .braille import Canvas, Points, bounds, mean, spark
 
@@ -35,14 +36,7 @@ class NumbersPane(Widget, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor"
     }  # fmt: skip
-    DEFAULT_CSS = """
-    NumbersPane { width: 1fr; height: 1fr; }
-    NumbersPane .numbers--chosen { color: $text-accent; }
-    NumbersPane .numbers--others { color: $foreground 35%; }
-    NumbersPane .numbers--muted { color: $muted; }
-    NumbersPane .numbers--cursor { text-style: bold; }
-    NumbersPane:focus .numbers--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
