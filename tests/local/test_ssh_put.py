@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from skyward_core.model.errors import PoolError
+from skyward_core.node.boot import host as on_host
+from skyward_core.transport.ssh import command_channel
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from tests.local.sshd import Host
@@ -81,3 +85,37 @@ async def test_a_host_out_of_reach_is_a_connection_error(
             await way.put(source, "b" * 32)
     finally:
         await host.start()
+
+
+@pytest.mark.parametrize("size", [4, SIZE])
+@pytest.mark.parametrize("noise", ["", "echo hello >&2; "])
+async def test_a_host_that_does_not_take_it_says_why(
+    host: Host, way: SSHTransport, tmp_path: Path, size: int, noise: str
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(size))
+    host.rewrite = lambda command: f"{noise}ulimit -f 0; {command}"
+    try:
+        with pytest.raises(
+            PoolError, match=rf"host 127.0.0.1 did not take the file c+ \({size} bytes\): [^$]*File too large"
+        ):
+            await way.put(source, "c" * 32)
+    finally:
+        host.rewrite = lambda command: command
+    await way.put(source, "c" * 32)
+
+
+async def test_a_host_without_room_is_not_told_as_a_lost_connection(
+    way: SSHTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    parts = dict(marshal.loads(command_channel._sent_code()))
+    text = Path(on_host.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
+    parts[on_host.__name__] = compile(text, "host", "exec")
+    with monkeypatch.context() as patch:
+        patch.setattr(command_channel, "_sent_code", lambda: marshal.dumps([*parts.items()]))
+        patch.setattr(way, "_facts", {})  # it is asked again
+        with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
+            await way.put(source, "d" * 32)
+    await way.put(source, "d" * 32)

@@ -8,6 +8,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
@@ -259,7 +260,9 @@ class SSHTransport:
         next comes within our patience.
 
         Raises:
-            ConnectionError: the host cannot be reached, or did not take it.
+            ConnectionError: the host cannot be reached.
+            PoolError: it lets nobody in, or did not take the file; says why.
+            UsageError: we have nothing to log in with.
         """
         attempts = secrets.token_hex(8)
         deadline, taken = time.monotonic() + self.patience, 0
@@ -275,7 +278,7 @@ class SSHTransport:
                 await self._learn(link)
                 with timed(_log, f"{self.target.host}: incoming {name}"):
                     return await self._put(link, source, name, attempts, goes_on_at)
-            except (PoolError, UsageError) as error:
+            except Unreachable as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
                 if not link.lost.is_set() or time.monotonic() > deadline:
@@ -295,20 +298,24 @@ class SSHTransport:
             at = await _said(lines, word)
             if at is not None:
                 goes_on_at(int(at))
-                with source.open("rb") as file:
+                # A command that has ended reads no more, and has said why.
+                with source.open("rb") as file, suppress(BrokenPipeError):
                     file.seek(int(at))
                     while data := file.read(CHUNK):
                         channel.write(data)
                         await lines.drain()
-                channel.write_eof()
+                    channel.write_eof()
                 if await _said(lines, word) is not None:
                     return
         except (OSError, asyncssh.Error) as error:
             raise link_lost(self.target.host) from error
         finally:
             channel.close()
-        said = lines.errors.decode(errors="replace").strip() or "the connection was lost"
-        raise ConnectionError(f"host {self.target.host} did not take the file {name} ({size} bytes): {said}")
+        said = lines.errors.decode(errors="replace").strip()
+        refused = f"host {self.target.host} did not take the file {name} ({size} bytes)"
+        if link.lost.is_set() or not said:
+            raise ConnectionError(f"{refused}: the connection was lost")
+        raise PoolError(f"{refused}: {said}")
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
         """There is no shorter way than asking the agent."""
