@@ -170,6 +170,18 @@ def test_keys_are_sent_only_where_they_are_named(
     assert ".git/HEAD" in names(folder, includes=[".git"])
 
 
+@pytest.mark.parametrize("repository", [True, False])
+def test_where_git_fails_the_folder_is_listed_without_it(
+    folder: Path, repository: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty folder would be sent else, and what nodes have of it removed."""
+    if repository:
+        subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    expected = names(folder)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(write(tmp_path, "gitconfig", "[broken")))
+    assert names(folder) == expected == {".gitignore", "train.py", "lib/model.py"}
+
+
 def test_includes_and_excludes(folder: Path) -> None:
     assert "data/big.bin" in names(folder, includes=["data"])
     assert "a.log" in names(folder, includes=["*.log"])

@@ -125,20 +125,20 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
     """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
-    if shutil.which("git") is None:
+    listed = None
+    if shutil.which("git") is not None:
+        if (_git(folder, "rev-parse", "--is-inside-work-tree") or b"").strip() == b"true":
+            listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
+        else:  # git reads .gitignore for a folder outside of any repository too, given an empty one
+            with tempfile.TemporaryDirectory() as empty:
+                _git(folder, "init", "--quiet", "--bare", empty)
+                alone = (f"--git-dir={empty}", f"--work-tree={folder}")
+                listed = _git(folder, *alone, "ls-files", "-oz", "--exclude-standard")
+    if listed is None:
         try:
             return list(walk(folder, lambda path: _matches(path, (*NEVER, *excludes))))
         except PermissionError as error:
             raise Unreadable(error, Path(error.filename)) from error
-    inside = _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
-    if inside:
-        listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
-    else:  # git reads .gitignore for a folder outside of any repository too, given an empty one
-        with tempfile.TemporaryDirectory() as empty:
-            _git(folder, "init", "--quiet", "--bare", empty)
-            listed = _git(
-                folder, f"--git-dir={empty}", f"--work-tree={folder}", "ls-files", "-oz", "--exclude-standard"
-            )
     paths = []
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
         if path and (folder / path).is_dir() and not (folder / path).is_symlink():
@@ -149,8 +149,10 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
     return paths
 
 
-def _git(folder: Path, *arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False).stdout
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    """What git prints; None where it fails, over its configuration for one."""
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, check=False)
+    return done.stdout if done.returncode == 0 else None
 
 
 def _refuse_too_large(folder: Path, items: Sequence[Item]) -> None:
