@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import json.encoder
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 VERSION = 4  # another one where client and agent of before and after would not understand each other
@@ -25,6 +25,7 @@ WINDOW = 16  # values that a generator may be ahead of its reader
 WORK = ("returned", "raised", "exited")
 
 Header = dict[str, Any]
+Heard = Any  # a header that has come: who handles its kind says of which type it is; see frame_types
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
@@ -61,7 +62,7 @@ def encoder(*, only_ascii: bool) -> Callable[[Any], str]:
 encoded = encoder(only_ascii=False)  # a header as JSON
 
 
-def frame(header: Header, body: bytes = b"") -> bytes:
+def frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     """One frame as bytes."""
     head = encoded(header).encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
@@ -114,7 +115,7 @@ class Decoder:
             None  # a header, and the length of the body that is to come
         )
 
-    def feed(self, data: bytes | memoryview) -> Iterator[tuple[Header, bytes]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[Heard, bytes]]:
         """Take bytes as they come; yield the frames they complete.
 
         Raises:

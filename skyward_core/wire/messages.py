@@ -209,6 +209,11 @@ _IS_SUMMARY = _made_of(
     only=True,
 )
 _IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
+_IS_PLUGIN_ERROR = _made_of(
+    {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
+)
+_OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": _all(is_text)}
+_SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
 _SPANS = _each(_names_log, _is_span)
 _SIZES = _each(_names_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
@@ -216,6 +221,7 @@ _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
+_RUN_KIND: Checks = {"kind": _one_of("", "broadcast", "single", "gather")}
 _ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
 _TOLD: Checks = {
     "summary": _or_none(_IS_SUMMARY),
@@ -234,10 +240,23 @@ _ITEM: Checks = _CALL | {"seq": is_count, "summary": _or_none(_IS_SUMMARY)}
 _RECORD: Checks = {
     "run": is_run,
     "function": is_text,
-    "kind": _one_of("", "broadcast", "single", "gather"),
     "total": is_call,
     "opened_at": is_number,
-}
+} | _RUN_KIND
+_ASKED_TO_RUN: Checks = _CALL | {"fn": _is_blob, "args": _is_blob}
+_HOW_TO_RUN: Checks = {
+    "rank": _or_none(is_rank),
+    "timeout": _or_none(is_number),
+    "name": is_text,
+    "total": is_call,
+    "epoch": is_count,
+    "gang": is_flag,
+    "stream": is_flag,
+    "alone": is_flag,
+    "headless": is_flag,
+    "next": is_count,
+    "taken": is_count,
+} | _RUN_KIND
 _REMEMBERED = _made_of(
     _RECORD
     | {
@@ -287,7 +306,7 @@ FROM_AGENT: Forms = {
     "item": Form(
         "A generator has yielded its `seq`-th value, which is the body or the file `file`.",
         _ITEM | {"rank": is_rank},
-        _TOLD | _WHEN,
+        {"node": is_rank} | _TOLD | _WHEN,
         body=INLINE,
     ),
     "began": Form(
@@ -405,14 +424,14 @@ FROM_CLIENT: Forms = {
     ),
     "call": Form(
         "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
-        _CALL | {"fn": _is_blob, "args": _is_blob},
-        {"rank": _or_none(is_rank), "timeout": _or_none(is_number), "name": is_text, "total": is_call},
+        _ASKED_TO_RUN,
+        _HOW_TO_RUN,
         body=2 * INLINE,
     ),
     "claim": Form(
         "Take over a run, or take it up again: send the outcomes of its calls to this client.",
         {"run": is_run},
-        {"next": is_count, "taken": is_count},
+        {"next": is_count, "taken": is_count} | _ASKED,
     ),
     "ack": Form(
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
@@ -446,7 +465,7 @@ FROM_CLIENT: Forms = {
     "gang": Form(
         "Set the ranks up for this epoch; the body is the plugins, pickled.",
         {"epoch": is_count, "info": _is_place},
-        {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": _all(is_text)},
+        _OF_PLUGINS,
         body=PLUGINS,
     ),
     "hello": Form(
@@ -469,10 +488,22 @@ FROM_WORKER: Forms = {
     "hello": Form(
         "Which process it is; to an agent that did not start it, also what it was set up for.",
         {"pid": is_count},
-        {"epoch": is_count},
+        {
+            "phase": is_text,
+            "age": is_number,
+            "state": _one_of("fresh", "entering", "entered"),
+            "env": _each(is_text, is_text),
+            "info": _is_place,
+        }
+        | _SET_UP,
         body=PLUGINS,
     ),
-    "outcome": Form("The call has ended; as from an agent to clients.", _CALL | _ENDING, _TOLD, body=FAILURE),
+    "outcome": Form(
+        "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered.",
+        _CALL | _ENDING,
+        {"unusable": is_flag} | _TOLD,
+        body=FAILURE,
+    ),
     "item": Form(
         "The generator has yielded; as from an agent to clients.",
         _CALL | {"seq": is_count},
@@ -493,19 +524,11 @@ TO_WORKER: Forms = {
     "setup": Form(
         "Set the process up for this epoch: its place, and the pool's plugins, which are the body.",
         {"info": _is_place},
-        {
-            "epoch": is_count,
-            "gang": is_flag,
-            "hooks": is_flag,
-            "apps": is_flag,
-            "alone": is_flag,
-            "secrets": _all(is_text),
-            "failed": _IS_ERROR,
-        },
+        {"gang": is_flag, "failed": _IS_PLUGIN_ERROR} | _SET_UP,
         body=PLUGINS,
     ),
     "place": Form("Which rank the process is, where the gang has not been formed.", {"info": _is_place}),
-    "call": Form("Run a function, as a client asked for it.", _CALL, body=2 * INLINE),
+    "call": Form("Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE),
     "credit": Form(
         "The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
     ),

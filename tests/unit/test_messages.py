@@ -233,7 +233,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ready": {"epoch": 1}, "entered": {},
     },
     "to worker": {
-        "setup": {"info": {}}, "place": {"info": {}}, "call": ONE, "credit": ONE | {"next": 1}, "exit": {},
+        "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {},
+        "call": {key: CALL[key] for key in messages.TO_WORKER["call"].needs},
     },
 }  # fmt: skip
 NONSENSE: list[Any] = [{"\x1b[2J": [-7.5]}, [{"../x": None}], -7.5]

@@ -1,0 +1,579 @@
+"""Frames as type checkers see them: one type for each kind in the tables of :mod:`.messages`.
+
+Nothing loads this when a program runs: who needs it imports it for type checkers only. Who takes frames off a stream
+gets headers of no type (:data:`.frames.Heard`), says once which side they come from, and what handles one kind says
+which: a key that its kind has not is an error of the type checker then. A test compares all of it with the tables.
+
+Names begin with who says it; unions of what each side says are at the end.
+"""
+
+# Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
+from typing import Any, Literal, NotRequired, TypedDict
+
+Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
+Place = dict[str, Any]  # a rank's InstanceInfo
+Sizes = dict[str, int]  # log file -> bytes
+Spans = dict[str, list[int]]  # log file -> from where to where
+Kind = Literal["returned", "raised", "exited", "lost", "collateral", "stale"]
+RunKind = Literal["", "broadcast", "single", "gather"]
+
+
+class SummaryWords(TypedDict):
+    """What a value looks like; see ``model.outcome.Summary``."""
+
+    type: str
+    text: str
+    json: NotRequired[Any]
+    is_json: NotRequired[bool]
+    size: NotRequired[int]
+
+
+class ErrorWords(TypedDict):
+    """A failure in words; see ``model.outcome.ErrorInfo``."""
+
+    type: str
+    message: str
+    traceback: NotRequired[str]
+
+
+class PluginErrorWords(ErrorWords):
+    """One of a plugin's ``around_app``."""
+
+    plugin: NotRequired[str]
+
+
+class Timed(TypedDict, total=False):
+    """What may say when it happened: Unix time in seconds, by the node's clock."""
+
+    at: float
+
+
+class ToldMore(TypedDict, total=False):
+    """What outcomes, and what was yielded, may say beside how the value looks."""
+
+    error: ErrorWords | None
+    seconds: float
+    exit_code: int | None
+    signal: int | None
+    file: str
+    size: int
+    log: Spans
+    items: int
+    last: SummaryWords | None
+    begun: bool
+
+
+class Told(ToldMore, total=False):
+    """The same with how it looks."""
+
+    summary: SummaryWords | None
+
+
+class Papers(TypedDict):
+    """A certificate with its key, and whose signature it bears."""
+
+    authority: str
+    certificate: str
+    key: str
+
+
+# -- what an agent says to clients -----------------------------------------------------------------------
+
+
+class AgentOutcome(Told, Timed):
+    t: Literal["outcome"]
+    run: str
+    i: int
+    rank: int
+    node: int
+    kind: Kind
+
+
+class AgentItem(ToldMore, Timed):
+    t: Literal["item"]
+    run: str
+    i: int
+    seq: int
+    summary: SummaryWords | None
+    rank: int
+    node: NotRequired[int]
+
+
+class AgentBegan(Timed):
+    t: Literal["began"]
+    run: str
+    i: int
+    rank: int
+    node: int
+    log: NotRequired[Sizes]
+
+
+class AgentStale(Timed):
+    t: Literal["stale"]
+    run: str
+    i: int
+    why: NotRequired[str]
+
+
+class Record(TypedDict):
+    """What a run is."""
+
+    run: str
+    function: str
+    kind: RunKind
+    total: int
+    opened_at: float
+
+
+class Remembered(Record):
+    """What an agent remembers of a run."""
+
+    outcomes: list[AgentOutcome]
+    began: list[AgentBegan]
+    returned: int
+    items: NotRequired[list[AgentItem]]
+
+
+class AgentRun(Record, Timed):
+    t: Literal["run"]
+
+
+class RankPhase(TypedDict):
+    """What a rank is at, since so many seconds."""
+
+    rank: int
+    phase: str
+    age: float
+
+
+class AgentPhase(RankPhase):
+    t: Literal["phase"]
+
+
+class AgentWelcome(TypedDict):
+    t: Literal["welcome"]
+    version: int
+    epoch: int
+    broken: str
+    node: int
+    address: str
+    ranks_per_node: int
+    lease: float | None
+    runs: list[Remembered]
+    now: NotRequired[float]
+    phases: NotRequired[list[RankPhase]]
+    unfetched: NotRequired[Sizes]
+
+
+class AgentLog(TypedDict):
+    t: Literal["log"]
+    f: str
+    at: int
+
+
+class AgentData(TypedDict):
+    t: Literal["data"]
+    id: int
+    last: bool
+    error: NotRequired[str]
+
+
+class AgentGang(TypedDict):
+    t: Literal["gang"]
+    epoch: int
+    broken: str
+
+
+class AgentGranted(TypedDict):
+    t: Literal["granted"]
+    unclean: bool
+
+
+class AgentHeld(TypedDict):
+    t: Literal["held"]
+    by: str
+
+
+class AgentPong(TypedDict):
+    t: Literal["pong"]
+    lease: float | None
+    unfetched: NotRequired[Sizes]
+    id: NotRequired[int]
+
+
+class AgentKnown(TypedDict):
+    t: Literal["known"]
+    id: int
+    error: NotRequired[str]
+    unreachable: NotRequired[bool]
+
+
+class AgentFormed(TypedDict):
+    t: Literal["formed"]
+    id: int
+    epoch: int
+    head_addr: str
+    head_port: int
+
+
+class AgentBye(TypedDict):
+    t: Literal["bye"]
+    logs: Sizes
+
+
+class AgentEnding(TypedDict):
+    t: Literal["ending"]
+    by: str
+    why: str
+
+
+class AgentError(TypedDict):
+    t: Literal["error"]
+    message: str
+
+
+class AgentMoved(TypedDict):
+    t: Literal["moved"]
+
+
+class AgentWanted(TypedDict):
+    t: Literal["wanted"]
+
+
+# -- what it says in answer, by what it was asked --------------------------------------------------------
+
+
+class ClaimAnswer(AgentKnown):
+    calls: list[int]
+
+
+class PortsAnswer(AgentKnown):
+    ports: list[int]
+
+
+class LineAnswer(AgentKnown):
+    port: int
+
+
+class PeersAnswer(AgentKnown):
+    port: int
+
+
+class SetupAnswer(AgentKnown):
+    env: dict[str, str] | None
+    known: bool
+    secrets: list[str]
+    apps: bool
+
+
+class Here(TypedDict):
+    """What of a run an agent was given."""
+
+    calls: int
+    active: int
+    total: int
+
+
+class WhereAnswer(AgentKnown):
+    runs: dict[str, Here]
+
+
+# -- what clients ask of an agent ------------------------------------------------------------------------
+
+
+class ClientTail(TypedDict):
+    t: Literal["tail"]
+    cursors: NotRequired[Sizes]
+
+
+class Call(TypedDict):
+    """What is to be run, and how."""
+
+    t: Literal["call"]
+    run: str
+    i: int
+    fn: Blob
+    args: Blob
+    rank: NotRequired[int | None]
+    timeout: NotRequired[float | None]
+    name: NotRequired[str]
+    total: NotRequired[int]
+    kind: NotRequired[RunKind]
+    epoch: NotRequired[int]
+    gang: NotRequired[bool]
+    stream: NotRequired[bool]
+    alone: NotRequired[bool]
+    headless: NotRequired[bool]
+    next: NotRequired[int]
+    taken: NotRequired[int]
+
+
+class ClientCall(Call): ...
+
+
+class ClientClaim(TypedDict):
+    t: Literal["claim"]
+    run: str
+    id: NotRequired[int]
+    next: NotRequired[int]
+    taken: NotRequired[int]
+
+
+class ClientAck(TypedDict):
+    t: Literal["ack"]
+    calls: dict[str, list[int] | None]
+
+
+class Credit(TypedDict):
+    """How far a generator may go."""
+
+    t: Literal["credit"]
+    run: str
+    i: int
+    next: int
+
+
+class ClientCredit(Credit): ...
+
+
+ClientStop = TypedDict(
+    "ClientStop",
+    {
+        "t": Literal["stop"],
+        "run": str,
+        "i": NotRequired[int],
+        "grace": NotRequired[float],
+        "why": NotRequired[str],
+        "break": NotRequired[int],
+    },
+)
+
+
+class ClientFetch(TypedDict):
+    t: Literal["fetch"]
+    id: int
+    f: str
+    at: NotRequired[int]
+
+
+class ClientPeers(Papers):
+    t: Literal["peers"]
+    id: int
+
+
+ClientPull = TypedDict(
+    "ClientPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int] | None}
+)
+
+
+class ClientDrop(TypedDict):
+    t: Literal["drop"]
+    id: int
+    blobs: list[str]
+
+
+class ClientLine(Papers):
+    t: Literal["line"]
+    id: int
+
+
+class ClientPorts(TypedDict):
+    t: Literal["ports"]
+    id: int
+
+
+class ClientSetup(TypedDict):
+    t: Literal["setup"]
+    id: int
+
+
+class ClientWhere(TypedDict):
+    t: Literal["where"]
+    id: int
+
+
+class ClientShutdown(TypedDict):
+    t: Literal["shutdown"]
+    drop: NotRequired[list[str]]
+    keep: NotRequired[float | None]
+
+
+class ClientGang(TypedDict):
+    t: Literal["gang"]
+    epoch: int
+    info: Place
+    hooks: NotRequired[bool]
+    apps: NotRequired[bool]
+    alone: NotRequired[bool]
+    secrets: NotRequired[list[str]]
+
+
+class ClientHello(TypedDict):
+    t: Literal["hello"]
+    watch: NotRequired[bool]
+    observer: NotRequired[bool]
+    who: NotRequired[str]
+
+
+class ClientUse(TypedDict):
+    t: Literal["use"]
+
+
+class ClientPing(TypedDict):
+    t: Literal["ping"]
+    id: NotRequired[int]
+
+
+class ClientLock(TypedDict):
+    t: Literal["lock"]
+
+
+class ClientUnlock(TypedDict):
+    t: Literal["unlock"]
+    unclean: NotRequired[bool]
+
+
+class ClientForm(TypedDict):
+    t: Literal["form"]
+    id: int
+
+
+class ClientMove(TypedDict):
+    t: Literal["move"]
+
+
+# -- what workers, and the process around them, say to their agent ---------------------------------------
+
+
+class WorkerHello(TypedDict):
+    t: Literal["hello"]
+    pid: int
+    phase: NotRequired[str]
+    age: NotRequired[float]
+    state: NotRequired[Literal["fresh", "entering", "entered"]]
+    env: NotRequired[dict[str, str]]
+    epoch: NotRequired[int]
+    info: NotRequired[Place]
+    secrets: NotRequired[list[str]]
+    hooks: NotRequired[bool]
+    apps: NotRequired[bool]
+    alone: NotRequired[bool]
+
+
+class WorkerOutcome(Told):
+    t: Literal["outcome"]
+    run: str
+    i: int
+    kind: Kind
+    unusable: NotRequired[bool]
+
+
+class WorkerItem(Told):
+    t: Literal["item"]
+    run: str
+    i: int
+    seq: int
+
+
+class WorkerPhase(TypedDict):
+    t: Literal["phase"]
+    phase: str
+
+
+class WorkerEntering(TypedDict):
+    t: Literal["entering"]
+    plugin: str
+
+
+class WorkerFailed(TypedDict):
+    t: Literal["failed"]
+    error: ErrorWords
+
+
+class WorkerReady(TypedDict):
+    t: Literal["ready"]
+    epoch: int
+
+
+class WorkerEntered(TypedDict):
+    t: Literal["entered"]
+
+
+# -- what an agent says to workers -----------------------------------------------------------------------
+
+
+class ToWorkerSetup(TypedDict):
+    t: Literal["setup"]
+    info: Place
+    epoch: NotRequired[int]
+    gang: NotRequired[bool]
+    hooks: NotRequired[bool]
+    apps: NotRequired[bool]
+    alone: NotRequired[bool]
+    secrets: NotRequired[list[str]]
+    failed: NotRequired[PluginErrorWords]
+
+
+class ToWorkerPlace(TypedDict):
+    t: Literal["place"]
+    info: Place
+
+
+class ToWorkerCall(Call): ...
+
+
+class ToWorkerCredit(Credit): ...
+
+
+class ToWorkerExit(TypedDict):
+    t: Literal["exit"]
+
+
+# -- all that one side says ------------------------------------------------------------------------------
+
+OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
+OfLock = AgentGranted | AgentHeld | AgentWanted
+FromAgent = (
+    OfRuns
+    | OfLock
+    | AgentWelcome
+    | AgentLog
+    | AgentData
+    | AgentGang
+    | AgentPhase
+    | AgentPong
+    | AgentKnown
+    | AgentFormed
+    | AgentBye
+    | AgentEnding
+    | AgentError
+    | AgentMoved
+)
+FromClient = (
+    ClientTail
+    | ClientCall
+    | ClientClaim
+    | ClientAck
+    | ClientCredit
+    | ClientStop
+    | ClientFetch
+    | ClientPeers
+    | ClientPull
+    | ClientDrop
+    | ClientLine
+    | ClientPorts
+    | ClientSetup
+    | ClientWhere
+    | ClientShutdown
+    | ClientGang
+    | ClientHello
+    | ClientUse
+    | ClientPing
+    | ClientLock
+    | ClientUnlock
+    | ClientForm
+    | ClientMove
+)
+OfApp = WorkerEntering | WorkerFailed | WorkerEntered
+FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerReady | OfApp
+ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit

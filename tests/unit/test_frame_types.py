@@ -1,0 +1,76 @@
+"""Frames as type checkers see them are frames as the tables of the protocol have them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from skyward_core.wire import frame_types, messages
+from skyward_core.wire.messages import Form
+
+SIDES: dict[str, tuple[Any, Mapping[str, Form]]] = {
+    "agent": (frame_types.FromAgent, messages.FROM_AGENT),
+    "client": (frame_types.FromClient, messages.FROM_CLIENT),
+    "worker": (frame_types.FromWorker, messages.FROM_WORKER),
+    "to worker": (frame_types.ToWorker, messages.TO_WORKER),
+}
+
+
+def kinds(union: Any) -> dict[str, Any]:
+    """The types of one side's frames, by what they say under "t"."""
+    found = {}
+    for one in get_args(union):
+        (kind,) = get_args(get_type_hints(one)["t"])
+        found[kind] = one
+    assert len(found) == len(get_args(union)), "two types of one kind"
+    return found
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_each_kind_has_a_type(side: str) -> None:
+    union, forms = SIDES[side]
+    assert kinds(union).keys() == forms.keys()
+
+
+@pytest.mark.parametrize(("side", "kind"), [(side, kind) for side in SIDES for kind in SIDES[side][1]])
+def test_a_type_has_the_keys_of_its_table(side: str, kind: str) -> None:
+    union, forms = SIDES[side]
+    made, form = kinds(union)[kind], forms[kind]
+    assert made.__required_keys__ == {"t", *form.needs}
+    assert made.__optional_keys__ == form.may.keys() - form.needs.keys()
+
+
+@pytest.mark.parametrize("asked", messages.ANSWERS)
+def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
+    made = getattr(frame_types, f"{asked.capitalize()}Answer")
+    assert made.__required_keys__ == {"t", *messages.FROM_AGENT["known"].needs, *messages.ANSWERS[asked]}
+    assert made.__optional_keys__ == messages.FROM_AGENT["known"].may.keys()
+
+
+@pytest.mark.parametrize(
+    ("made", "check"),
+    [
+        (frame_types.SummaryWords, messages._IS_SUMMARY),
+        (frame_types.ErrorWords, messages._IS_ERROR),
+        (frame_types.PluginErrorWords, messages._IS_PLUGIN_ERROR),
+        (frame_types.Remembered, messages._REMEMBERED),
+    ],
+)
+def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check: Any) -> None:
+    import inspect
+
+    inner = inspect.getclosurevars(check).nonlocals
+    assert made.__required_keys__ == inner["needs"].keys()
+    assert made.__optional_keys__ == inner["find"].__self__.keys() - inner["needs"].keys()
+
+
+@pytest.mark.parametrize(
+    "module", ["skyward_core", "skyward_core.node.agent.agent", "skyward_core.node.worker.worker"]
+)
+def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('skyward_core.wire.frame_types' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
