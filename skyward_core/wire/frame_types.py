@@ -77,6 +77,22 @@ class Papers(TypedDict):
     key: str
 
 
+class Exit(TypedDict):
+    """How a process ended."""
+
+    exit_code: int | None
+    signal: int | None
+
+
+class Ended(TypedDict):
+    """The part of an outcome that says how its call ended, where its worker does not."""
+
+    kind: Kind
+    error: NotRequired[ErrorWords | None]
+    exit_code: NotRequired[int | None]
+    signal: NotRequired[int | None]
+
+
 # -- what an agent says to clients -----------------------------------------------------------------------
 
 
@@ -395,7 +411,7 @@ class ClientWhere(TypedDict):
 class ClientShutdown(TypedDict):
     t: Literal["shutdown"]
     drop: NotRequired[list[str]]
-    keep: NotRequired[float | None]
+    keep: NotRequired[float]
 
 
 class ClientGang(TypedDict):
@@ -440,6 +456,36 @@ class ClientForm(TypedDict):
 
 class ClientMove(TypedDict):
     t: Literal["move"]
+
+
+# -- what an agent asks its helper for, which talks to peers ---------------------------------------------
+
+
+class HelperPeers(ClientPeers):
+    blobs: str
+    spool: str
+    address: str
+
+
+HelperPull = TypedDict(
+    "HelperPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int]}
+)
+
+
+# -- what an agent writes down for the one after it ------------------------------------------------------
+
+
+class Given(TypedDict):
+    """A worker has been given a call."""
+
+    t: Literal["given"]
+    slot: int
+    rank: int
+    log: Sizes
+    call: ClientCall
+
+
+Written = Given | AgentOutcome | ClientAck
 
 
 # -- what workers, and the process around them, say to their agent ---------------------------------------

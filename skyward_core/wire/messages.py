@@ -460,7 +460,7 @@ FROM_CLIENT: Forms = {
     "shutdown": Form(
         "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
         {},
-        {"drop": _all(is_run), "keep": _or_none(is_number)},
+        {"drop": _all(is_run), "keep": is_number},
     ),
     "gang": Form(
         "Set the ranks up for this epoch; the body is the plugins, pickled.",

@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .frames import Header, WireError, decode, frame
+from .frames import Header, Heard, WireError, decode, frame
+
+if TYPE_CHECKING:
+    from .frame_types import Papers
 
 TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
 HANDSHAKE = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
@@ -136,7 +139,7 @@ class Line:
     def say(self, header: Header) -> None:
         self.write(frame(header))
 
-    def hear(self) -> Header:
+    def hear(self) -> Heard:
         """The next frame.
 
         Raises:
@@ -168,7 +171,7 @@ class Line:
         finally:
             self._plain.settimeout(TIMEOUT)
 
-    def ask(self, header: Header) -> Header:
+    def ask(self, header: Header) -> Heard:
         """Say something and hear the answer."""
         self.say(header)
         return self.hear()
@@ -266,7 +269,7 @@ def holder(tls: ssl.SSLObject) -> str:
     return next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
 
 
-def context(protocol: int, papers: Header) -> ssl.SSLContext:
+def context(protocol: int, papers: Papers) -> ssl.SSLContext:
     """What :class:`Line` needs to speak as the holder of a certificate.
 
     Raises:

@@ -25,21 +25,23 @@ class Node:
         self.journal = Journal(path, self.register.unacknowledged)
 
     def give(self, run: str) -> Call:
-        call = Call(run, 0, {"run": run, "i": 0, "kind": "single", "name": "f"}, b"", None, rank=1)
+        asked: Any = {"run": run, "i": 0, "kind": "single", "name": "f"}
+        call = Call(run, 0, asked, b"", None, rank=1)
         call.given_at, call.slot = 1.0, 2
         self.register.add(call)
         self.journal.write(call.given())
         return call
 
     def end(self, call: Call, result: bytes) -> None:
-        header: dict[str, Any] = {"t": "outcome", "run": call.run, "i": 0, "kind": "returned"}
+        header: Any = {"t": "outcome", "run": call.run, "i": 0, "kind": "returned"}
         call.result = result
         self.register.end(call, header)
         self.journal.write(frame(header, result))
 
     def read(self) -> list[tuple[str, str, bytes]]:
         """As the next agent does."""
-        return [(h["t"], h.get("call", h)["run"], body) for h, body in Journal(self.path, lambda: ()).read()]
+        read: Any = Journal(self.path, lambda: ()).read()
+        return [(h["t"], h.get("call", h)["run"], body) for h, body in read]
 
 
 @pytest.fixture

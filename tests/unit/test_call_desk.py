@@ -49,13 +49,19 @@ class Desk:
         self.audience[self.watcher].watches = True
 
     def call(self, **header: Any) -> Call:
-        call = Call("r1", 0, {"kind": "single", "total": 1, "name": "f"} | header, b"", self.owner, rank=3)
+        told: Any = {"kind": "single", "total": 1, "name": "f"} | header
+        call = Call("r1", 0, told, b"", self.owner, rank=3)
         self.state.register.add(call)
         return call
 
 
-def returned(call: Call, **more: Any) -> Header:
-    return call.no_result() | {"kind": "returned"} | more
+def returned(call: Call, **more: Any) -> Any:
+    return call.no_result({"kind": "returned"}) | more
+
+
+def judged(desk: Desk, call: Call, killed: str = "", **told: Any) -> Any:
+    header: Any = {"t": "outcome", "run": call.run, "i": call.index} | told
+    return desk.desk.judged(call, header, killed)
 
 
 async def test_an_outcome_goes_to_its_owner_and_those_who_watch_once(config: AgentConfig) -> None:
@@ -77,7 +83,8 @@ async def test_what_was_given_and_what_came_of_it_is_in_the_journal_until_it_is_
 ) -> None:
     desk = Desk(config)
     first, path = desk.call(), config.spool / "journal"
-    second = Call("r2", 0, {}, b"", desk.owner)
+    asked: Any = {}
+    second = Call("r2", 0, asked, b"", desk.owner)
     desk.state.register.add(second)
     first.given_at = 1.0
     desk.desk.given(first, '{"t":"call","run":"r1","i":0}')
@@ -105,7 +112,7 @@ async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig)
     desk.desk.disown(desk.owner)
     desk.desk.finish(call, returned(call, size=7))
     assert desk.owner.told == [] and desk.desk.unfetched() == {"r1": 7}
-    desk.desk.claim(desk.other, call, {})
+    desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
     assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched() == {}
 
 
@@ -144,18 +151,16 @@ async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(
     desk = Desk(config)
     call = desk.call(timeout=2.0)
     call.stop_reason = "timeout"
-    told = desk.desk.judged(call, {"kind": "raised", "error": {"type": "OSError", "message": ""}}, "")
+    told = judged(desk, call, kind="raised", error={"type": "OSError", "message": ""})
     assert told["kind"] == "exited" and told["error"]["type"] == "TimeoutError"
-    assert desk.desk.judged(call, {"kind": "returned"}, "")["kind"] == "returned", "it was quicker"
+    assert judged(desk, call, kind="returned")["kind"] == "returned", "it was quicker"
 
 
 async def test_sigterm_from_elsewhere_is_no_stop_of_ours(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call()
-    assert desk.desk.judged(call, {"kind": "collateral"}, "")["signal"] == 15
-    assert (
-        "torn down" in desk.desk.judged(call, {"kind": "collateral"}, "it is torn down")["error"]["message"]
-    )
+    assert judged(desk, call, kind="collateral")["signal"] == 15
+    assert "torn down" in judged(desk, call, "it is torn down", kind="collateral")["error"]["message"]
 
 
 async def test_a_call_that_still_runs_a_moment_later_is_announced(config: AgentConfig) -> None:

@@ -10,10 +10,11 @@ from skyward_core.wire.frames import Decoder, encoded
 
 
 def call(run: str, index: int, kind: str = "broadcast", **header: Any) -> Call:
-    return Call(run, index, {"name": "f", "kind": kind, "total": 4} | header, b"body", None)
+    told: Any = {"name": "f", "kind": kind, "total": 4} | header
+    return Call(run, index, told, b"body", None)
 
 
-def outcome(index: int, kind: str = "returned") -> dict[str, Any]:
+def outcome(index: int, kind: str = "returned") -> Any:
     return {"t": "outcome", "i": index, "kind": kind}
 
 
@@ -31,7 +32,7 @@ def test_calls_are_found_by_run_and_index() -> None:
 def test_an_ended_call_waits_to_be_acknowledged() -> None:
     register, one = Register(), call("r1", 0)
     register.add(one)
-    register.records["r1"].began[0] = {"t": "began"}
+    register.records["r1"].began[0] = {"t": "began", "run": "r1", "i": 0, "rank": 0, "node": 0}
     register.end(one, outcome(0))
     assert register.calls == {("r1", 0): one}
     assert (one.outcome, one.body) == (outcome(0), b""), "what it was asked with is not needed any more"

@@ -46,7 +46,7 @@ class Node0:
         self.connection = Connection(self.frame, self.end)
         return self.connection
 
-    def frame(self, connection: Connection, header: Header, body: bytes) -> None:
+    def frame(self, connection: Connection, header: Any, body: bytes) -> None:
         match header["t"]:
             case "hello":
                 connection.send(WELCOME)

@@ -45,7 +45,8 @@ class Apps:
 
 
 def call(**header: Any) -> Call:
-    return Call("r1", 0, header, b"", None)
+    told: Any = header
+    return Call("r1", 0, told, b"", None)
 
 
 def task(**header: Any) -> Call:

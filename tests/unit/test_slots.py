@@ -45,7 +45,8 @@ class Node:
         self.slots = Slots(self.state, self.audience, desk, Phases(self.audience.broadcast))
 
     def call(self, index: int, **header: Any) -> Call:
-        call = Call("r1", index, header, b"", self.peer)
+        told: Any = header
+        call = Call("r1", index, told, b"", self.peer)
         self.state.register.add(call)
         return call
 
@@ -90,7 +91,7 @@ async def test_a_call_waits_for_a_worker_that_has_not_greeted(node: Node) -> Non
     slot.process.epoch = 7
     slot.give(node.call(0, t="call", run="r1", idx=0))
     assert [call.index for call in slot.queue] == [0] and not slot.running
-    slot.connected(worker, {}, b"")
+    slot.connected(worker, {"t": "hello", "pid": 0}, b"")
     assert not slot.queue and [call.index for call in slot.running.values()] == [0]
     assert [(told["t"], told.get("idx")) for told in worker.told] == [("place", None), ("call", 0)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,12 @@ from skyward_core.node.agent import slow_calls as module
 from skyward_core.node.agent.calls import Call
 from skyward_core.node.agent.slow_calls import SlowCalls
 
+ASKED: Any = {}
+RETURNED: Any = {"kind": "returned"}
+
 
 def call(index: int) -> Call:
-    return Call("r", index, {}, b"", None)
+    return Call("r", index, ASKED, b"", None)
 
 
 def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,8 +28,8 @@ def test_of_many_calls_those_that_still_run_are_told_of_once(monkeypatch: pytest
         for number, each in enumerate(calls):
             slow.add(number % 4, each)
             if number % 10:
-                each.outcome = {"kind": "returned"}
-        calls[50].parting = ({}, b"")
+                each.outcome = RETURNED
+        calls[50].parting = (RETURNED, b"")
         while len(told) < 9:
             await asyncio.sleep(0.005)
         # Those that come later are told of in their turn.
@@ -56,7 +60,7 @@ def test_quick_calls_set_no_timer_each(monkeypatch: pytest.MonkeyPatch) -> None:
             each = call(index)
             slow.add(0, each)
             await asyncio.sleep(0)
-            each.outcome = {"kind": "returned"}
+            each.outcome = RETURNED
         return loop.time() - began
 
     took = asyncio.run(story())

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ...wire.frames import Header
 from ...wire.node_paths import APP_LOG
@@ -15,6 +16,9 @@ from .node_state import NodeState
 from .process import Process, exit_words
 from .processes import signal_group
 from .spawn import spawn, when_ended
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ErrorWords, FromWorker, PluginErrorWords, WorkerHello
 
 PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
 
@@ -36,7 +40,7 @@ class Apps:
         self._pump = pump
         self._break_gang = break_gang
         self.process: Process | None = None
-        self.failure: tuple[Header, bytes] | None = None
+        self.failure: tuple[ErrorWords | PluginErrorWords, bytes] | None = None
         self._setup: tuple[Header, bytes] | None = None  # to give to a fresh process once it has greeted
         self._fresh = False  # it has greeted, and was given nothing
         self._entering = ""
@@ -82,7 +86,7 @@ class Apps:
         self.process = Process(pid)
         when_ended(pid, lambda: self.ended(None))
 
-    def connected(self, connection: Connection, header: Header) -> None:
+    def connected(self, connection: Connection, header: WorkerHello) -> None:
         """The process greets: a fresh one, or one that outlived its agent."""
         if self.process is None:
             return
@@ -92,7 +96,7 @@ class Apps:
             self._entered()
         self._give()
 
-    def on_frame(self, header: Header, body: bytes) -> None:
+    def on_frame(self, header: FromWorker, body: bytes) -> None:
         """What the process says of its contexts."""
         if header["t"] == "entering":
             self._entering = header["plugin"]

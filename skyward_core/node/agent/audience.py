@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...wire.frames import Header
 from .connection import Connection
 from .tail import Tail
 
@@ -66,11 +66,11 @@ class Audience:
 
     # -- what they are told ------------------------------------------------------------------------------
 
-    def tell(self, header: Header) -> None:
+    def tell(self, header: Mapping[str, Any]) -> None:
         for connection in list(self._open):
             connection.send(header)
 
-    def broadcast(self, header: Header, skip: Connection | None = None) -> None:
+    def broadcast(self, header: Mapping[str, Any], skip: Connection | None = None) -> None:
         """Tell those that watch."""
         for connection, client in self._open.items():
             if client.watches and connection is not skip:

@@ -7,11 +7,14 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...wire.frames import Header
 from .config import AgentConfig
 from .connection import Connection
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentKnown, ClientPeers, ClientPull
 
 _ROOT = str(Path(__file__).parents[3])
 _CODE = (
@@ -28,7 +31,7 @@ class Exchange:
         self._helpers: dict[Connection, _Helper] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, connection: Connection, header: Header) -> None:
+    def take(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
         """Do what a "peers" or "pull" request asks for, and answer it."""
         task = asyncio.create_task(self._answer(connection, header))
         self._tasks.add(task)
@@ -39,7 +42,8 @@ class Exchange:
         if (helper := self._helpers.pop(connection, None)) is not None:
             helper.close()
 
-    async def _answer(self, connection: Connection, header: Header) -> None:
+    async def _answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
+        answer: Header
         try:
             if header["t"] == "peers":
                 answer = await self._listen(connection, header)
@@ -49,7 +53,7 @@ class Exchange:
             answer = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
 
-    async def _listen(self, connection: Connection, papers: Header) -> Header:
+    async def _listen(self, connection: Connection, papers: ClientPeers) -> Header:
         self.leave(connection)  # with those certificates that it brought before
         helper = await _Helper.start()
         if not connection.open:
@@ -63,7 +67,7 @@ class Exchange:
         }
         return await helper.ask(papers | place)
 
-    async def _pull(self, connection: Connection, header: Header) -> Header:
+    async def _pull(self, connection: Connection, header: ClientPull) -> Header:
         blob = self._config.blobs / header["hash"]
         if blob.is_file() and blob.stat().st_size == header["size"]:
             return {}
@@ -77,7 +81,7 @@ class _Helper:
 
     def __init__(self) -> None:
         self._connection = Connection(self._answered, self._lost)
-        self._waiting: dict[int, asyncio.Future[Header]] = {}
+        self._waiting: dict[int, asyncio.Future[AgentKnown]] = {}
         self._next_id = 0
 
     @classmethod
@@ -92,22 +96,22 @@ class _Helper:
         await asyncio.get_running_loop().create_connection(lambda: self._connection, sock=ours)
         return self
 
-    async def ask(self, header: Header) -> Header:
+    async def ask(self, header: ClientPull | Header) -> Header:
         """Pass a request on, and wait for its answer.
 
         Raises:
             OSError: the process has ended before it answered.
         """
         self._next_id += 1
-        waiting: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[AgentKnown] = asyncio.get_running_loop().create_future()
         self._waiting[self._next_id] = waiting
         if not self._connection.open:
             self._lost(self._connection)
         self._connection.send(header | {"id": self._next_id})
-        answer: dict[str, Any] = await waiting
+        answer = await waiting
         return {key: value for key, value in answer.items() if key not in ("t", "id")}
 
-    def _answered(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _answered(self, connection: Connection, header: AgentKnown, body: bytes) -> None:
         waiting = self._waiting.pop(header["id"], None)
         if waiting is not None and not waiting.done():
             waiting.set_result(header)

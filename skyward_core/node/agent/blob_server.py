@@ -17,10 +17,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...wire.content_name import NAME, Hash
 from ...wire.frames import Decoder, Header, frame
 from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, Line, LineError, Refused, Whole, context
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import HelperPeers, HelperPull, Papers
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
@@ -41,7 +45,7 @@ class Peers:
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).
     """
 
-    def __init__(self, blobs: Path, spool: Path, address: str, papers: Header) -> None:
+    def __init__(self, blobs: Path, spool: Path, address: str, papers: Papers) -> None:
         self._blobs = blobs
         self._spool = spool
         self._server = context(ssl.PROTOCOL_TLS_SERVER, papers)
@@ -252,11 +256,11 @@ def main(descriptor: int) -> None:
     lock = threading.Lock()
     peers: Peers | None = None
 
-    def answer(header: Header, what: Header) -> None:
+    def answer(header: HelperPeers | HelperPull, what: Header) -> None:
         with lock:
             agent.sendall(frame({"t": "known", "id": header["id"]} | what))
 
-    def pull(peers: Peers, header: Header) -> None:
+    def pull(peers: Peers, header: HelperPull) -> None:
         try:
             peers.pull(header["hash"], header["size"], (header["from"][0], int(header["from"][1])))
         except OSError as error:
@@ -265,6 +269,7 @@ def main(descriptor: int) -> None:
             answer(header, {})
 
     decoder = Decoder()
+    header: HelperPeers | HelperPull
     while data := agent.recv(1 << 16):
         for header, _ in decoder.feed(data):
             if header["t"] == "peers":

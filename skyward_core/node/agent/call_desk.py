@@ -6,8 +6,9 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...wire.frames import WINDOW, WORK, Header, encoded, frame
+from ...wire.frames import WINDOW, WORK, Heard, encoded, frame
 from .audience import Audience
 from .calls import Call
 from .connection import Connection
@@ -16,6 +17,17 @@ from .process import Process, ended_from_outside, ended_with_worker, exit_words
 from .rank_logs import RankLogs
 from .slow_calls import SlowCalls
 from .yields import Yields
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import (
+        AgentBegan,
+        AgentOutcome,
+        ClientCall,
+        ClientClaim,
+        Ended,
+        WorkerItem,
+        WorkerOutcome,
+    )
 
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 
@@ -42,14 +54,15 @@ class CallDesk:
 
     def _announce(self, rank: int, call: Call) -> None:
         self._audience.wake()
-        header = {
+        header: AgentBegan = {
             "t": "began",
             "run": call.run,
             "i": call.index,
             "rank": rank,
             "node": self._state.config.node,
+            "log": call.log_start,
+            "at": call.begun_at,
         }
-        header |= {"log": call.log_start, "at": call.begun_at}
         if record := self._register.records.get(call.run):
             record.began[call.index] = header
         if call.owner is not None:
@@ -58,17 +71,17 @@ class CallDesk:
 
     # -- what generators yield ---------------------------------------------------------------------------
 
-    def item(self, call: Call, header: Header, body: bytes) -> None:
+    def item(self, call: Call, header: WorkerItem, body: bytes) -> None:
         """A generator has yielded a value."""
-        header = header | {"rank": call.rank, "node": self._state.config.node}
+        told: Heard = header | {"rank": call.rank, "node": self._state.config.node}
         self.open_yields(call)
-        data = frame(header, body)
+        data = frame(told, body)
         if call.yields is not None and call.yields.add(header["seq"], header.get("file"), data):
             self._hand_on(call, call.yields, data)
-            header.pop("file", None)  # whoever only watches gets no values
+            told.pop("file", None)  # whoever only watches gets no values
             if record := self._register.records.get(call.run):
-                record.items[call.index] = header
-            self._audience.broadcast(header, skip=call.owner)
+                record.items[call.index] = told
+            self._audience.broadcast(told, skip=call.owner)
         if call.owner is None:
             self.credit(call)
 
@@ -112,34 +125,39 @@ class CallDesk:
 
     # -- how they end ------------------------------------------------------------------------------------
 
-    def judged(self, call: Call, header: Header, killed: str) -> Header:
+    def judged(self, call: Call, header: WorkerOutcome, killed: str) -> WorkerOutcome:
         """An outcome as its worker tells it, with what only the agent knows.
 
         Args:
             killed: why the agent had ended the worker, where it had.
         """
+        told: Heard = header
         if call.stop_reason and header["kind"] != "returned":
-            return header | call.stopped()
-        if header["kind"] == "collateral":
-            return header | (self._ended_with(killed) if killed else ended_from_outside())
-        if header["kind"] == "raised":
+            told |= call.stopped()
+        elif header["kind"] == "collateral":
+            told |= self._ended_with(killed) if killed else ended_from_outside()
+        elif header["kind"] == "raised":
             self._note_full_disk(header)
         return header
 
-    def _note_full_disk(self, header: Header) -> None:
-        error, config = header.get("error") or {}, self._state.config
+    def _note_full_disk(self, header: WorkerOutcome) -> None:
+        error, config = header.get("error"), self._state.config
         space = os.statvfs(config.folder)
         free = space.f_bavail * space.f_frsize
-        if error.get("type", "").endswith("OSError") and free < FREE_SPACE:
+        if error and error.get("type", "").endswith("OSError") and free < FREE_SPACE:
             error["message"] += f" [the disk under node {config.node}'s spool is full: {config.folder}]"
 
-    def finish(self, call: Call, header: Header, body: bytes = b"", logs: RankLogs | None = None) -> None:
+    def finish(
+        self, call: Call, told: WorkerOutcome, body: bytes = b"", logs: RankLogs | None = None
+    ) -> None:
         """A call has ended.
 
         Args:
             logs: of the slot that ran it.
         """
         call.disarm()
+        heard: Heard = told
+        header: AgentOutcome = heard  # it has what it lacks of one in a moment
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.given_at is not None
@@ -158,42 +176,42 @@ class CallDesk:
 
     def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """The worker of a call ended before the call did."""
-        header = call.no_result()
         if call.stop_reason:
-            header |= call.stopped()
+            ended = call.stopped()
         elif process.killed:
-            header |= self._ended_with(process.killed)
+            ended = self._ended_with(process.killed)
         else:
             fields, words = exit_words(status)
             if process.connection is None:
                 said = self._state.last_words(logs.names[1], process.says_from)
                 words = f"its worker could not start: {words}; {said}"
-            header |= fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+            ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
+        header = call.no_result(ended)
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at
         self.finish(call, header, logs=logs)
 
     def not_started(self, call: Call, words: str) -> None:
         """There is no worker for a call, and none to be had."""
-        error = {"type": "RankExit", "message": words}
-        header = call.stopped() if call.stop_reason else {"kind": "exited", "error": error}
-        self.finish(call, call.no_result() | header)
+        failed: Ended = {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+        self.finish(call, call.no_result(call.stopped() if call.stop_reason else failed))
 
     def not_run(self, call: Call) -> None:
         """A call was stopped before a worker had it."""
-        self.finish(call, call.no_result() | call.stopped())
+        self.finish(call, call.no_result(call.stopped()))
 
     def stale(self, call: Call) -> None:
         """A gang call whose gang is no more was not begun: hand it back for the client to start anew."""
         gang = self._state.gang
-        self._register.end(call, {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"})
+        stale: Heard = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
+        self._register.end(call, stale)  # in the place of an outcome, until it is dropped
         self._register.drop(call)
         self._register.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
             why = {"epoch": gang.epoch, "why": gang.broken}
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
 
-    def _ended_with(self, why: str) -> Header:
+    def _ended_with(self, why: str) -> Ended:
         """The part of an outcome that says why we ended its worker."""
         if self._state.closing and not self._state.ending:  # nobody ends the pool: only this node leaves it
             words = f"the agent of node {self._state.config.node} was ended on its machine"
@@ -202,7 +220,7 @@ class CallDesk:
 
     # -- who has what came of them -----------------------------------------------------------------------
 
-    def claim(self, connection: Connection, call: Call, header: Header) -> None:
+    def claim(self, connection: Connection, call: Call, header: ClientCall | ClientClaim) -> None:
         """A client asks again for what it asked before, over a new connection."""
         call.owner = connection
         self.open_yields(call)

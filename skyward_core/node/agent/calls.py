@@ -6,11 +6,14 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import Header, encoded, frame, framed
+from ...wire.frames import Heard, encoded, frame, framed
 from .connection import Connection
 from .yields import Yields
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall, Ended, WorkerOutcome
 
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 
@@ -23,7 +26,7 @@ class Call:
 
     run: str
     index: int
-    header: Header
+    header: ClientCall
     body: bytes
     owner: Connection | None
     rank: int = -1
@@ -35,9 +38,9 @@ class Call:
     stop_reason: str = ""
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     yields: Yields | None = None
-    outcome: Header | None = None
+    outcome: AgentOutcome | None = None
     result: bytes = b""
-    parting: tuple[Header, bytes] | None = (
+    parting: tuple[WorkerOutcome, bytes] | None = (
         None  # its outcome, told when its worker, that it has ended, is gone
     )
 
@@ -63,13 +66,15 @@ class Call:
         told = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
         return framed(f'{encoded(told)[:-1]},"call":{text or encoded(self.header)}}}')
 
-    def no_result(self) -> Header:
-        """The outcome of a call that its worker tells nothing of, without its kind."""
-        return {
+    def no_result(self, ended: Ended) -> WorkerOutcome:
+        """The outcome of a call that its worker tells nothing of."""
+        said: Heard = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
-        }  # fmt: skip
+        } | ended  # fmt: skip
+        told: WorkerOutcome = said
+        return told
 
-    def stopped(self) -> Header:
+    def stopped(self) -> Ended:
         """The part of an outcome that says why we stopped the call."""
         if self.stop_reason == "timeout":
             words = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
@@ -91,9 +96,9 @@ class RunRecord:
     kind: str
     total: int
     opened_at: float
-    outcomes: dict[int, Header] = field(default_factory=dict)
-    began: dict[int, Header] = field(default_factory=dict)
-    items: dict[int, Header] = field(default_factory=dict)  # what its generators yielded last
+    outcomes: dict[int, AgentOutcome] = field(default_factory=dict)
+    began: dict[int, AgentBegan] = field(default_factory=dict)
+    items: dict[int, AgentItem] = field(default_factory=dict)  # what its generators yielded last
     active: int = 0
     returned: int = 0  # tasks of a gather; there may be many, so that only failures are remembered one by one
 
@@ -138,7 +143,7 @@ class Register:
         self.active += 1
         return first
 
-    def end(self, call: Call, outcome: Header) -> None:
+    def end(self, call: Call, outcome: AgentOutcome) -> None:
         call.outcome = outcome
         call.body = b""
         self.active -= 1

@@ -6,10 +6,10 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import Decoder, Header, WireError, frame, framed
+from ...wire.frames import Decoder, Header, Heard, WireError, frame, framed
 
 if TYPE_CHECKING:
     from ...wire.tls_protocol import Sealed  # loads ssl, which an agent does only where it is used
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BUFFER = 1 << 18
 BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
 
-OnFrame = Callable[["Connection", Header, bytes], None]
+OnFrame = Callable[["Connection", Heard, bytes], None]
 OnLost = Callable[["Connection"], None]
 Admit = Callable[[Header, int, int], None]
 
@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self.busy = False
         self._clear.set()
 
-    def send(self, header: Header, body: bytes = b"") -> None:
+    def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         self.write(frame(header, body))
 
     def reply(self, text: str, body: bytes = b"") -> None:

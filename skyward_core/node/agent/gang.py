@@ -16,10 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...wire.frames import Header
 from .config import AgentConfig
 from .connection import Connection
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ClientGang, WorkerHello
 
 PORT_TRIES = 64
 
@@ -45,7 +49,7 @@ class Gang:
     alone: bool = False
 
     @classmethod
-    def told(cls, header: Header, plugins: bytes) -> Gang:
+    def told(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:
         """As a client sets it up, or a worker that belongs to it remembers."""
         return cls(
             header["epoch"],

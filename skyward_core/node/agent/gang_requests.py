@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ...wire.frames import Header
+from ...wire.frames import Heard
 from .connection import Connection
 from .gang import Gang, GangLock, Port
 from .node_state import NodeState
 from .slots import Slots
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import (
+        ClientForm,
+        ClientGang,
+        ClientLock,
+        ClientPorts,
+        ClientSetup,
+        ClientUnlock,
+        ClientWhere,
+    )
 
 MORE_PORTS = 8  # kept behind the gang's own, for plugins after the first
 
@@ -26,7 +38,7 @@ class GangRequests:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def handlers(self) -> dict[str, Callable[[Connection, Header, bytes], None]]:
+    def handlers(self) -> dict[str, Callable[[Connection, Heard, bytes], None]]:
         """By the kind of frame."""
         return {
             "lock": self._want_lock,
@@ -51,13 +63,13 @@ class GangRequests:
             self._state.epochs.note(gang.epoch)
             self._slots.apps.need()
 
-    def _want_lock(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _want_lock(self, connection: Connection, header: ClientLock, body: bytes) -> None:
         self._lock.want(connection)
 
-    def _unlock(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _unlock(self, connection: Connection, header: ClientUnlock, body: bytes) -> None:
         self._lock.release(connection, unclean=header.get("unclean", False))
 
-    def _form(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _form(self, connection: Connection, header: ClientForm, body: bytes) -> None:
         """On the head: name the next epoch and ports that are free for its rendezvous."""
         state = self._state
         if self._port is not None:
@@ -73,7 +85,7 @@ class GangRequests:
             }
         )
 
-    def _keep_ports(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _keep_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
         """Name a port for each rank of this node that is free here, and stays so until the next epoch."""
         for port in self._rank_ports:
             port.close()
@@ -82,13 +94,13 @@ class GangRequests:
         numbers = [port.number for port in self._rank_ports]
         connection.send({"t": "known", "id": header["id"], "ports": numbers})
 
-    def _tell_setup(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _tell_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
         """What a client that did not make the pool needs to know to bring up another node of it."""
         task = asyncio.create_task(self._answer_setup(connection, header))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_setup(self, connection: Connection, header: Header) -> None:
+    async def _answer_setup(self, connection: Connection, header: ClientSetup) -> None:
         await self._state.informed.wait()
         config, gang = self._state.config, self._state.gang
         told = {
@@ -99,7 +111,7 @@ class GangRequests:
         }
         connection.send({"t": "known", "id": header["id"]} | told, gang.plugins)
 
-    def _gang(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _gang(self, connection: Connection, header: ClientGang, body: bytes) -> None:
         """A client has formed an epoch."""
         state = self._state
         if header["epoch"] > state.gang.epoch:
@@ -110,7 +122,7 @@ class GangRequests:
                 self._slots.apps.need()
             self._slots.pump()
 
-    def _where(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _where(self, connection: Connection, header: ClientWhere, body: bytes) -> None:
         """How many calls of each gang run came here, and how many are active: lets a client repair a start that
         another left half done."""
         runs = {

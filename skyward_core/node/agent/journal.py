@@ -12,8 +12,12 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ...wire.frames import Decoder, Header, WireError
+from ...wire.frames import Decoder, WireError
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import Written
 
 ROOM = 4 << 20  # bytes that it may always have
 
@@ -72,12 +76,12 @@ class Journal:
         os.close(self._file)
         self._file, self._size = file, os.fstat(file).st_size
 
-    def read(self) -> list[tuple[Header, bytes]]:
+    def read(self) -> list[tuple[Written, bytes]]:
         """Everything written by whoever was here before; what was cut short is left out."""
         return _frames(self._file)
 
 
-def read(path: Path) -> list[tuple[Header, bytes]]:
+def read(path: Path) -> list[tuple[Written, bytes]]:
     """What a journal holds that no agent writes any more; nothing where there is none."""
     try:
         file = os.open(path, os.O_RDONLY)
@@ -89,8 +93,8 @@ def read(path: Path) -> list[tuple[Header, bytes]]:
         os.close(file)
 
 
-def _frames(file: int) -> list[tuple[Header, bytes]]:
-    frames: list[tuple[Header, bytes]] = []
+def _frames(file: int) -> list[tuple[Written, bytes]]:
+    frames: list[tuple[Written, bytes]] = []
     try:
         for found in Decoder().feed(os.pread(file, os.fstat(file).st_size, 0)):
             frames.append(found)

@@ -18,6 +18,7 @@ from .connection import Connection
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from ...wire.frame_types import ClientLine
     from ...wire.tls_protocol import Sealed
 
 PATIENCE = 10.0  # seconds for the client to come
@@ -37,7 +38,7 @@ class Moves:
         self._address = address
         self._coming: dict[Connection, asyncio.Task[Sealed | None]] = {}
 
-    def offer(self, connection: Connection, header: Header) -> None:
+    def offer(self, connection: Connection, header: ClientLine) -> None:
         """Listen for a client that has brought certificates, and tell it at which port."""
         import ssl  # with what it does then, 7 MB of memory
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
-from ...wire.frames import Header
 from .connection import Connection
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import Ended, Exit
 
 
 class Process:
@@ -23,7 +26,7 @@ class Process:
         self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
 
 
-def exit_words(status: int | None) -> tuple[Header, str]:
+def exit_words(status: int | None) -> tuple[Exit, str]:
     """A wait status as fields of an outcome and in words."""
     if status is None:
         return {
@@ -42,13 +45,13 @@ def exit_words(status: int | None) -> tuple[Header, str]:
     return {"exit_code": code, "signal": None}, f"its process exited with status {code}"
 
 
-def ended_with_worker(why: str) -> Header:
+def ended_with_worker(why: str) -> Ended:
     """The part of an outcome that says that we stopped a call's worker for another reason than the call."""
     words = f"its worker was stopped: {why}"
     return {"kind": "collateral", "error": {"type": "Stopped", "message": words}}
 
 
-def ended_from_outside() -> Header:
+def ended_from_outside() -> Ended:
     """The same for a SIGTERM that was not ours: somebody on the node sent it."""
     fields, words = exit_words(signal.SIGTERM)
-    return fields | {"kind": "exited", "error": {"type": "RankExit", "message": words}}
+    return {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}

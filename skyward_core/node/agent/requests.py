@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ...wire.frames import CHUNK, VERSION, Header
+from ...wire.frames import CHUNK, VERSION, Heard
 from ...wire.messages import from_client
 from .audience import Audience
 from .blob_exchange import Exchange
@@ -22,6 +22,27 @@ from .own_stream import Moves
 from .phases import Phases
 from .slots import Slots
 from .tail import Tail
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import (
+        ClientAck,
+        ClientCall,
+        ClientClaim,
+        ClientCredit,
+        ClientDrop,
+        ClientFetch,
+        ClientHello,
+        ClientLine,
+        ClientMove,
+        ClientPeers,
+        ClientPing,
+        ClientPull,
+        ClientShutdown,
+        ClientStop,
+        ClientTail,
+        ClientUse,
+        FromClient,
+    )
 
 
 class Life(Protocol):
@@ -47,7 +68,7 @@ class Requests:
         self._exchange = Exchange(state.config)
         self._moves = Moves(state.config.address)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[str, Callable[[Connection, Header, bytes], None]] = {
+        self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
             "hello": self._hello,
             "tail": self._tail,
             "call": self._call,
@@ -64,7 +85,8 @@ class Requests:
             "use": self._use,
             "ping": self._ping,
             "shutdown": self._shutdown,
-        } | self._gang.handlers
+            **self._gang.handlers,
+        }
 
     def accept(self) -> Connection:
         """Take in one more client."""
@@ -79,7 +101,7 @@ class Requests:
         self._gang.leave(connection)
         self._desk.disown(connection)
 
-    def _frame(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _frame(self, connection: Connection, header: FromClient, body: bytes) -> None:
         handler = self._handlers.get(header["t"])
         if handler is None:
             connection.send({"t": "error", "message": f"unknown request {header['t']!r}"})
@@ -88,7 +110,7 @@ class Requests:
 
     # -- who they are ------------------------------------------------------------------------------------
 
-    def _hello(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _hello(self, connection: Connection, header: ClientHello, body: bytes) -> None:
         state, client = self._state, self._audience[connection]
         client.watches = bool(header.get("watch"))
         client.renews = not header.get("observer")
@@ -115,21 +137,21 @@ class Requests:
             }
         )
 
-    def _use(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _use(self, connection: Connection, header: ClientUse, body: bytes) -> None:
         self._audience[connection].renews = True
 
-    def _ping(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
         left = self._state.lease.remaining(in_use=self._life.in_use())
         told = {"lease": left, "unfetched": self._desk.unfetched()}
         connection.send({"t": "pong", "id": header.get("id")} | told)
 
-    def _shutdown(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _shutdown(self, connection: Connection, header: ClientShutdown, body: bytes) -> None:
         self._life.give_up(header.get("drop", []), header.get("keep", 0.0))
         self._life.end_by(connection.who or "another client", "")
 
     # -- calls and what comes of them --------------------------------------------------------------------
 
-    def _call(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _call(self, connection: Connection, header: ClientCall, body: bytes) -> None:
         known = self._register.calls.get((header["run"], header["i"]))
         if known is not None:
             self._desk.claim(connection, known, header)
@@ -142,23 +164,23 @@ class Requests:
             self._audience.broadcast({"t": "run"} | record.to_json(), skip=connection)
         slot.give(call)
 
-    def _take_run(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _take_run(self, connection: Connection, header: ClientClaim, body: bytes) -> None:
         """A client wants the results of a run whose own client is gone."""
         calls = self._register.of_run(header["run"])
         connection.send({"t": "known", "id": header.get("id", -1), "calls": [call.index for call in calls]})
         for call in calls:
             self._desk.claim(connection, call, header)
 
-    def _ack(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _ack(self, connection: Connection, header: ClientAck, body: bytes) -> None:
         """The client has these results; ``calls``: run -> indices, or null for all of the run."""
         self._desk.acknowledge(header["calls"])
 
-    def _credit(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _credit(self, connection: Connection, header: ClientCredit, body: bytes) -> None:
         call = self._register.calls.get((header["run"], header["i"]))
         if call is not None:
             self._desk.taken(call, header["next"])
 
-    def _stop(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _stop(self, connection: Connection, header: ClientStop, body: bytes) -> None:
         state, run = self._state, header["run"]
         reason, grace = header.get("why", "cancel"), header.get("grace", state.config.grace)
         if header.get("break") and header["break"] == state.gang.epoch:
@@ -170,7 +192,7 @@ class Requests:
 
     # -- files -------------------------------------------------------------------------------------------
 
-    def _tail(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _tail(self, connection: Connection, header: ClientTail, body: bytes) -> None:
         client = self._audience[connection]
         if client.follower is not None:
             client.follower.cancel()  # it asks again for what its disk did not take
@@ -192,12 +214,12 @@ class Requests:
     def _busy(self) -> bool:
         return self._register.active > 0
 
-    def _fetch(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _fetch(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
         task = asyncio.create_task(self._send_file(connection, header))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _send_file(self, connection: Connection, header: Header) -> None:
+    async def _send_file(self, connection: Connection, header: ClientFetch) -> None:
         path = self._state.config.spool / Path(header["f"]).name
         at = int(header.get("at", 0))
         try:
@@ -213,10 +235,10 @@ class Requests:
         except OSError as error:
             connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
 
-    def _exchange_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _exchange_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
         self._exchange.take(connection, header)
 
-    def _drop_blobs(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _drop_blobs(self, connection: Connection, header: ClientDrop, body: bytes) -> None:
         """Make room for other blobs; those that somebody may be about to use stay."""
         alone = not any(other.renews for other in self._audience.others(connection))
         waiting = [call.header for call in self._register.calls.values() if call.outcome is None]
@@ -228,8 +250,8 @@ class Requests:
 
     # -- a line of their own -----------------------------------------------------------------------------
 
-    def _offer_line(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _offer_line(self, connection: Connection, header: ClientLine, body: bytes) -> None:
         self._moves.offer(connection, header)
 
-    def _move(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _move(self, connection: Connection, header: ClientMove, body: bytes) -> None:
         self._moves.go(connection)

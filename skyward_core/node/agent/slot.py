@@ -11,9 +11,9 @@ import os
 import signal
 import time
 from collections import deque
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ...wire.frames import Header, encoded
+from ...wire.frames import encoded
 from .around_app import Apps
 from .call_desk import CallDesk
 from .calls import Call, Key
@@ -25,6 +25,9 @@ from .process import Process, exit_words
 from .processes import signal_group
 from .rank_logs import RankLogs
 from .spawn import spawn, when_ended
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import WorkerHello, WorkerOutcome
 
 START_ATTEMPTS = 2
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
@@ -212,7 +215,7 @@ class Slot:
         else:
             self._desk.died(call, Process(0), None, self.logs)
 
-    def connected(self, connection: Connection, header: Header, plugins: bytes) -> None:
+    def connected(self, connection: Connection, header: WorkerHello, plugins: bytes) -> None:
         """The slot's worker greets: a fresh one, or one that outlived the agent which started it."""
         process = self.process
         if process is None:
@@ -360,14 +363,15 @@ class Slot:
             grace = self._state.config.grace
             call.timers.append(loop.call_later(call.timeout, self._others.stop, call, "timeout", grace))
 
-    def outcome(self, call: Call, header: Header, body: bytes) -> None:
+    def outcome(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         """Its process tells what came of a call."""
         process = self.process
         killed = process.killed if process is not None else ""
         ends = header["kind"] in ("exited", "collateral") and process is not None
         if ends and process is not None:
             process.killed = killed or "it is exiting"
-            self._gang_lost(process, (header.get("error") or {}).get("message", killed))
+            error = header.get("error")
+            self._gang_lost(process, error.get("message", killed) if error else killed)
             if not killed:
                 self._expect_end(process, self._state.config.grace)
         if header.pop("unusable", False) and process is not None:
@@ -388,7 +392,7 @@ class Slot:
         if call.parting and call.outcome is None:
             self._finish(call, *call.parting)
 
-    def _finish(self, call: Call, header: Header, body: bytes) -> None:
+    def _finish(self, call: Call, header: WorkerOutcome, body: bytes) -> None:
         self._desk.finish(call, header, body, self.logs)
         self.running.pop(call.key, None)
         self.pump()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ...wire.frames import Header, WireError
+from ...wire.frames import Heard, WireError
 from ...wire.messages import from_worker
 from .around_app import Apps
 from .audience import Audience
@@ -17,6 +18,9 @@ from .node_state import NodeState
 from .phases import Phases
 from .processes import reap
 from .slot import Slot
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import FromWorker, WorkerHello
 
 PAUSE = 0.01  # seconds between looks at whether those that were told to end have
 
@@ -122,30 +126,28 @@ class Slots:
         )
         return server.close
 
-    def _frame(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         slot, redactor = self._workers.get(connection), self._state.redactor
-        kind = header["t"]
-        if slot is None or kind == "hello":
+        if slot is None or header["t"] == "hello":
             self._frame_of_others(connection, header, body)
             return
-        if redactor and kind in ("outcome", "item"):
-            header |= {
-                key: redactor.json(header[key]) for key in ("summary", "error", "last") if key in header
-            }
-            if header.get("kind") == "raised":
-                body = redactor.data(body)
-        if kind in ("outcome", "item"):
+        if header["t"] == "outcome" or header["t"] == "item":
+            if redactor:
+                told: Heard = header
+                told |= {key: redactor.json(told[key]) for key in ("summary", "error", "last") if key in told}
+                if told.get("kind") == "raised":
+                    body = redactor.data(body)
             call = slot.running.get((header["run"], header["i"]))
-            if call is not None and kind == "outcome":
+            if call is not None and header["t"] == "outcome":
                 slot.outcome(call, header, body)
-            elif call is not None:
+            elif call is not None and header["t"] == "item":
                 self._desk.item(call, header, body)
-        elif kind == "ready":
+        elif header["t"] == "ready":
             slot.set_up_done()
-        elif kind == "phase":
+        elif header["t"] == "phase":
             slot.enter(header["phase"])
 
-    def _frame_of_others(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _frame_of_others(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         """Of who is no worker of a slot, or not yet."""
         around = self.apps.process
         if header["t"] == "hello":
@@ -155,7 +157,7 @@ class Slots:
         else:
             connection.close()  # it was sent away, or never greeted
 
-    def _greeted(self, connection: Connection, header: Header, body: bytes) -> None:
+    def _greeted(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
         pid = connection.peer(header["pid"])
         for slot in self.all:
             if slot.process is not None and slot.process.pid == pid:
@@ -175,7 +177,7 @@ class Slots:
         # The process itself is what counts; its end is seen by SIGCHLD.
         self._workers.pop(connection, None)
 
-    def _learn(self, header: Header) -> None:
+    def _learn(self, header: WorkerHello) -> None:
         """What a worker knows that an agent before this one has started."""
         if not self._state.informed.is_set() and "env" in header:
             self._state.learn_env(header["env"])

@@ -42,11 +42,11 @@ def _read_journal(state: NodeState, desk: CallDesk) -> None:
         if header["t"] == "ack":
             register.acknowledge(header["calls"])
             continue
-        told = header.get("call", header)
+        told = header["call"] if header["t"] == "given" else header
         key = (told["run"], told["i"])
         known = register.calls.get(key)
         if header["t"] == "given":
-            call = Call(*key, told, b"", None, rank=header["rank"], slot=header["slot"])
+            call = Call(*key, header["call"], b"", None, rank=header["rank"], slot=header["slot"])
             call.given_at, call.log_start = asyncio.get_running_loop().time(), header.get("log", {})
             register.add(call)
             desk.open_yields(call)

@@ -11,17 +11,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import WORK, Header
+from ...wire.frames import WORK
 from ...wire.node_paths import ERR, OUT, NodePaths
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import Written
 
 AT_LEAST = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
 BLANKED_AT_ONCE = 1 << 20
 LOGS = (OUT, ERR)
 
 
-def unfetched(frames: Iterable[tuple[Header, bytes]]) -> dict[str, int]:
+def unfetched(frames: Iterable[tuple[Written, bytes]]) -> dict[str, int]:
     """Runs with results that no client has confirmed, as an agent's journal tells them, and bytes of those results."""
     waiting: dict[str, dict[int, int]] = {}
     for header, _ in frames:

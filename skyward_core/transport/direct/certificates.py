@@ -6,8 +6,8 @@ they hold no addresses, and no dates that a host's wrong clock could stumble ove
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -15,6 +15,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ...model.value import Value, value
+
+if TYPE_CHECKING:
+    from ...wire import frame_types
 
 BEGINNING = datetime(2000, 1, 1)
 NO_END = datetime(9999, 12, 31, 23, 59, 59)
@@ -34,8 +37,8 @@ class Papers(Value):
     certificate: str
     key: str
 
-    def to_json(self) -> dict[str, str]:
-        return asdict(self)
+    def to_json(self) -> frame_types.Papers:
+        return {"authority": self.authority, "certificate": self.certificate, "key": self.key}
 
     def __repr__(self) -> str:
         return "Papers(...)"
