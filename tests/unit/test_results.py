@@ -346,7 +346,7 @@ class Choosy(Exception):
         self.step = 3
 
 
-def caught(error: BaseException) -> tuple[dict[str, Any], BaseException]:
+def caught(error: BaseException) -> tuple[Any, BaseException]:
     """Raise, describe, and load what came of it."""
     try:
         raise error

@@ -7,10 +7,11 @@ import select
 import threading
 from _socket import AF_UNIX, SOCK_STREAM, socket  # what lies above it is a twelfth of a worker's start
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic, sleep  # user code may put something else in their place
+from typing import Any
 
-from ...wire.frames import PLUGINS, Decoder, Header, WireError, frame
+from ...wire.frames import PLUGINS, Decoder, Header, Heard, WireError, frame
 
 RETRY = 0.05  # seconds between attempts to find a new agent
 
@@ -31,7 +32,7 @@ class Channel:
         self._hello = hello
         self._patience = patience
         self._decoder = Decoder(_bounded)
-        self._frames: deque[tuple[Header, bytes]] = deque()
+        self._frames: deque[tuple[Heard, bytes]] = deque()
         self._lock = threading.Lock()
         self._renewing = threading.Lock()
         self._back = threading.Condition(self._lock)
@@ -43,7 +44,7 @@ class Channel:
         os.register_at_fork(after_in_child=self._be_child)
         threading.Thread(target=self._watch, name="agent-watch", daemon=True).start()
 
-    def send(self, header: Header, body: bytes = b"") -> None:
+    def send(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         data = frame(header, body)
         with self._lock:
             self._unseen.append(data)
@@ -56,7 +57,7 @@ class Channel:
         if not there and not self.forked:
             self._reconnected(current)
 
-    def receive(self) -> tuple[Header, bytes]:
+    def receive(self) -> tuple[Heard, bytes]:
         """The next frame; waits for it.
 
         Raises:

@@ -13,12 +13,16 @@ import pickle
 import signal
 import sys
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from ...runtime import older_import
 from ...wire.frames import Header
 from .agent_channel import Channel
 from .results import describe_error
 from .stop_signal import Stopped, StopSignal
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ToWorker, ToWorkerSetup
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
@@ -43,6 +47,7 @@ class App:
         return {"t": "hello", "pid": os.getpid(), "state": self._state}, b""
 
     def serve(self) -> None:
+        header: ToWorker
         while True:
             try:
                 header, body = self._channel.receive()
@@ -54,7 +59,7 @@ class App:
                 self._enter(header, body)
         self._leave()
 
-    def _enter(self, header: Header, body: bytes) -> None:
+    def _enter(self, header: ToWorkerSetup, body: bytes) -> None:
         from ...plugins.base import enter_app, has_app
         from ...runtime.info import InstanceInfo, set_current
 

@@ -8,9 +8,12 @@ import pickle
 import sys
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import FAILURE, INLINE, Header, is_plain
+from ...wire.frames import FAILURE, INLINE, is_plain
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ErrorWords, SummaryWords, Told
 
 _open = open  # user code may put something else in the place of what is built in
 TEXT = 200  # characters of a summary
@@ -25,7 +28,7 @@ class Pickled:
     def __init__(self, path: str | None = None) -> None:
         self.data = b""
         self.size = 0
-        self.summary: Header | None = None
+        self.summary: SummaryWords | None = None
         self._path = path
         self._pieces: list[bytes] = []
         self._file: Any = None
@@ -61,8 +64,8 @@ class Pickled:
             with suppress(FileNotFoundError):  # its folder may have gone with the pool
                 os.unlink(self._path)  # noqa: PTH108  pathlib would be a tenth of a worker's start
 
-    def header(self) -> Header:
-        header: Header = {"summary": self.summary, "size": self.size}
+    def header(self) -> Told:
+        header: Told = {"summary": self.summary, "size": self.size}
         if self._file is not None and self._path is not None:
             header["file"] = self._path.rpartition("/")[2]
         return header
@@ -126,7 +129,7 @@ def _culprit(value: Any, error: BaseException) -> tuple[str, Any, BaseException]
         return "result", value, error
 
 
-def summarise(value: Any, size: int) -> Header:
+def summarise(value: Any, size: int) -> SummaryWords:
     """A :class:`skyward_core.model.outcome.Summary` as JSON: cheap, bounded, and calls no code of the value's own
     except for builtin types and well-known arrays."""
     plain = plain_json(value)
@@ -142,7 +145,7 @@ def summarise(value: Any, size: int) -> Header:
 
 _NOT_JSON = object()
 _NONE = pickle.dumps(None)
-_NONE_SUMMARY: Header = {
+_NONE_SUMMARY: SummaryWords = {
     "type": "NoneType",
     "text": "None",
     "json": None,
@@ -235,7 +238,7 @@ def _clip(text: str) -> str:
     return text if len(text) <= TEXT else text[: TEXT - 1] + "…"
 
 
-def describe_error(error: BaseException) -> tuple[Header, bytes]:
+def describe_error(error: BaseException) -> tuple[ErrorWords, bytes]:
     """An exception as words and as a pickle that is sure to load on the other side."""
     import traceback
 

@@ -18,18 +18,29 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from time import monotonic, perf_counter  # user code may put something else in their place
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...runtime import metrics, older_import
 from ...runtime.info import InstanceInfo, instance_info, set_current, using
 from ...runtime.phase import loading, on_enter
-from ...wire.frames import INLINE, WINDOW, Header
+from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import Channel
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
 from .stop_signal import Stopped, StopSignal
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import (
+        PluginErrorWords,
+        SummaryWords,
+        ToWorker,
+        ToWorkerCall,
+        ToWorkerCredit,
+        ToWorkerSetup,
+        WorkerOutcome,
+    )
 
 FUNCTIONS_KEPT = 64
 
@@ -96,7 +107,7 @@ class Worker:
         self._entered = False
         self._setup_error: BaseException | None = None
         self._windows: dict[tuple[str, int], _Window] = {}
-        self._waiting: deque[tuple[Header, bytes]] = deque()
+        self._waiting: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
 
@@ -118,6 +129,7 @@ class Worker:
             SystemExit: a call ended the process, or SIGTERM did.
         """
         tasks = _Threads(self._capacity, self._call) if self._capacity > 1 else None
+        header: ToWorker
         while True:
             if self._waiting:
                 header, body = self._waiting.popleft()
@@ -128,20 +140,19 @@ class Worker:
                     # No agent, nobody to work for: what was running has ended before we came here.
                     self._orphaned = True
                     return 0
-            kind = header["t"]
-            if kind == "call":
+            if header["t"] == "call":
                 if tasks is None:
                     self._call(header, body)
                 else:
                     self._windows[header["run"], header["i"]] = _Window()
                     tasks.put(header, body)
-            elif kind == "credit":
+            elif header["t"] == "credit":
                 self._credited(header)
-            elif kind == "place":
+            elif header["t"] == "place":
                 set_current(InstanceInfo.from_json(json.dumps(header["info"])))
-            elif kind == "setup":
+            elif header["t"] == "setup":
                 self._set_up(header, body)
-            elif kind == "exit":
+            elif header["t"] == "exit":
                 return 0
 
     def leave(self, code: int, grace: float) -> None:
@@ -172,7 +183,7 @@ class Worker:
 
     # -- plugins -----------------------------------------------------------------------------------------
 
-    def _set_up(self, header: Header, body: bytes) -> None:
+    def _set_up(self, header: ToWorkerSetup, body: bytes) -> None:
         info = InstanceInfo.from_json(json.dumps(header["info"]))
         set_current(info)
         self._setup_error = None
@@ -200,15 +211,16 @@ class Worker:
         self._flush()
         kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
         self._plugins = b"" if "failed" in header else body
-        self._setup = {key: header[key] for key in kept}
+        told: Heard = header
+        self._setup = {key: told[key] for key in kept}
         self._phase = ""
         self._channel.send({"t": "ready", "epoch": header["epoch"]})
 
     # -- calls -------------------------------------------------------------------------------------------
 
-    def _call(self, header: Header, body: bytes) -> None:
+    def _call(self, header: ToWorkerCall, body: bytes) -> None:
         run, index = header["run"], header["i"]
-        answer: Header = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
+        answer: WorkerOutcome = {"t": "outcome", "run": run, "i": index, "kind": "returned"}
         result = Pickled()
         exit_code: int | None = None
         self._used = True
@@ -242,7 +254,8 @@ class Worker:
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
             self._enter("")
-        answer |= result.header()
+        whole: Heard = answer
+        whole |= result.header()
         self._flush()
         self._streams.end(run)
         window = self._windows.pop((run, index), None)
@@ -255,7 +268,7 @@ class Worker:
                 signal.pthread_kill(main_thread, signal.SIGTERM)  # it waits for calls
             sys.exit(exit_code)
 
-    def _run(self, header: Header, body: bytes) -> Any:
+    def _run(self, header: ToWorkerCall, body: bytes) -> Any:
         fn, (args, kwargs) = self._load(header, body)
         if self._phase == "importing":
             self._enter("running")
@@ -271,7 +284,7 @@ class Worker:
         if self._channel.forked:
             raise SystemExit(0)
 
-    def _load(self, header: Header, body: bytes) -> tuple[Any, Any]:
+    def _load(self, header: ToWorkerCall, body: bytes) -> tuple[Any, Any]:
         (name, size), (args_name, args_size) = header["fn"], header["args"]
         inline = size if size <= INLINE else 0
         fn = self._functions.get(name)
@@ -290,12 +303,12 @@ class Worker:
         self._script.place(fn, args if args.names else None)
         return fn.value, args.take()
 
-    def _spill(self, header: Header, kind: str = "result") -> str:
+    def _spill(self, header: ToWorkerCall, kind: str = "result") -> str:
         return f"{self._spool}/{header['run']}.{header['i']}.{os.getpid()}.{kind}"
 
     # -- generators --------------------------------------------------------------------------------------
 
-    def _stream(self, header: Header, values: Generator[Any, None, Any]) -> Any:
+    def _stream(self, header: ToWorkerCall, values: Generator[Any, None, Any]) -> Any:
         key = (header["run"], header["i"])
         window = self._windows.setdefault(key, _Window())
         try:
@@ -312,7 +325,7 @@ class Worker:
                 told = {"t": "item", "run": key[0], "i": key[1], "seq": window.made} | item.header()
                 self._channel.send(told, item.data)
                 window.made += 1
-                window.last = told["summary"]
+                window.last = item.summary
                 self._wait_for(window)
         finally:
             values.close()
@@ -322,6 +335,7 @@ class Worker:
         if self._capacity > 1:
             window.wait()
             return
+        header: ToWorker
         while not window.is_open:
             header, body = self._channel.receive()
             if header["t"] == "credit":
@@ -329,7 +343,7 @@ class Worker:
             else:
                 self._waiting.append((header, body))
 
-    def _credited(self, header: Header) -> None:
+    def _credited(self, header: ToWorkerCredit) -> None:
         window = self._windows.get((header["run"], header["i"]))
         if window is not None:
             window.taken(header["next"])
@@ -349,7 +363,7 @@ class _Window:
 
     def __init__(self) -> None:
         self.made = 0
-        self.last: Header | None = None
+        self.last: SummaryWords | None = None
         self._condition = threading.Condition()
         self._end = WINDOW
 
@@ -372,14 +386,14 @@ class _Window:
 class _Threads:
     """Calls a function with what it is given, in threads that do not keep the process from ending."""
 
-    def __init__(self, count: int, call: Callable[[Header, bytes], None]) -> None:
+    def __init__(self, count: int, call: Callable[[ToWorkerCall, bytes], None]) -> None:
         from queue import SimpleQueue  # late: most workers have one thread
 
-        self._calls: SimpleQueue[tuple[Header, bytes]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[ToWorkerCall, bytes]] = SimpleQueue()
         self._call = call
         self._left = count
 
-    def put(self, header: Header, body: bytes) -> None:
+    def put(self, header: ToWorkerCall, body: bytes) -> None:
         self._calls.put((header, body))
         if self._left:
             self._left -= 1
@@ -390,7 +404,7 @@ class _Threads:
             self._call(*self._calls.get())
 
 
-def _failed_app(told: Header, data: bytes) -> BaseException:
+def _failed_app(told: PluginErrorWords, data: bytes) -> BaseException:
     """What kept the node's plugins from entering ``around_app``, as an exception with that process's traceback."""
     from ...model.errors import RemoteTraceback
     from ...plugins.base import PluginError
@@ -403,15 +417,16 @@ def _failed_app(told: Header, data: bytes) -> BaseException:
     return error
 
 
-def _end_child(answer: Header) -> None:
+def _end_child(answer: WorkerOutcome) -> None:
     """End a child that user code forked, as Python ends one of a script, with what it came to."""
-    if answer["kind"] == "raised":
-        sys.stderr.write(answer["error"].get("traceback") or answer["error"]["message"])
+    error = answer.get("error")
+    if answer["kind"] == "raised" and error is not None:
+        sys.stderr.write(error.get("traceback") or error["message"])
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code", 0))
+    os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code") or 0)
 
 
 def _exit_status(error: SystemExit) -> int:
