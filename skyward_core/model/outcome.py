@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import Any
@@ -31,7 +31,7 @@ class Summary(Value):
     size: int = 0
 
     @classmethod
-    def from_wire(cls, data: dict[str, Any] | None) -> Summary | None:
+    def from_wire(cls, data: Mapping[str, Any] | None) -> Summary | None:
         return None if data is None else cls(**data)
 
 
@@ -44,7 +44,7 @@ class ErrorInfo(Value):
     traceback: str = ""
 
     @classmethod
-    def from_wire(cls, data: dict[str, Any] | None) -> ErrorInfo | None:
+    def from_wire(cls, data: Mapping[str, Any] | None) -> ErrorInfo | None:
         return None if data is None else cls(**data)
 
 

@@ -7,11 +7,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..store import loggers
 from ..views import events as ev
 from ..views.views import apply
-from ..wire.frames import Header, WireError
+from ..wire.frames import WireError
 from ..wire.redact import Redactor, secret_values
 from . import told_events
 from .context import PoolContext
@@ -19,6 +20,9 @@ from .links.link import Link
 from .live_logs import LiveLogs, LogSink
 from .log_intake import Intake
 from .records import Records
+
+if TYPE_CHECKING:
+    from ..wire.frame_types import AgentPong, AgentWelcome, RankPhase
 
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 
@@ -144,7 +148,7 @@ class News:
         if moved and ends_at != before:
             self.emit(ev.LeaseNews(pool=self._context.name, ends_at=ends_at))
 
-    def enter_phase(self, link: Link, header: Header) -> None:
+    def enter_phase(self, link: Link, header: RankPhase) -> None:
         """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
@@ -159,7 +163,7 @@ class News:
         for header in told:
             self.enter_phase(link, header)
 
-    def learn_unfetched(self, link: Link, header: Header) -> None:
+    def learn_unfetched(self, link: Link, header: AgentPong | AgentWelcome) -> None:
         """A node has told which results wait there for a client to fetch them."""
         self._unfetched[link.node] = header.get("unfetched", {})
         runs: dict[str, int] = {}

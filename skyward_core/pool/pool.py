@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..model.errors import Cancelled, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
@@ -16,7 +17,6 @@ from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
-from ..wire.frames import Header
 from .background import Background
 from .context import PoolContext
 from .endings import Endings
@@ -35,6 +35,9 @@ from .runs.launch import Launch
 from .runs.run import Run
 from .setup_knowledge import SetupKnowledge
 from .teardown import tear_down
+
+if TYPE_CHECKING:
+    from ..wire.frame_types import FromAgent
 
 
 class Pool:
@@ -183,7 +186,7 @@ class Pool:
         self.news.learn_ranks(self.links[node].welcome["ranks_per_node"])
         return self.context.cursors(node)
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+    def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
         """What an agent tells.
 
         Raises:

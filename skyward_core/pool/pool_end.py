@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.errors import PoolGone
 from ..store.ledger_rows import PoolRow
-from ..wire.frames import Header
+
+if TYPE_CHECKING:
+    from ..wire.frame_types import AgentEnding
 
 
 class PoolEnd(NamedTuple):
@@ -24,7 +26,7 @@ class PoolEnd(NamedTuple):
         return cls(pool, "", why, time.time())
 
     @classmethod
-    def told(cls, pool: str, header: Header) -> PoolEnd:
+    def told(cls, pool: str, header: AgentEnding) -> PoolEnd:
         """As one of its agents says when it begins to end."""
         return cls(pool, header["by"], header["why"], time.time())
 

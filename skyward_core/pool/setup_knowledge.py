@@ -12,6 +12,7 @@ from .news import News
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..wire.frame_types import SetupAnswer
     from .gang.keeper import Keeper
 
 
@@ -74,6 +75,7 @@ class SetupKnowledge:
         links = [link for link in self._context.links if link.up]
         if not links and not self._knows_all:
             raise ConnectionError("no node is there to tell the pool's environment and plugins")
+        answer: SetupAnswer
         for link in links:
             if self._knows_all:
                 return

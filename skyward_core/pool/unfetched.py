@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import PoolError, SkywardError, hint_of, what_of
 from ..model.outcome import Outcome
@@ -22,10 +22,13 @@ from ..store.archive import Archive, rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..transport.incoming_result import Landing
-from ..wire.frames import WORK, Header, WireError
+from ..wire.frames import WORK, WireError
 from .links.link import Link, is_news
 from .runs.outcome_frame import outcome_of
 from .runs.root_cause import root_cause
+
+if TYPE_CHECKING:
+    from ..wire.frame_types import AgentItem, AgentOutcome, FromAgent
 
 STUCK = 30.0  # seconds without anything new after which a fetch is given up for now
 ENDING = 10.0  # seconds that the agent may take to end once all has been fetched
@@ -86,7 +89,7 @@ class _Visit:
         self._ledger = ledger
         self._give_up = give_up
         self._provider: Provider = from_json(row.provider)
-        self._arrived: asyncio.Queue[tuple[Header, bytes]] = asyncio.Queue()
+        self._arrived: asyncio.Queue[tuple[AgentOutcome | AgentItem, bytes]] = asyncio.Queue()
         self._news_at = time.monotonic()
         self._trouble = "nothing comes from there"
         self._log_ends: dict[str, int] = {}
@@ -142,7 +145,7 @@ class _Visit:
         await self._until(lambda: all(cursors.get(name, 0) >= end for name, end in self._log_ends.items()))
         await asyncio.to_thread(self._record, outcomes)
 
-    async def _save(self, link: Link, header: Header, body: bytes, name: str) -> None:
+    async def _save(self, link: Link, header: AgentOutcome | AgentItem, body: bytes, name: str) -> None:
         path = self._archive.results / name
         if "file" not in header:
             partial = path.with_name(f"{name}.part")
@@ -199,7 +202,7 @@ class _Visit:
 
     # -- what the link tells -----------------------------------------------------------------------------
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+    def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
         """Something came."""
         self._news_at = time.monotonic()
         match header["t"]:

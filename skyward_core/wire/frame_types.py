@@ -14,7 +14,8 @@ Blob = tuple[str, int]  # the name of some bytes, made of their content, and how
 Place = dict[str, Any]  # a rank's InstanceInfo
 Sizes = dict[str, int]  # log file -> bytes
 Spans = dict[str, list[int]]  # log file -> from where to where
-Kind = Literal["returned", "raised", "exited", "lost", "collateral", "stale"]
+Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
+Phase = Literal["", "starting", "importing", "joining", "running"]  # agents tell of no others
 RunKind = Literal["", "broadcast", "single", "gather"]
 
 
@@ -158,7 +159,7 @@ class RankPhase(TypedDict):
     """What a rank is at, since so many seconds."""
 
     rank: int
-    phase: str
+    phase: Phase
     age: float
 
 
@@ -178,6 +179,9 @@ class AgentWelcome(TypedDict):
     runs: list[Remembered]
     now: NotRequired[float]
     phases: NotRequired[list[RankPhase]]
+    pool: NotRequired[str]
+    pid: NotRequired[int]
+    idle_timeout: NotRequired[float]
     unfetched: NotRequired[Sizes]
 
 
@@ -257,6 +261,13 @@ class AgentWanted(TypedDict):
 
 
 # -- what it says in answer, by what it was asked --------------------------------------------------------
+
+
+class Fetched(TypedDict, total=False):
+    """What became of a file's way to a node: it is there where no error is told."""
+
+    error: str
+    unreachable: bool
 
 
 class ClaimAnswer(AgentKnown):

@@ -222,7 +222,7 @@ _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
 _RUN_KIND: Checks = {"kind": _one_of("", "broadcast", "single", "gather")}
-_ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral", "stale")}
+_ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": _or_none(_IS_SUMMARY),
     "error": _or_none(_IS_ERROR),
@@ -283,7 +283,14 @@ FROM_AGENT: Forms = {
             "lease": _or_none(is_number),
             "runs": _all(_REMEMBERED),
         },
-        {"now": is_number, "phases": _all(_made_of(_PHASE)), "unfetched": _UNFETCHED},
+        {
+            "now": is_number,
+            "phases": _all(_made_of(_PHASE)),
+            "unfetched": _UNFETCHED,
+            "pool": is_text,
+            "pid": is_count,
+            "idle_timeout": is_number,
+        },
         head=RUNS,
     ),
     "log": Form(
@@ -568,7 +575,7 @@ def from_agent(header: Header, head: int, body: int) -> None:
     admit(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 
 
-def answer(asked: str, header: Header) -> None:
+def answer(asked: str, header: Mapping[str, Any]) -> None:
     """Look at an agent's answer.
 
     Args:

@@ -94,7 +94,7 @@ def test_a_greeting_that_tells_of_another_nodes_ranks_is_refused(pool: sky.Compu
     greet = link._greet
     forged = RECORD | {"run": "another", "began": [], "outcomes": [OUTCOME | {"run": "another"}]}  # of rank 0
 
-    def lie(header: dict[str, Any]) -> None:
+    def lie(header: Any) -> None:
         greet(header | {"runs": [forged]})
 
     def note(event: ev.Event) -> None:

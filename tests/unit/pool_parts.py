@@ -216,7 +216,7 @@ class Client:
 
     # -- as a listener --
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+    def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] in ("outcome", "item", "began", "run"):
             self.book.on_frame(link, header, body)
 

@@ -267,7 +267,7 @@ class Stage:
         if up and not link.epoch:
             self.launch.agent_is_new()
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+    def on_frame(self, link: Link, header: Any, body: bytes) -> None:
         if header["t"] == "gang":
             self.launch.gang_broke()
         else:

@@ -141,17 +141,21 @@ async def test_frames_go_to_the_listener(link: Link) -> None:
     assert (link.epoch, link.broken) == (3, "rank 1 ended"), "old news"
 
 
+def asked(run: str, index: int) -> Any:
+    return {"t": "call", "run": run, "i": index}
+
+
 async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
     transport, listener = parts(link)
     for index in range(3):
-        link.call({"t": "call", "run": "r", "i": index}, b"payload")
+        link.call(asked("r", index), b"payload")
     transport.pipe.say(OUTCOME | {"i": 0})  # told to all, without its value
     transport.pipe.say(OUTCOME | {"i": 1}, b"value")
     transport.pipe.say({"t": "stale", "run": "r", "i": 2})
     listener.have = {"r000.out": 99}
     transport.pipe.on_lost(OSError("cable pulled"))
     assert not link.up
-    link.call({"t": "call", "run": "r", "i": 5}, b"while down")
+    link.call(asked("r", 5), b"while down")
     assert link.send({"t": "stop"}) is False
     await until(lambda: link.up)
     assert listener.links == [(True, ""), (False, "cable pulled"), (True, "")]
@@ -335,9 +339,7 @@ async def test_a_drop_fails_what_waits(link: Link) -> None:
         ({"kind": "lost"}, b"", False),
     ],
 )
-def test_an_outcome_without_the_value_it_must_have_is_only_news(
-    header: Header, body: bytes, news: bool
-) -> None:
+def test_an_outcome_without_the_value_it_must_have_is_only_news(header: Any, body: bytes, news: bool) -> None:
     assert module.is_news(header, body) is news
 
 
@@ -464,7 +466,7 @@ async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_or
     written: list[bytes] = []
 
     def answer(link: Link, header: Header, body: bytes) -> None:
-        link.call({"t": "call", "run": "r", "i": header["i"] + 10}, b"body")
+        link.call(asked("r", header["i"] + 10), b"body")
         assert not written, "not before the whole batch is read"
 
     listener.on_frame = answer  # type: ignore[method-assign]
@@ -478,7 +480,7 @@ async def test_what_is_sent_in_answer_to_a_batch_goes_out_in_one_piece_and_in_or
 
 async def test_what_a_batch_made_us_send_is_sent_though_its_end_is_no_frame(link: Link) -> None:
     transport, listener = parts(link)
-    listener.on_frame = lambda link, header, body: link.call({"t": "call", "run": "s", "i": 1}, b"")  # type: ignore[method-assign, assignment]
+    listener.on_frame = lambda link, header, body: link.call(asked("s", 1), b"")  # type: ignore[method-assign, assignment]
     pipe = transport.pipe
     pipe.on_data(frame(OUTCOME) + frame(OUTCOME | {"i": "no number"}))
     assert pipe.closed

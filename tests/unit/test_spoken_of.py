@@ -35,7 +35,7 @@ def claimed(kind: RunKind, total: int) -> tuple[RunBook, Run]:
     return book, run
 
 
-def stale(index: int) -> dict[str, Any]:
+def stale(index: int) -> Any:
     return {"t": "stale", "run": "r1", "i": index, "why": ""}
 
 
@@ -57,7 +57,7 @@ def test_a_call_that_the_node_was_not_given() -> None:
 @pytest.mark.parametrize(("rank", "node"), [(1, 0), (0, 1)])
 def test_an_outcome_of_another_nodes_rank(rank: int, node: int) -> None:
     book, run = claimed("gather", 2)
-    header = {"t": "outcome", "run": "r1", "i": 0, "rank": rank, "node": node, "kind": "returned"}
+    header: Any = {"t": "outcome", "run": "r1", "i": 0, "rank": rank, "node": node, "kind": "returned"}
     with pytest.raises(WireError, match="node 0 speaks of rank"):
         book.on_frame(book._context.links[0], header, b"")
     assert not run.outcomes

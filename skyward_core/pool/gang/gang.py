@@ -7,11 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import Header
 from ..links.link import Link
 from .keeper import Keeper
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentFormed, OfLock, Place, PortsAnswer, WhereAnswer
 
 PATIENCE = 1.0  # seconds that a turn may take to come before it is said who has it
 
@@ -48,7 +50,7 @@ class GangKeeper(Keeper):
         epoch = self.head.epoch
         return epoch > 0 and all(link.epoch == epoch and not link.broken for link in self._links)
 
-    def on_frame(self, link: Link, header: Header) -> None:
+    def on_frame(self, link: Link, header: OfLock) -> None:
         """The head's answers about the lock."""
         if link is not self.head:
             return
@@ -152,6 +154,7 @@ class GangKeeper(Keeper):
             ConnectionError: an agent cannot be asked now what it was given.
         """
         links = [link for link in self._links if not link.gone]
+        answers: list[tuple[WhereAnswer, bytes]]
         answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
         runs = [(run, here) for header, _ in answers for run, here in header["runs"].items()]
         calls, active, totals = Counter[str](), Counter[str](), dict[str, int]()
@@ -170,6 +173,7 @@ class GangKeeper(Keeper):
     async def _form(self) -> None:
         await self._know_plugins()
         # Asked of all at once: forming a gang takes one round trip.
+        formed: AgentFormed
         (formed, _), peers = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
@@ -178,9 +182,10 @@ class GangKeeper(Keeper):
             if link.send(header, plugins):
                 link.epoch, link.broken = epoch, ""
 
-    async def _with_ports(self) -> list[Header]:
+    async def _with_ports(self) -> list[Place]:
         """The nodes, each with ports that it keeps free for its ranks."""
         links = [link for link in self._links if link.up]
+        answers: list[tuple[PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
         ports = {
             link.node: answer[0]["ports"]

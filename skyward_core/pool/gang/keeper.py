@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
-from ...wire.frames import Header
 from ..links.link import Link
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ClientGang, OfLock, Place
 
 
 class Keeper(ABC):
@@ -26,7 +29,7 @@ class Keeper(ABC):
     def __init__(
         self,
         links: Sequence[Link],
-        facts: Header,
+        facts: Place,
         plugins: bytes | None,
         secrets: Sequence[str] = (),
         *,
@@ -43,7 +46,7 @@ class Keeper(ABC):
         self._ask = ask
         self._busy = asyncio.Lock()
 
-    def renew(self, facts: Header) -> None:
+    def renew(self, facts: Place) -> None:
         """A node has another machine: peers are found elsewhere."""
         self._facts = facts
 
@@ -60,9 +63,9 @@ class Keeper(ABC):
         """What the pool's plugins are, as one of its agents has told."""
         self._plugins, self._secrets, self._apps = plugins, list(secrets), apps
 
-    def _setup(self, epoch: int, info: Header) -> tuple[Header, bytes]:
+    def _setup(self, epoch: int, info: Place) -> tuple[ClientGang, bytes]:
         """The frame that sets a node's ranks up."""
-        header: Header = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
+        header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"] = self._apps
         if self._secrets:
             header["secrets"] = self._secrets
@@ -103,7 +106,7 @@ class Keeper(ABC):
     async def ensure(self) -> None:
         """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
 
-    def on_frame(self, link: Link, header: Header) -> None:  # noqa: B027  only some need to know
+    def on_frame(self, link: Link, header: OfLock) -> None:  # noqa: B027  only some need to know
         """An agent's word about starting broadcasts."""
 
     def on_down(self, link: Link) -> None:  # noqa: B027

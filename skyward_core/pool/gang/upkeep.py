@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...model.errors import UsageError
 from ...plugins.base import has_app
-from ...wire.frames import PLUGINS, Header
+from ...wire.frames import PLUGINS
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News
@@ -16,6 +16,9 @@ from ..setup_knowledge import SetupKnowledge
 from .gang import GangKeeper
 from .keeper import Keeper
 from .standalone import Standalone
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import OfLock, Place
 
 
 class Upkeep:
@@ -53,10 +56,10 @@ class Upkeep:
             tell=lambda words: self._news.complain(words) if words else self._roster.tell(), ask=known.learn,
         )  # fmt: skip
 
-    def _facts(self) -> Header:
+    def _facts(self) -> Place:
         context = self._context
         world = len(context.machines) * context.ranks_per_node
-        facts: Header = {"total_nodes": len(context.machines), "world_size": world}
+        facts: Place = {"total_nodes": len(context.machines), "world_size": world}
         if context.alone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
         # A host may be known by a name of the client's alone; its agent knows where peers reach it.
@@ -66,7 +69,7 @@ class Upkeep:
         ]
         return facts | {"peers": peers}
 
-    def on_frame(self, link: Link, header: Header) -> None:
+    def on_frame(self, link: Link, header: OfLock) -> None:
         """What an agent tells of the gang's lock."""
         if self.keeper is not None:
             self.keeper.on_frame(link, header)

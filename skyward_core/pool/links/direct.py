@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...transport.incoming_result import Landing
-from ...wire.frames import Header
 from ...wire.tls_stream import CLIENT, LineError, context
 from .link import Link
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from ...transport.direct.certificates import Authority
     from ...transport.direct.idle_streams import Kept
     from ...transport.direct.transfer import Transfer
+    from ...wire.frame_types import AgentWelcome, LineAnswer, PeersAnswer
 
 LARGE = 1 << 20  # bytes below which the existing connection is as good
 # Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
@@ -43,7 +43,7 @@ OnTrouble = Callable[[Link, str], None]
 class _Node:
     """What is known of a node for as long as its connection lives: it listens no longer than that."""
 
-    welcome: Header
+    welcome: AgentWelcome
     place: asyncio.Task[Place | None] | None = None
     usable: bool = True
     fetched: int = 0
@@ -105,6 +105,7 @@ class Direct:
         from ...transport.direct.endpoint import Node
 
         name = node_name(link.node)
+        answer: LineAnswer
         try:
             answer, _ = await link.ask({"t": "line"} | self._signer().issue(name).to_json())
             if error := answer.get("error"):
@@ -208,11 +209,13 @@ class Direct:
         from ...transport.direct.certificates import node_name
 
         papers = self._signer().issue(node_name(link.node))
+        answer: PeersAnswer
         try:
             answer, _ = await link.ask({"t": "peers"} | papers.to_json())
+            error = answer.get("error")
         except ConnectionError as failure:
-            answer = {"error": str(failure)}
-        if error := answer.get("error"):
+            error = str(failure)
+        if error:
             self._trouble(link, f"nobody can bring it large files directly ({error})")
             return None
         return (link.welcome["address"], answer["port"])

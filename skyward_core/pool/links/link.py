@@ -11,19 +11,20 @@ import random
 import time
 from collections.abc import Mapping
 from logging import DEBUG, INFO, WARNING
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ...model.errors import HostKeyError, PoolError, UsageError
 from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
-from ...wire.frames import VERSION, Decoder, Header, WireError, frame
+from ...wire.frames import VERSION, Decoder, Header, Heard, WireError, frame
 from ...wire.messages import answer as admit_answer
 from ...wire.messages import from_agent
 from ..client_name import ourselves
 
 if TYPE_CHECKING:
     from ...transport.direct.pipe import LinePipe
+    from ...wire.frame_types import AgentData, AgentWelcome, ClaimAnswer, ClientCall, FromAgent, OfRuns, Timed
     from ...wire.tls_protocol import Sealed
 
 _log = logger("link")
@@ -39,7 +40,7 @@ BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 class Listener(Protocol):
     """Who hears of what comes over a link; all calls on the loop."""
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None: ...
+    def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None: ...
 
     def on_link(self, link: Link, up: bool, detail: str) -> None: ...
 
@@ -77,7 +78,8 @@ class Link:
         self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
         self.broken = ""
-        self.welcome: Header = {}
+        nothing: Heard = {}
+        self.welcome: AgentWelcome = nothing  # until it has come
         self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
         self.loop = asyncio.get_running_loop()
         self._listener = listener
@@ -89,9 +91,9 @@ class Link:
         self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
         self._decoder = Decoder(from_agent)
         self._amiss: WireError | None = None  # what it said that cannot be
-        self._calls: dict[Key, tuple[Header, bytes]] = {}
+        self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
         self._claims: set[str] = set()
-        self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Header, bytes]]]] = {}  # what was asked
+        self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Heard, bytes]]]] = {}  # what was asked
         self._files: dict[int, _Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -230,7 +232,7 @@ class Link:
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
-    def time_of(self, header: Header) -> float:
+    def time_of(self, header: Timed) -> float:
         """When it happened on the node, by our clock; now, where that is not said."""
         return float(header["at"]) + self._clock if "at" in header else time.time()
 
@@ -249,7 +251,7 @@ class Link:
         """Whether it is down and tries to come up again."""
         return self._retry is not None and not self._retry.done()
 
-    def _frame(self, header: Header, body: bytes) -> None:
+    def _frame(self, header: FromAgent, body: bytes) -> None:
         if _log.isEnabledFor(DEBUG):
             self._tell("got", header, body)
         if self._logs_from:
@@ -285,7 +287,7 @@ class Link:
                 self.last_sizes = header["logs"]
         self._listener.on_frame(self, header, body)
 
-    def _move_offsets(self, header: Header, body: bytes = b"") -> bytes:
+    def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:
         """From offsets in the agent's log files to those in the node's, in a frame; gives its body."""
         match header["t"]:
             case "log":
@@ -310,7 +312,7 @@ class Link:
                         self._move_offsets(outcome)
         return body
 
-    def _greet(self, header: Header) -> None:
+    def _greet(self, header: AgentWelcome) -> None:
         if header["version"] != VERSION:
             said = (
                 f"node {self.node} speaks version {header['version']} of the protocol, this client {VERSION}"
@@ -400,14 +402,14 @@ class Link:
         self._observer = False
         self.send({"t": "use"})
 
-    def send(self, header: Header, body: bytes = b"") -> bool:
+    def send(self, header: Mapping[str, Any], body: bytes = b"") -> bool:
         """Send if the link is up; says whether it was."""
         if not self.up:
             return False
         self._write(header, body)
         return True
 
-    def call(self, header: Header, body: bytes) -> None:
+    def call(self, header: ClientCall, body: bytes) -> None:
         """Ask for a call; asked again, as it then stands, after every reconnection until its outcome is here."""
         self._calls[header["run"], header["i"]] = header, body
         if self.up:
@@ -433,8 +435,8 @@ class Link:
         if self.send({"t": "ack", "calls": self._acks}):
             self._acks = {}
 
-    async def ask(self, header: Header) -> tuple[Header, bytes]:
-        """Send a request and wait for its answer, header and body.
+    async def ask(self, header: Header) -> tuple[Heard, bytes]:
+        """Send a request and wait for its answer, header and body; of which type that is depends on the request.
 
         Raises:
             ConnectionError: the link is down, or went down meanwhile.
@@ -442,7 +444,7 @@ class Link:
         if not self.up:
             raise ConnectionError(f"the link to node {self.node} is down")
         self._next_id += 1
-        waiting: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[tuple[Heard, bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[self._next_id] = header["t"], waiting
         self._write(header | {"id": self._next_id})
         return await waiting
@@ -450,6 +452,7 @@ class Link:
     async def claim(self, run: str) -> list[int]:
         """Be the one who gets the results of a run, after reconnections too; gives the calls known there."""
         self._claims.add(run)
+        answer: ClaimAnswer
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
 
@@ -469,12 +472,12 @@ class Link:
             raise ConnectionError(f"the link to node {self.node} is down")
         await download.done
 
-    def _download(self, header: Header, body: bytes) -> None:
+    def _download(self, header: AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
         if download is not None and download.take(header, body):
             del self._files[header["id"]]
 
-    def _write(self, header: Header, body: bytes = b"") -> None:
+    def _write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         if _log.isEnabledFor(DEBUG):
             self._tell("sent", header, body)
         if self._held is not None:
@@ -482,7 +485,7 @@ class Link:
         elif self._pipe is not None:
             self._pipe.write(frame(header, body))
 
-    def _tell(self, way: str, header: Header, body: bytes) -> None:
+    def _tell(self, way: str, header: Mapping[str, Any], body: bytes) -> None:
         """Have the log tell of a frame: of values in it, which may be anybody's, none but which call it is about."""
         about = [f" {key}={header[key]}" for key in ("run", "i", "id") if key in header]
         said = "node %d: %s %s%s, %d bytes"
@@ -493,7 +496,7 @@ class Link:
             await self._pipe.drain()
 
 
-def is_news(header: Header, body: bytes) -> bool:
+def is_news(header: OfRuns, body: bytes) -> bool:
     """Whether an outcome, or what was yielded, is only told, as to every client, without the value that its owner gets.
 
     An owner may hear of it so, when its claim crosses the outcome on their ways; the value is still to come.
@@ -509,7 +512,7 @@ class _Download:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._landing = landing
 
-    def take(self, header: Header, body: bytes) -> bool:
+    def take(self, header: AgentData, body: bytes) -> bool:
         if header.get("error"):
             self.fail(OSError(header["error"]))
             return True

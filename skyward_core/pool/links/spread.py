@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...model.value import Value, value
 from ...wire.frames import Header
 from .direct import LARGE, Direct, OnTrouble
 from .link import Link
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentKnown, AgentWelcome, Fetched
 
 
 @value
@@ -39,7 +43,7 @@ class Spread:
         self._cluster = cluster
         self._direct = direct
         self._trouble = trouble
-        self._alone: dict[int, Header] = {}  # as long as the connection lives that welcome came over
+        self._alone: dict[int, AgentWelcome] = {}  # as long as the connection lives that welcome came over
 
     async def send(self, links: Sequence[Link], parcels: Sequence[Parcel]) -> None:
         """Have files on all nodes, as ``blobs/<name>``.
@@ -95,8 +99,9 @@ def _pull(parcel: Parcel, place: tuple[str, int] | None) -> Header:
     return {"t": "pull", "hash": parcel.name, "size": parcel.size, "from": place}
 
 
-async def _ask(link: Link, request: Header) -> Header:
+async def _ask(link: Link, request: Header) -> Fetched:
     """A node's answer; a link that is down gives one with an error, as the transport may still find a way."""
+    answer: AgentKnown
     try:
         answer, _ = await link.ask(request)
     except ConnectionError as error:

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from ...model.errors import PoolError
 from ...model.hint import Hint
@@ -14,7 +15,7 @@ from ...model.states import RunKind
 from ...tasks.task import NOTHING, Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
-from ...wire.frames import Header, WireError
+from ...wire.frames import WireError
 from ..background import Background
 from ..context import PoolContext
 from ..links.blobs import Blobs
@@ -24,6 +25,9 @@ from ..links.spread import Spread
 from ..news import News
 from .others_runs import OthersRuns
 from .run import Run, Surroundings
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import OfRuns
 
 OVER = 16_384  # runs: more than end between two words to an agent
 
@@ -116,7 +120,7 @@ class RunBook:
         """Show what an agent remembers of others' runs."""
         self._others.on_welcome(link, self.runs.keys() | self._over.keys())
 
-    def on_frame(self, link: Link, header: Header, body: bytes) -> None:
+    def on_frame(self, link: Link, header: OfRuns, body: bytes) -> None:
         """News of a run.
 
         Raises:

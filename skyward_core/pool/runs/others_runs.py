@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...model.errors import LedgerError
 from ...model.outcome import Outcome, Summary
 from ...model.states import RunStatus
 from ...store.ledger_rows import RunRow
 from ...views import events as ev
-from ...wire.frames import Header
 from ...wire.messages import CALLS
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News
 from .outcome_frame import outcome_of
 from .root_cause import root_cause
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentOutcome, OfRuns, Record, Remembered
 
 
 class OthersRuns:
@@ -49,7 +51,7 @@ class OthersRuns:
                 self._outcome(record["run"], header, link.time_of(header))
             self._check_end(record["run"], caught_up=True)
 
-    def _count_returned(self, record: dict[str, Any], node: int) -> None:
+    def _count_returned(self, record: Remembered, node: int) -> None:
         """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
         One that was started anew has forgotten others."""
         outcomes = self._outcomes[record["run"]].values()
@@ -57,7 +59,7 @@ class OthersRuns:
         counts = self._returned.setdefault(record["run"], {})
         counts[node] = max(counts.get(node, 0), record["returned"] - seen)
 
-    def on_frame(self, link: Link, header: Header) -> None:
+    def on_frame(self, link: Link, header: OfRuns) -> None:
         run, at = header["run"], link.time_of(header)
         match header["t"]:
             case "run":
@@ -86,7 +88,7 @@ class OthersRuns:
                 self._outcome(run, header, at)
                 self._check_end(run)
 
-    def _opened(self, record: dict[str, Any], link: Link) -> None:
+    def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
         if run in self._totals:
             return
@@ -100,7 +102,7 @@ class OthersRuns:
             )
         )  # fmt: skip
 
-    def _outcome(self, run: str, header: Header, at: float) -> None:
+    def _outcome(self, run: str, header: AgentOutcome, at: float) -> None:
         outcomes = self._outcomes.setdefault(run, {})
         outcome = outcome_of(header)
         if outcome.index in outcomes or outcome.index >= self._totals.get(run, CALLS):

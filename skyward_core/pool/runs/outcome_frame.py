@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...model.outcome import ErrorInfo, Outcome, Summary
-from ...wire.frames import Header
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentOutcome
 
 
-def outcome_of(header: Header) -> Outcome:
+def outcome_of(header: AgentOutcome) -> Outcome:
     """An outcome frame's header as an :class:`Outcome`."""
     return Outcome(
         header["i"],

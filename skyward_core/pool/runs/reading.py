@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ...wire.frames import Header
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ClientCall
 
 
 class Reading:
@@ -15,7 +18,7 @@ class Reading:
         next: number of the next value to come.
     """
 
-    def __init__(self, request: Header) -> None:
+    def __init__(self, request: ClientCall | dict[str, int]) -> None:
         self._request = request
         self._claimed = not request  # another client read the first values
         self._next = self._taken = 0

@@ -7,7 +7,7 @@ import queue
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...model.errors import PoolError
 from ...model.outcome import ErrorInfo, Outcome, Summary
@@ -15,7 +15,7 @@ from ...model.states import OutcomeKind, RunKind
 from ...tasks.task import Task
 from ...transport.incoming_result import Landing
 from ...views import events as ev
-from ...wire.frames import INLINE, Header
+from ...wire.frames import INLINE, Header, Heard
 from ..background import Background
 from ..context import PoolContext
 from ..links.link import Link, is_news
@@ -25,6 +25,9 @@ from .outcome_frame import outcome_of
 from .reading import Reading
 from .results import RunResults, Value, load
 from .root_cause import is_failure, is_symptom, root_cause
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentItem, AgentOutcome, ClientCall
 
 SETTLE = 0.25  # seconds in which the real failure may still follow what looks like its echo
 AHEAD = 32  # tasks in flight per node while they are quick
@@ -195,8 +198,8 @@ class Run(RunResults):
         where = self._where.get(index)
         return self._claimed if where is None else where.node == link.node
 
-    def _send(self, link: Link, index: int, task: Task, extra: Header) -> None:
-        header: Header = {
+    def _send(self, link: Link, index: int, task: Task, extra: Heard) -> None:
+        header: ClientCall = {
             "t": "call",
             "run": self.id,
             "i": index,
@@ -227,7 +230,7 @@ class Run(RunResults):
 
     # -- what comes back ---------------------------------------------------------------------------------
 
-    def on_item(self, link: Link, header: Header, body: bytes) -> None:
+    def on_item(self, link: Link, header: AgentItem, body: bytes) -> None:
         """A generator's value, perhaps once more: what a link or an agent lost on its way is sent again."""
         index = header["i"]
         if index in self.outcomes or is_news(header, body):
@@ -280,7 +283,7 @@ class Run(RunResults):
             self._stop("its gang broke before all ranks began")
         self._check_end()
 
-    def on_outcome(self, link: Link, header: Header, body: bytes) -> None:
+    def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         index = header["i"]
         if index in self.outcomes or index in self._fetching or is_news(header, body):
             return
@@ -540,7 +543,7 @@ class Run(RunResults):
                     raise self.error()
                 return
 
-    def item(self, link: Link, header: Header, body: bytes) -> Iterator[Any]:
+    def item(self, link: Link, header: AgentItem, body: bytes) -> Iterator[Any]:
         """One value that a generator yielded; once it is taken, the generator may make another.
 
         Raises:
