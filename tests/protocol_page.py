@@ -30,6 +30,9 @@ Keys that end in `?` may be missing. A frame without a key that must be there, w
 than its kind may be, is an error, and ends the connection. Kinds and keys that are not listed pass, if they are small,
 and who does not know them does nothing with them.
 
+Two take frames without a look at these tables: a worker, from the agent that has started it, and whoever holds a line
+for files, on which anything but a request, or the answer to one, is the end of the line.
+
 - *run*: the id of a run, 1 to 64 letters, digits, `_` and `-`. *call*: the index of a call in its run.
 - *rank*: a rank or a node; -1 where there is none. *count*: a whole number from 0. *port*: 0 to 65,535.
 - *file*: the name of a file, never a path. *log*: the name of a log file, such as `r003.out`.
@@ -42,6 +45,7 @@ TABLES = (
     ("From an agent to clients", messages.FROM_AGENT),
     ("From an agent to its workers", messages.TO_WORKER),
     ("From workers to their agent", messages.FROM_WORKER),
+    ("Over lines for files", messages.OF_FILES),
 )
 WORDS = {"some": "count", "any": "anything", "plain": "JSON"}
 

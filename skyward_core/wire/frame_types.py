@@ -586,6 +586,44 @@ class ToWorkerExit(TypedDict):
     t: Literal["exit"]
 
 
+# -- what is said over lines for files -------------------------------------------------------------------
+
+
+class FileBlob(TypedDict):
+    t: Literal["blob"]
+    name: str
+
+
+class FilePut(TypedDict):
+    t: Literal["put"]
+    name: str
+    size: int
+
+
+class FileResult(TypedDict):
+    t: Literal["result"]
+    name: str
+    at: int
+
+
+class FileGo(TypedDict):
+    t: Literal["go"]
+
+
+class FileThere(TypedDict):
+    t: Literal["there"]
+
+
+class FileComes(TypedDict):
+    t: Literal["comes"]
+    size: int
+
+
+class FileAnswer(TypedDict):
+    t: Literal["answer"]
+    error: str
+
+
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
@@ -634,3 +672,5 @@ FromClient = (
 OfApp = WorkerEntering | WorkerFailed | WorkerEntered
 FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerReady | OfApp
 ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit
+FileAsked = FileBlob | FilePut | FileResult
+OfFiles = FileAsked | FileGo | FileThere | FileComes | FileAnswer

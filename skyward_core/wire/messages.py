@@ -542,6 +542,24 @@ TO_WORKER: Forms = {
     "exit": Form("End, as a process ends that has done its work."),
 }
 
+# What nodes, and the client, say to one another over lines of their own for files, on which the files follow as they
+# are. Whoever asks waits for the answer; a line that says something else is hung up (:mod:`.tls_stream`).
+OF_FILES: Forms = {
+    "blob": Form('Give a blob: "comes", and the blob.', {"name": is_file}),
+    "put": Form(
+        'Take a blob, of the client only: "go", then the blob comes, then "there".',
+        {"name": is_file, "size": is_count},
+    ),
+    "result": Form(
+        'Give a result to the client, from the byte `at` on: "comes", and the result.',
+        {"name": is_file, "at": is_count},
+    ),
+    "go": Form("The blob may come."),
+    "there": Form("The blob has come, and its content is what its name says."),
+    "comes": Form("The file follows; it has so many bytes as a whole.", {"size": is_count}),
+    "answer": Form("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
+}
+
 _UNKNOWN = Form("", body=INLINE)
 _OTHER_RELEASE = {"welcome": Form("", {"version": is_count})}
 

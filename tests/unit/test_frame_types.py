@@ -16,6 +16,7 @@ SIDES: dict[str, tuple[Any, Mapping[str, Form]]] = {
     "agent": (frame_types.FromAgent, messages.FROM_AGENT),
     "client": (frame_types.FromClient, messages.FROM_CLIENT),
     "worker": (frame_types.FromWorker, messages.FROM_WORKER),
+    "files": (frame_types.OfFiles, messages.OF_FILES),
     "to worker": (frame_types.ToWorker, messages.TO_WORKER),
 }
 

@@ -200,7 +200,13 @@ def test_a_body_of_four_gigabytes_is_refused_before_it_comes() -> None:
         tracemalloc.stop()
 
 
-FORMS = {"agent": FROM_AGENT, "client": FROM_CLIENT, "worker": FROM_WORKER, "to worker": messages.TO_WORKER}
+FORMS = {
+    "agent": FROM_AGENT,
+    "client": FROM_CLIENT,
+    "worker": FROM_WORKER,
+    "to worker": messages.TO_WORKER,
+    "files": messages.OF_FILES,
+}
 ASKED, PAPERS = {"id": 1}, {"authority": "", "certificate": "", "key": ""}
 PHASE = {"rank": 0, "phase": "importing", "age": 0.5}
 ONE: dict[str, Any] = {"run": "r", "i": 0}
@@ -231,6 +237,10 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
         "phase": {"phase": ""}, "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
         "ready": {"epoch": 1}, "entered": {},
+    },
+    "files": {
+        "blob": {"name": "ab"}, "put": {"name": "ab", "size": 1}, "result": {"name": "r.0.result", "at": 0}, "go": {},
+        "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
     },
     "to worker": {
         "setup": {"info": {}}, "place": {"info": {}}, "credit": ONE | {"next": 1}, "exit": {},

@@ -24,7 +24,7 @@ from ...wire.frames import Decoder, Header, frame
 from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, Line, LineError, Refused, Whole, context
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import HelperPeers, HelperPull, Papers
+    from ...wire.frame_types import FileAsked, FileComes, HelperPeers, HelperPull, Papers
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place
@@ -115,15 +115,15 @@ class Peers:
         except OSError:
             return  # it went away: it knows best, and its client hears of it
 
-    def _answer(self, line: Line, request: Header) -> None:
+    def _answer(self, line: Line, request: FileAsked) -> None:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and NAME.fullmatch(name):
             self._give_blob(line, name)
         elif kind in ("put", "result") and line.peer != CLIENT:
             raise Refused(f"{line.peer} is not the client")
-        elif kind == "put" and NAME.fullmatch(name):
+        elif request["t"] == "put" and NAME.fullmatch(name):
             self._take(line, name, int(request["size"]))
-        elif kind == "result" and _RESULT.fullmatch(name):
+        elif request["t"] == "result" and _RESULT.fullmatch(name):
             with open(self._spool / name, "rb") as file:
                 _give(line, file.fileno(), int(request["at"]), Whole(file.fileno()))
         else:
@@ -164,8 +164,10 @@ class Peers:
         if not NAME.fullmatch(name):
             raise OSError(f"{name!r} is no blob's name")
         try:
+            comes: FileComes
             with self._arrival(name, size) as arrival, Line.to(place, self._client) as line:
-                there = line.ask({"t": "blob", "name": name})["size"]
+                comes = line.ask({"t": "blob", "name": name})
+                there = comes["size"]
                 if there != size:
                     raise OSError(f"it has {there} bytes of {size}")
                 arrival.fill(line)

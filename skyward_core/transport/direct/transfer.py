@@ -10,11 +10,15 @@ import ssl
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...wire.tls_stream import Line, LineError, Whole
 from ..incoming_result import Landing
 from .endpoint import CONNECT_TIMEOUT, Node
 from .idle_streams import Kept
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import FileComes
 
 
 class Transfer:
@@ -58,7 +62,8 @@ class Transfer:
         """
 
         def take(line: Line) -> None:
-            size = line.ask({"t": "result", "name": name, "at": landing.at})["size"]
+            comes: FileComes = line.ask({"t": "result", "name": name, "at": landing.at})
+            size = comes["size"]
             if size != landing.size:
                 raise LineError(f"it has {size:,} bytes of {landing.size:,}")
             while room := landing.room():
