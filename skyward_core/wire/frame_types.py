@@ -43,6 +43,12 @@ class PluginErrorWords(ErrorWords):
     plugin: NotRequired[str]
 
 
+class Started(TypedDict, total=False):
+    """What a worker was started with, for an agent that has not started it."""
+
+    env: dict[str, str]
+
+
 class Timed(TypedDict, total=False):
     """What may say when it happened: Unix time in seconds, by the node's clock."""
 
@@ -622,6 +628,61 @@ class FileComes(TypedDict):
 class FileAnswer(TypedDict):
     t: Literal["answer"]
     error: str
+
+
+# -- what a host tells of itself, and says when something was done on it ---------------------------------
+
+
+class HostFacts(TypedDict):
+    """Of a host that can hold nothing of ours some is missing; what is asked of a pool is told where it was asked."""
+
+    python: str
+    version: list[int]
+    home: str
+    hostname: str
+    system: str
+    machine: str
+    address: str
+    port: int
+    time: float
+    root: str
+    unusable: list[str]
+    doubted: str
+    gpus: list[str]
+    nvml: bool
+    cpus: int | None
+    free: NotRequired[int]
+    bundle: NotRequired[bool]
+    socket: NotRequired[str]
+    shared: NotRequired[bool]
+    running: NotRequired[bool]
+    kept: NotRequired[dict[str, Any]]
+    orphans: NotRequired[list[int]]
+    left: NotRequired[bool]
+    ended: NotRequired[str]
+
+
+class EnvironmentDone(TypedDict):
+    python: str
+
+
+class ManifestDone(TypedDict):
+    folder: str
+    wanted: list[int]
+    doubtful: list[tuple[int, str]]
+    current: NotRequired[bool]  # the host has all of it
+
+
+class GpusDone(TypedDict):
+    gpus: list[str]
+
+
+class ReachDone(TypedDict):
+    reached: list[bool]
+
+
+class AgentDone(TypedDict):
+    socket: str
 
 
 # -- all that one side says ------------------------------------------------------------------------------

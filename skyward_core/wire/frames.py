@@ -80,7 +80,7 @@ def lengths(data: bytes) -> tuple[int, int]:
     return head, body
 
 
-def decode(head: bytes | bytearray) -> Header:
+def decode(head: bytes | bytearray) -> Heard:
     """A frame's header.
 
     Raises:

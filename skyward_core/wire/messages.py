@@ -611,7 +611,7 @@ def answer(asked: str, header: Mapping[str, Any]) -> None:
             raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
 
 
-def facts(told: dict[str, Any], *, status: bool) -> None:
+def facts(told: Mapping[str, Any], *, status: bool) -> None:
     """Look at what a host tells of itself.
 
     Args:
@@ -632,7 +632,7 @@ def done(what: str, told: dict[str, Any]) -> None:
     _look_at(told, DONE.get(what, {}))
 
 
-def _look_at(told: dict[str, Any], checks: Checks) -> None:
+def _look_at(told: Mapping[str, Any], checks: Checks) -> None:
     for key, check in checks.items():
         if key not in told or not check(told[key]):
             raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")

@@ -52,6 +52,18 @@ def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
     assert made.__optional_keys__ == messages.FROM_AGENT["known"].may.keys()
 
 
+def test_what_a_host_tells_has_the_keys_of_its_tables() -> None:
+    made = frame_types.HostFacts
+    assert made.__required_keys__ == messages.FACTS.keys()
+    assert made.__optional_keys__ == {**messages.FACTS_OF_ROOT, **messages.FACTS_OF_POOL}.keys()
+
+
+@pytest.mark.parametrize("what", messages.DONE)
+def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
+    made = getattr(frame_types, f"{what.capitalize()}Done")
+    assert made.__required_keys__ == messages.DONE[what].keys()
+
+
 @pytest.mark.parametrize(
     ("made", "check"),
     [
@@ -70,7 +82,17 @@ def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check
 
 
 @pytest.mark.parametrize(
-    "module", ["skyward_core", "skyward_core.node.agent.agent", "skyward_core.node.worker.worker"]
+    "module",
+    [
+        "skyward_core",
+        "skyward_core.node.agent.agent",
+        "skyward_core.node.agent.blob_server",
+        "skyward_core.node.worker.worker",
+        "skyward_core.node.worker.around_app_process",
+        "skyward_core.pool.pool",
+        "skyward_core.transport.direct.transfer",
+        "skyward_core.transport.ssh.transport",
+    ],
 )
 def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
     code = f"import sys, {module}; sys.exit('skyward_core.wire.frame_types' in sys.modules)"

@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 from array import array
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...wire.frames import WINDOW, WireError, decode, lengths
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentItem
 
 ROOM = 4 << 20  # bytes of values that were taken, before those that were not are written anew
 FEW = 1 << 20  # bytes that are read at once for that
@@ -122,6 +126,7 @@ class Yields:
 
     def _find(self) -> None:
         size, at = os.fstat(self._file).st_size, 0
+        header: AgentItem
         while at + HEAD <= size:
             head, body = lengths(os.pread(self._file, HEAD, at))
             end = at + HEAD + head + body

@@ -157,7 +157,7 @@ class Channel:
         return True
 
 
-def _bounded(header: Header, head: int, body: int) -> None:
+def _bounded(header: Mapping[str, Any], head: int, body: int) -> None:
     """The agent has started us, and looks at what it hands on: no more than that is asked here."""
     if body > PLUGINS:
         raise WireError(f"a frame {header['t']!r:.40} of {body:,} bytes is not of this protocol")

@@ -34,6 +34,7 @@ from .stop_signal import Stopped, StopSignal
 if TYPE_CHECKING:
     from ...wire.frame_types import (
         PluginErrorWords,
+        Started,
         SummaryWords,
         ToWorker,
         ToWorkerCall,
@@ -58,7 +59,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     atexit.register(faulthandler.cancel_dump_traceback_later)
     capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
     patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
-    known: Header = {}
+    known: Started = {}
     if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
@@ -85,10 +86,10 @@ class Worker:
         capacity: int,
         patience: float,
         flush_metrics: Callable[[], None],
-        known: Header,
+        known: Started,
         streams: Streams,
     ) -> None:
-        self._known: Header = {}
+        self._known: Started = {}
         self._setup: Header = {}
         self._plugins = b""
         self._channel = Channel(socket_path, self._hello, patience)

@@ -17,7 +17,7 @@ from ...model.errors import HostKeyError, PoolError, UsageError
 from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
-from ...wire.frames import VERSION, Decoder, Header, Heard, WireError, frame
+from ...wire.frames import VERSION, Decoder, Heard, WireError, frame
 from ...wire.messages import answer as admit_answer
 from ...wire.messages import from_agent
 from ..client_name import ourselves
@@ -435,7 +435,7 @@ class Link:
         if self.send({"t": "ack", "calls": self._acks}):
             self._acks = {}
 
-    async def ask(self, header: Header) -> tuple[Heard, bytes]:
+    async def ask(self, header: Mapping[str, Any]) -> tuple[Heard, bytes]:
         """Send a request and wait for its answer, header and body; of which type that is depends on the request.
 
         Raises:
@@ -446,7 +446,7 @@ class Link:
         self._next_id += 1
         waiting: asyncio.Future[tuple[Heard, bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[self._next_id] = header["t"], waiting
-        self._write(header | {"id": self._next_id})
+        self._write({**header, "id": self._next_id})
         return await waiting
 
     async def claim(self, run: str) -> list[int]:

@@ -23,6 +23,7 @@ from ...transport.upload.bundle import bundle
 
 if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport
+    from ...wire.frame_types import GpusDone, ReachDone
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
@@ -296,7 +297,8 @@ class SSH:
                 )
             )
             await send_bundle(channel)
-            gpus = (await channel.ask("gpus"))["gpus"]
+            told: GpusDone = await channel.ask("gpus")
+            gpus = told["gpus"]
             lines.append(Check(host, "ok", "; ".join(gpus) if gpus else f"no GPU; {facts['cpus']} CPUs"))
             lines.append(Check(host, "ok", f"peers reach it at {facts['address'] or 'an unknown address'}"))
             exact = abs(offset) <= CLOCK_SLACK
@@ -384,10 +386,9 @@ def _live_ones() -> list[SSHTransport]:
 async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
     """Whether a host answers at an address, asked from another one."""
     channel = await transport.channel()
-    answer = await channel.ask("reach", places=[place], seconds=GLANCE)
+    answer: ReachDone = await channel.ask("reach", places=[place], seconds=GLANCE)
     channel.close()
-    reached: list[bool] = answer["reached"]
-    return reached == [True]
+    return answer["reached"] == [True]
 
 
 async def _all(work: Any) -> list[Any]:

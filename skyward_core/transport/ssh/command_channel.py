@@ -17,11 +17,11 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from types import CodeType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from ...model.errors import PoolError
 from ...store.loggers import logger, timed
-from ...wire.frames import WireError
+from ...wire.frames import Heard, WireError
 from ...wire.messages import done as check_done
 from ...wire.messages import facts as check_facts
 from ..base import MINOR, Flow
@@ -29,6 +29,9 @@ from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import Link
 from .failures import link_lost, no_channel
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import AgentDone, HostFacts
 
 _log = logger("ssh")
 
@@ -123,7 +126,8 @@ class Channel:
 
     def __init__(self, link: Link, python: str | None) -> None:
         self.link = link
-        self.facts: dict[str, Any] = {}
+        nothing: Heard = {}
+        self.facts: HostFacts = nothing  # until it has said it
         self._python = python
         self._word = f"skyward-{secrets.token_hex(8)}".encode()
         self._said: Said = lambda line: None
@@ -199,8 +203,9 @@ class Channel:
         self._channel.write(b"%08x" % len(code) + code)
         return self
 
-    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> dict[str, Any]:
-        """Have something done; ``payload`` follows the request, and its length goes along as ``size``.
+    async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> Heard:
+        """Have something done; ``payload`` follows the request, and its length goes along as ``size``. Of which type
+        the answer is depends on what is done.
 
         Raises:
             Failed: it could not be done, or the answer is none to that; says why.
@@ -219,7 +224,7 @@ class Channel:
                 raise self._gone() from error
             return self._looked_at(do, await self._answer())
 
-    async def start(self, config: dict[str, Any]) -> dict[str, Any]:
+    async def start(self, config: dict[str, Any]) -> AgentDone:
         """Have the agent started with a config (it may hold secrets); this channel ends with that.
 
         Raises:
@@ -236,7 +241,8 @@ class Channel:
                 answer = self._read(line)
                 if not answer.get("ok"):
                     raise Failed(f"Host {self.link.target.host} cannot run the agent: {answer.get('error')}")
-                return self._looked_at("agent", answer)
+                done: AgentDone = self._looked_at("agent", answer)
+                return done
         raise self._gone()
 
     def close(self) -> None:
@@ -246,7 +252,7 @@ class Channel:
         data = json.dumps(request).encode()
         self._channel.write(b"%08x" % len(data) + data)
 
-    async def _answer(self) -> dict[str, Any]:
+    async def _answer(self) -> Heard:
         while (line := await self._session.lines.get()) is not None:
             word, _, rest = line.partition(b" ")
             if word != self._word:
@@ -271,7 +277,7 @@ class Channel:
         except (ValueError, RecursionError) as error:
             raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
 
-    def _looked_at(self, done: str, answer: dict[str, Any]) -> dict[str, Any]:
+    def _looked_at(self, done: str, answer: dict[str, Any]) -> Heard:
         try:
             check_done(done, answer)
         except WireError as error:

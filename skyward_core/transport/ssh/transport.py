@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, UsageError
 from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
+from ...wire.frames import Heard
 from ...wire.node_paths import NodePaths, pools
 from ..base import Gate, OnData, OnLost, Pipe, Report, check_python
 from ..upload import working_folder
@@ -27,6 +28,9 @@ from .command_channel import CHUNK, WINDOW, Channel, Failed, Lines, Said, open_s
 from .connect import Link, connect
 from .failures import link_lost
 from .target import Target
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import EnvironmentDone, HostFacts, ManifestDone
 
 _log = logger("ssh")
 
@@ -61,7 +65,8 @@ class SSHTransport:
         self.loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._linking = asyncio.Lock()
-        self._facts: dict[str, Any] = {}
+        nothing: Heard = {}
+        self._facts: HostFacts = nothing  # until the host has told
         self._asked: Link | None = None  # over which the host told its facts
         self._forwards = True  # until the host has refused to
         self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
@@ -164,7 +169,7 @@ class SSHTransport:
                         await gate.arrive(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
-                    made = await channel.ask("environment", image=image, env=env, cwd=there)
+                    made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
                     config["python"] = made["python"]
                 else:
                     report("installed", detail="nothing to install")
@@ -186,7 +191,7 @@ class SSHTransport:
         finally:
             channel.close()
 
-    def _refuse_no_room(self, facts: Mapping[str, Any]) -> None:
+    def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
             tried = "; ".join(facts["unusable"])
             raise PoolError(
@@ -341,7 +346,7 @@ def module_command(python: str, folder: str, module: str, *arguments: str) -> st
     return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
 
 
-def describe(facts: Mapping[str, Any]) -> str:
+def describe(facts: HostFacts) -> str:
     """A host in one line, from what it said of itself."""
     version = ".".join(map(str, facts["version"]))
     parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
@@ -393,7 +398,7 @@ async def _send_snapshot(channel: Channel, snapshot: working_folder.Snapshot) ->
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder.WARNING else ""
     much += _kept_here(snapshot.withheld)
-    there = await channel.ask("manifest", listing, name=name)
+    there: ManifestDone = await channel.ask("manifest", listing, name=name)
     if there.get("current"):
         return there["folder"], f"none of {len(items)} files has changed{much}"
     doubtful = dict(there["doubtful"])

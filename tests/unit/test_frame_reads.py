@@ -1,0 +1,306 @@
+"""Keys of frames are read where type checkers know which kind of frame it is: a misspelt one is an error then.
+
+Outside of ``wire/`` nothing that is annotated as a header of no type, or comes from what is, has a key read or set.
+And what type checkers let pass, a ``get`` or an ``in`` with a key that frames of that kind have not, stands nowhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, is_typeddict
+
+import pytest
+
+import skyward_core
+from skyward_core.wire import frame_types
+
+ROOT = Path(skyward_core.__file__).parent
+UNTYPED = {"Header", "Heard"}
+# File -> how many such places it may still have; numbers only ever fall.
+LEFT: dict[str, int] = {}
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def names_in(tree: ast.AST | None) -> set[str]:
+    """Names and attributes that an expression mentions."""
+    found = set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+    return found
+
+
+def is_untyped(annotation: ast.expr | None) -> bool:
+    """Whether a header of no type is in it; a function that takes one is none."""
+    if annotation is None:
+        return False
+    if isinstance(annotation, ast.Subscript) and names_in(annotation.value) & {"Callable"}:
+        return False
+    if isinstance(annotation, ast.Name):
+        return annotation.id in UNTYPED
+    return any(is_untyped(each) for each in ast.iter_child_nodes(annotation) if isinstance(each, ast.expr))
+
+
+def sources(trees: dict[str, ast.Module]) -> set[str]:
+    """Functions that give such headers, and attributes that hold them."""
+    found = set()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_untyped(node.returns):
+                found.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and is_untyped(node.annotation):
+                if isinstance(node.target, ast.Attribute):
+                    found.add(node.target.attr)
+            elif isinstance(node, ast.ClassDef):
+                for field in node.body:
+                    if isinstance(field, ast.AnnAssign) and is_untyped(field.annotation):
+                        found |= names_in(field.target)
+    return found
+
+
+def own(scope: Scope) -> Iterator[ast.AST]:
+    """What is in a function, without the functions in it."""
+    body = scope.body if isinstance(scope.body, list) else [scope.body]
+    left: list[ast.AST] = [each for each in body if not isinstance(each, SCOPES)]
+    while left:
+        node = left.pop()
+        yield node
+        left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, SCOPES)]
+
+
+def bound(target: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+
+
+def untyped_names(scope: Scope, outer: set[str], giving: set[str]) -> set[str]:
+    """Names of a function that stand for headers of no type, or for what holds some."""
+    typed: set[str] = set()
+    found: set[str] = set()
+    if not isinstance(scope, ast.Module):
+        arguments = scope.args
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            (found if is_untyped(argument.annotation) else typed).add(argument.arg)
+    for node in own(scope):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            (found if is_untyped(node.annotation) else typed).add(node.target.id)
+    known = (outer - typed) | found
+    while True:
+        more = set()
+        for node in own(scope):
+            if isinstance(node, ast.Assign):
+                pairs = [(target, node.value) for target in node.targets]
+            elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+                pairs = [(node.target, node.iter)]
+            elif isinstance(node, ast.NamedExpr):
+                pairs = [(node.target, node.value)]
+            else:
+                continue
+            for target, value in pairs:
+                if gives(value, known, giving):
+                    more |= bound(target) - typed
+        if more <= known:
+            return known
+        known |= more
+
+
+def gives(value: ast.expr, known: set[str], giving: set[str]) -> bool:
+    """Whether an expression is, or holds, such a header: one of it, or of what a call gives that is made of it."""
+    match value:
+        case ast.Name(name):
+            return name in known
+        case ast.Attribute(_, name):
+            return name in giving
+        case ast.Await(inner) | ast.Starred(inner):
+            return gives(inner, known, giving)
+        case ast.Call(ast.Attribute(of, name)):
+            return name in giving or (
+                name in ("popleft", "get", "values", "pop") and gives(of, known, giving)
+            )
+        case ast.Call(ast.Name(name)):
+            return name in giving
+        case ast.Subscript(of, ast.Constant(str())):
+            return False  # that read is found itself
+        case ast.Subscript(of):
+            return gives(of, known, giving)
+        case ast.BinOp(left, ast.BitOr(), right):
+            return gives(left, known, giving) or gives(right, known, giving)
+        case ast.Tuple(parts) | ast.List(parts):
+            return any(gives(part, known, giving) for part in parts)
+    return False
+
+
+def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
+    """Lines in which a constant key of such a header is read or set."""
+
+    def look(scope: Scope, outer: set[str]) -> Iterator[int]:
+        known = untyped_names(scope, outer, giving)
+        for node in own(scope):
+            if (
+                isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Constant)
+                and isinstance(node.slice.value, str)
+                and gives(node.value, known, giving)
+            ):
+                yield node.lineno
+        inner = list(own(scope))
+        body = scope.body if isinstance(scope.body, list) else [scope.body]
+        for node in (*body, *(child for each in inner for child in ast.iter_child_nodes(each))):
+            if isinstance(node, SCOPES):
+                yield from look(node, known)
+
+    yield from look(tree, set())
+
+
+def trees() -> dict[str, ast.Module]:
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(ROOT.rglob("*.py"))
+    }
+
+
+def test_keys_are_read_of_frames_that_have_a_type() -> None:
+    all_of_it = trees()
+    giving = sources(all_of_it)
+    found = {
+        name: lines
+        for name, tree in all_of_it.items()
+        if not name.startswith("wire/") and (lines := sorted(reads(tree, giving)))
+    }
+    assert {name: len(lines) for name, lines in found.items()} == LEFT, found
+
+
+def found_in(text: str) -> list[int]:
+    tree = ast.parse(text)
+    return sorted(reads(tree, sources({"": tree}) | {"feed"}))
+
+
+def test_what_is_found() -> None:
+    assert found_in("def f(header: Header):\n header['t']\n") == [2]
+    assert found_in("def f(header: Heard):\n def g():\n  return header['t']\n") == [3]
+    assert found_in("for header, _ in decoder.feed(data):\n header['t']\n") == [2]
+    assert found_in("def f() -> tuple[Header, bytes]: ...\nheader, body = f()\nheader['t']\n") == [3]
+    assert found_in("async def f() -> Heard: ...\nasync def g():\n (await f())['t']\n") == [3]
+    assert found_in("class A:\n told: Header\n def f(self):\n  self.told['t'] = 1\n") == [4]
+    assert found_in("def f(header: Header):\n if told := header:\n  told['t']\n") == [3]
+
+
+def test_what_is_not() -> None:
+    assert found_in("def f(header: FromAgent):\n header['t']\n") == []
+    assert found_in("header: FromAgent\nfor header, _ in decoder.feed(data):\n header['t']\n") == []
+    assert found_in("def f(tell: Callable[[Header], dict]):\n tell()['t']\n") == []
+    assert found_in("def f(header: Header):\n header[key]\n") == []
+
+
+# -- what type checkers let pass -------------------------------------------------------------------------
+
+
+def keys_of(made: Any) -> set[str]:
+    if is_typeddict(made):
+        return {*made.__required_keys__, *made.__optional_keys__}
+    return {key for one in get_args(made) for key in keys_of(one)}
+
+
+KEYS = {name: keys for name, made in vars(frame_types).items() if (keys := keys_of(made))}
+
+
+def said_keys(annotation: ast.expr) -> set[str] | None:
+    """Keys of the frames that an annotation names; None where it names other things, too."""
+    match annotation:
+        case ast.Name(name):
+            return KEYS.get(name)
+        case ast.Constant(None):
+            return set()
+        case ast.BinOp(left, ast.BitOr(), right):
+            one, other = said_keys(left), said_keys(right)
+            return None if one is None or other is None else one | other
+    return None
+
+
+def fields(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Attributes that hold frames of some kind everywhere, and what keys those have."""
+    found: dict[str, set[str] | None] = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                told = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
+                told = [node]
+            else:
+                continue
+            for each in told:
+                name = (
+                    each.target.attr
+                    if isinstance(each.target, ast.Attribute)
+                    else "".join(bound(each.target))
+                )
+                keys, before = said_keys(each.annotation), found.get(name, set())
+                found[name] = None if keys is None or before is None else keys | before
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[int, str]]:
+    """Where a frame is asked for a key that frames of its kind have not."""
+
+    def look(scope: Scope, outer: dict[str, set[str] | None]) -> Iterator[tuple[int, str]]:
+        known = dict(outer)
+        if not isinstance(scope, ast.Module):
+            for argument in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs):
+                known[argument.arg] = said_keys(argument.annotation) if argument.annotation else None
+        for node in own(scope):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                known[node.target.id] = said_keys(node.annotation)
+
+        def keys(of: ast.expr) -> set[str] | None:
+            match of:
+                case ast.Name(name):
+                    return known.get(name)
+                case ast.Attribute(_, name):
+                    return held.get(name)
+            return None
+
+        for node in own(scope):
+            match node:
+                case ast.Call(ast.Attribute(of, "get" | "pop"), [ast.Constant(str() as key), *_]):
+                    pass
+                case ast.Compare(ast.Constant(str() as key), [ast.In() | ast.NotIn()], [of]):
+                    pass
+                case _:
+                    continue
+            found = keys(of)
+            if found and key not in found:
+                yield node.lineno, key
+        body = scope.body if isinstance(scope.body, list) else [scope.body]
+        for node in (*body, *(child for each in own(scope) for child in ast.iter_child_nodes(each))):
+            if isinstance(node, SCOPES):
+                yield from look(node, known)
+
+    yield from look(tree, {})
+
+
+def test_no_frame_is_asked_for_a_key_that_its_kind_has_not() -> None:
+    all_of_it = trees()
+    held = fields(all_of_it)
+    assert held.keys() >= {"welcome", "header"}
+    found = {name: told for name, tree in all_of_it.items() if (told := list(unknown_keys(tree, held)))}
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def f(header: AgentItem):\n header.get('sek')\n", [(2, "sek")]),
+        ("def f(header: AgentItem | AgentRun):\n 'sek' in header or header.get('total')\n", [(2, "sek")]),
+        ("def f(header: Header):\n header.get('sek')\n", []),
+        ("class A:\n welcome: AgentWelcome\ndef f(a):\n a.welcome.get('nodes')\n", [(4, "nodes")]),
+        ("answer: PeersAnswer\nanswer.get('error')\nanswer.get('errors')\n", [(3, "errors")]),
+    ],
+)
+def test_what_is_a_key_of_another_kind(text: str, found: list[tuple[int, str]]) -> None:
+    tree = ast.parse(text)
+    assert list(unknown_keys(tree, fields({"": tree}))) == found
