@@ -183,6 +183,10 @@ def _is_place(value: Any) -> bool:
     return type(value) is dict
 
 
+def _is_object(value: Any) -> bool:
+    return type(value) is dict
+
+
 def _is_doubt(value: Any) -> object:
     """Which file a host has with another time, and the hash of what it has."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
@@ -407,7 +411,7 @@ FACTS_OF_ROOT: Checks = {
     "running": is_flag,
 }
 FACTS_OF_POOL: Checks = {
-    "kept": lambda kept: type(kept) is dict,  # looked into where it is written down
+    "kept": _is_object,  # looked into where it is written down
     "orphans": _all(is_count),
     "left": is_flag,
     "ended": is_text,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
 from skyward_core.wire import frame_types, messages
-from skyward_core.wire.messages import Form
+from skyward_core.wire.messages import Check, Form
+from tests.protocol_page import _words
 
 SIDES: dict[str, tuple[Any, Mapping[str, Form]]] = {
     "agent": (frame_types.FromAgent, messages.FROM_AGENT),
@@ -45,23 +46,69 @@ def test_a_type_has_the_keys_of_its_table(side: str, kind: str) -> None:
     assert made.__optional_keys__ == form.may.keys() - form.needs.keys()
 
 
+WORDS = {"count": int, "call": int, "rank": int, "port": int, "some": int, "whole number": int, "text": str, "run": str,
+         "file": str, "log": str, "path": str, "flag": bool, "number": float}  # fmt: skip
+
+LIST: Any = list
+DICT: Any = dict
+
+
+def made_for(check: Check) -> Any:
+    """The type of what a check lets pass, where that is of JSON's plain types."""
+    return of_words(_words(check))
+
+
+def of_words(words: str) -> Any:
+    if words.endswith(" or null"):
+        inner = of_words(words.removesuffix(" or null"))
+        return inner and inner | None
+    if words.startswith("object of"):
+        return None
+    if words.startswith("["):
+        inner = of_words(words[1:-1])
+        return inner and LIST[inner]
+    if words.startswith("{"):
+        inner = of_words(words[1:-1].partition(": ")[2])
+        return inner and DICT[str, inner]
+    if words.startswith('"'):
+        return Literal[tuple(word.strip('"') for word in words.split(" or "))]
+    return WORDS.get(words)
+
+
+@pytest.mark.parametrize(("side", "kind"), [(side, kind) for side in SIDES for kind in SIDES[side][1]])
+def test_what_a_type_has_under_a_key_is_what_its_table_lets_pass(side: str, kind: str) -> None:
+    union, forms = SIDES[side]
+    # A newer agent may tell of a phase that we do not know.
+    others = {"phase"} if (side, kind) == ("agent", "phase") else set[str]()
+    compare(kinds(union)[kind], {k: check for k, check in forms[kind].checks.items() if k not in others})
+
+
+def compare(made: Any, checks: Mapping[str, Check]) -> None:
+    hints = get_type_hints(made)
+    for key, check in checks.items():
+        assert made_for(check) in (None, hints[key]), key
+
+
 @pytest.mark.parametrize("asked", messages.ANSWERS)
 def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
     made = getattr(frame_types, f"{asked.capitalize()}Answer")
     assert made.__required_keys__ == {"t", *messages.FROM_AGENT["known"].needs, *messages.ANSWERS[asked]}
     assert made.__optional_keys__ == messages.FROM_AGENT["known"].may.keys()
+    compare(made, messages.ANSWERS[asked])
 
 
 def test_what_a_host_tells_has_the_keys_of_its_tables() -> None:
     made = frame_types.HostFacts
     assert made.__required_keys__ == messages.FACTS.keys()
     assert made.__optional_keys__ == {**messages.FACTS_OF_ROOT, **messages.FACTS_OF_POOL}.keys()
+    compare(made, {**messages.FACTS, **messages.FACTS_OF_ROOT, **messages.FACTS_OF_POOL})
 
 
 @pytest.mark.parametrize("what", messages.DONE)
 def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
     made = getattr(frame_types, f"{what.capitalize()}Done")
     assert made.__required_keys__ == messages.DONE[what].keys()
+    compare(made, messages.DONE[what])
 
 
 @pytest.mark.parametrize(
