@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
-from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, UsageError
+from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable
 from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
