@@ -132,6 +132,9 @@ def cli(context: click.Context) -> int:
 @click.option("--provider", metavar="NAME", help="Where the machines come from.  [default: local]")
 @click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
 @click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+@click.option(
     "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
 )
 @click.option("--ranks-per-node", type=_Ranks(), help="Processes on each machine.  [default: 1]")

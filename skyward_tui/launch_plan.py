@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
+from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError
+from skyward_core.providers.base import Asks, HasHosts, Priced, settings_of
+from skyward_core.providers.making import make
 from skyward_core.tasks.arguments import Text
 from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
 from skyward_core.views.views import PoolView
@@ -22,68 +25,92 @@ from .words import count, money
 if TYPE_CHECKING:
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.spec import PoolSpec
+    from skyward_core.providers.setting import Setting
     from skyward_core.tasks.scripts import FunctionInfo
 
 HOSTS_SHOWN = 6
+# Ids on the form's screen beside those of its fields; a provider's field has another.
+OTHER_IDS = frozenset({"sides", "form", "hint", "options", "last", "launch", "message", "plan", "why"})
 GANG_PLUGINS = ("torch", "jax")
-
-
-def _ssh(form: Form) -> Any:
-    from skyward_core.providers.ssh.provider import SSH
-
-    names = form.hosts.replace(",", " ").split()
-    if not names:
-        known = ", ".join(host_groups())
-        groups = f" or a group of skyward.toml ({known})" if known else ""
-        raise FieldError("hosts", f"name hosts{groups}: gpu1 me@gpu2:2222")
-    try:
-        # A name alone may be a group's, as for `run --hosts`.
-        return SSH(names[0] if len(names) == 1 else names, host_keys="ask")
-    except SkywardError as error:
-        raise FieldError("hosts", str(error)) from error
-
-
-def host_groups() -> list[str]:
-    """Names of the groups of hosts in ``skyward.toml``; none where it does not parse, which a launch tells."""
-    from skyward_core.store import home
-
-    try:
-        return sorted(home.host_groups())
-    except SkywardError:
-        return []
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderChoice:
-    """A provider that the form offers; ``make`` may raise :class:`FieldError`."""
+    """A provider that the form offers, as it declares itself; ``make`` may raise :class:`FieldError`.
+
+    Attributes:
+        fields: its settings that have a field in the form, by the field's id.
+    """
 
     name: str
     label: str
     node: str
     make: Callable[[Form], Any]
+    fields: Mapping[str, Setting]
     price_hourly: float = 0.0
+
+    @property
+    def names_machines(self) -> bool:
+        """Whether its settings say which machines, and so how many."""
+        return any(setting.names_machines for setting in self.fields.values())
 
 
 @cache
 def provider_choices() -> Mapping[str, ProviderChoice]:
     """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
-    return {name: _choice(name) for name in providers.names()}
+    taken = {field.name for field in fields(Form)} | OTHER_IDS
+    choices = {}
+    for name in providers.names():
+        choices[name] = choice = _choice(name, taken)
+        taken |= set(choice.fields)
+    return choices
 
 
-def _choice(name: str) -> ProviderChoice:
-    make = _ssh if name == "ssh" else partial(_of_name, name)
+def _choice(name: str, taken: Collection[str]) -> ProviderChoice:
     try:
         found = providers.by_name(name)
-    except SkywardError:
-        return ProviderChoice(name, name, "node", make)
-    return ProviderChoice(name, f"{name}: {found.about}", found.machine, make)
-
-
-def _of_name(name: str, form: Form) -> Any:
-    try:
-        return providers.resolve(name)
     except SkywardError as error:
-        raise FieldError("provider", str(error)) from error
+        return ProviderChoice(name, name, "node", partial(_refused, str(error)), {})
+    shown = {
+        _free_id(setting.name, taken): setting for setting in settings_of(found) if setting.field is not None
+    }
+    price = found.price_hourly if isinstance(found, Priced) else 0.0
+    make = partial(_made, found, shown)
+    return ProviderChoice(name, f"{name}: {found.about}", found.machine, make, shown, price)
+
+
+def _free_id(name: str, taken: Collection[str]) -> str:
+    """An id for a setting's field: its name, unless that is another field's."""
+    return (
+        name
+        if name not in taken
+        else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
+    )
+
+
+def _refused(why: str, form: Form) -> Any:
+    raise FieldError("provider", why)
+
+
+def _made(found: Any, shown: Mapping[str, Setting], form: Form) -> Any:
+    """A provider of what the form's fields say of it."""
+    texts = {}
+    for id, setting in shown.items():
+        text = form.settings.get(id, "")
+        try:
+            value = setting.read(text) if text.strip() else ""
+        except SkywardError as error:
+            raise FieldError(id, str(error)) from error
+        if value not in ("", [], ()):
+            texts[setting.name] = text
+        elif setting.required:
+            look = setting.field() if setting.field else None
+            raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+    try:
+        made = make(found, texts)
+    except SkywardError as error:
+        raise FieldError(next(iter(shown), "provider"), str(error)) from error
+    return made.asking() if isinstance(made, Asks) else made
 
 
 class FieldError(Exception):
@@ -97,15 +124,15 @@ class FieldError(Exception):
 @dataclass(frozen=True, slots=True)
 class Form:
     """The form as it stands, in texts. ``pool``: name of a live pool to use, or empty for a new one; ``nodes``:
-    empty for all hosts, where the provider has hosts."""
+    empty for all hosts, where the provider has hosts; ``settings``: of providers, by their fields' ids."""
 
     script: str = ""
     function: str = ""
     arguments: str = ""
     pool: str = ""
     name: str = ""
-    provider: str = "local"
-    hosts: str = ""
+    provider: str = providers.DEFAULT
+    settings: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
     nodes: str = "4"
     ranks: str = "1"
@@ -232,14 +259,14 @@ def _accelerator(text: str) -> Accelerator | None:
 
 
 def _nodes(form: Form, provider: Any) -> int:
-    hosts = getattr(provider, "hosts", None)
-    if hosts is None:
+    if not isinstance(provider, HasHosts):
         return _whole(form.nodes, "nodes", 1024)
-    nodes = _whole(form.nodes, "nodes", 1024) if form.nodes.strip() else len(hosts)
-    if nodes > len(hosts):
+    there = len(provider.hosts)
+    nodes = _whole(form.nodes, "nodes", 1024) if form.nodes.strip() else there
+    if nodes > there:
         raise FieldError(
             "nodes",
-            f"{nodes} nodes, and {count(len(hosts), 'host')}: name more hosts, or leave nodes empty for all",
+            f"{nodes} nodes, and {count(there, 'host')}: name more hosts, or leave nodes empty for all",
         )
     return nodes
 
@@ -277,8 +304,7 @@ def command_line(form: Form) -> str:
         words += ["--pool", form.pool]
     else:
         words += ["--provider", form.provider]
-        if form.provider == "ssh":
-            words += ["--hosts", ",".join(form.hosts.replace(",", " ").split())]
+        words += _settings(form)
         if form.nodes.strip():
             words += ["--nodes", form.nodes.strip()]
         if form.ranks.strip() not in ("", "1"):
@@ -296,8 +322,20 @@ def command_line(form: Form) -> str:
     return shlex.join(words)
 
 
+def _settings(form: Form) -> Iterator[str]:
+    """The words for what the provider's fields say."""
+    choice = provider_choices().get(form.provider)
+    for id, setting in choice.fields.items() if choice else ():
+        text = setting.written(form.settings.get(id, ""))
+        if setting.option and (text or setting.required):
+            yield from (setting.option, text)
+        elif text:
+            yield from ("--set", f"{setting.name}={text}")
+
+
 def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[str, str]]:
     """What will happen, as (heading, text)."""
+    price = 0.0
     if launch.spec is not None:
         choice = provider_choices()[form.provider]
         spec = launch.spec
@@ -305,8 +343,8 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
         what = f"pool {spec.name}: {count(spec.nodes, choice.node)} × {count(spec.ranks_per_node, 'rank')}"
         price = choice.price_hourly * spec.nodes
         rows = [("creates", f"{what}, world size {world:,}")]
-        if hosts := getattr(spec.provider, "hosts", ()):
-            rows.append(("hosts", _listed(hosts[: spec.nodes])))
+        if isinstance(spec.provider, HasHosts):
+            rows.append(("hosts", _listed(spec.provider.hosts[: spec.nodes])))
         if spec.accelerator is not None:
             rows.append(("needs", _needs(spec.accelerator)))
         rows.append(("cost", f"{money(price)}/h"))
@@ -329,8 +367,8 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
     rows += [("note", advice(name)) for name in FRAMEWORKS if name in needs and is_missing(name)]
     if off := [name for name in frameworks_of(launch.script) if name not in plugins]:
         rows.append(("note", lack.format(off[0])))
-    if launch.spec is not None and launch.spec.accelerator is not None:
-        # Both providers of this form take machines as they are.
+    if launch.spec is not None and launch.spec.accelerator is not None and not price:
+        # Machines that cost nothing are there already, and are taken as they are.
         rows.append(("note", f"nothing is rented: that there is {launch.spec.accelerator} is yours to know"))
     end = "the pool stays up; X tears it down" if launch.keep else "the pool is torn down when the run ends"
     rows.append(("then", end))

@@ -50,10 +50,14 @@ def _what(form: Form) -> tuple[str, str, str]:
 
 
 def _form(entry: dict[str, Any]) -> Form:
+    if "hosts" in entry:  # as earlier releases wrote it
+        entry = {"settings": {"hosts": entry["hosts"]}} | entry
     sample = asdict(Form()) | {"plugins": []}
     values = {name: value for name, value in entry.items() if name in sample}
     if any(type(value) is not type(sample[name]) for name, value in values.items()):
         raise TypeError(f"no launch: {entry!r:.80}")
+    if not all(isinstance(text, str) for text in values.get("settings", {}).values()):
+        raise TypeError(f"no settings: {entry!r:.80}")
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})
 
 

@@ -77,7 +77,9 @@ class Compute(Dispatching):
 
             accelerator = accelerators.resolve(accelerator)
         if nodes is None:
-            nodes = getattr(provider, "default_nodes", 1)
+            from ..providers.base import default_nodes
+
+            nodes = default_nodes(provider)
         self.spec = PoolSpec(
             name=name or made_up_name(),
             provider=provider,

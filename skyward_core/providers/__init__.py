@@ -17,24 +17,31 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "skyward.providers"
+DEFAULT = "local"
+"""The embedded one, for whoever names none."""
 
 
 def names() -> list[str]:
     """The providers that there are: ours, then declared ones."""
-    from pkgutil import iter_modules
-
-    ours = sorted(found.name for found in iter_modules(__path__) if found.ispkg)
+    ours = own_names()
     return ours + sorted(_declared().keys() - set(ours))
 
 
+def own_names() -> list[str]:
+    """The providers that come with this library."""
+    from pkgutil import iter_modules
+
+    return sorted(found.name for found in iter_modules(__path__) if found.ispkg)
+
+
 def resolve(provider: Any = None) -> Any:
-    """A provider from itself, from its class or name ("local"), or, for None, the embedded default.
+    """A provider from itself, from its class or name, or, for None, the embedded default.
 
     Raises:
         UsageError: no provider has that name, or the one that has cannot be made of its name alone.
     """
     if provider is None or isinstance(provider, str):
-        provider = by_name(provider or "local")
+        provider = by_name(provider or DEFAULT)
     if not isinstance(provider, type):
         return provider
     try:
@@ -115,4 +122,8 @@ def _load(declared: EntryPoint) -> Any:
     for words in ("about", "machine"):
         if not isinstance(getattr(found, words, None), str):
             raise UsageError(f"provider {declared.name!r} ({declared.value}) has no text under {words!r}")
+    from .making import wrong
+
+    if why := wrong(found):
+        raise UsageError(f"provider {declared.name!r} ({declared.value}): {why}")
     return found

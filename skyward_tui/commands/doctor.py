@@ -14,8 +14,9 @@ from skyward_core import providers
 from skyward_core.model import exit_status
 from skyward_core.model.errors import SkywardError, hint_of, what_of
 from skyward_core.model.machine import Check
+from skyward_core.providers.base import ChecksSettings, settings_of
 from skyward_core.store.home import home as state_folder
-from skyward_core.store.home import host_groups, socket_dir
+from skyward_core.store.home import socket_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_file import VERSION
 
@@ -101,27 +102,20 @@ def _folders() -> Iterator[Check]:
 
 
 def _providers() -> Iterator[Check]:
-    yield from _checked("local", "local")
-    try:
-        groups = host_groups()
-    except SkywardError as error:
-        yield Check("settings", "fail", what_of(error), hint_of(error))
-        return
-    for group in groups:
-        # Of a host that is in several groups the same is true in each.
-        yield from _checked(f"group {group}", "ssh", f"@{group}")
-    if not groups:
-        yield Check("ssh", "ok", "no groups under [hosts] in skyward.toml, so no hosts to look at")
     for name in providers.names():
-        if name not in ("local", "ssh"):
-            yield from _checked(name, name)
+        try:
+            yield from asyncio.run(_rows(name))
+        except (SkywardError, OSError) as error:
+            yield Check(name, "fail", what_of(error), hint_of(error))
+        except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
+            yield Check(name, "fail", f"{type(error).__name__}: {error}")
 
 
-def _checked(subject: str, provider: str, *arguments: str) -> Iterator[Check]:
-    try:
-        made = providers.by_name(provider)(*arguments) if arguments else providers.resolve(provider)
-        yield from asyncio.run(made.check())
-    except (SkywardError, OSError) as error:
-        yield Check(subject, "fail", what_of(error), hint_of(error))
-    except Exception as error:  # noqa: BLE001  a provider of another package may raise anything; the others are checked
-        yield Check(subject, "fail", f"{type(error).__name__}: {error}")
+async def _rows(name: str) -> list[Check]:
+    """What a provider says of itself, or of what the person's settings hold for it."""
+    found = providers.by_name(name)
+    if isinstance(found, ChecksSettings):
+        return await found.check_all()
+    if needed := [each.name for each in settings_of(found) if each.required]:
+        return [Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")]
+    return list(await providers.resolve(found).check())

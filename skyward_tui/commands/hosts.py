@@ -10,6 +10,7 @@ import sys
 from skyward_core import providers
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
+from skyward_core.providers.base import ReachedOverSSH
 from skyward_core.transport.ssh import connect, host_keys, openssh_config
 from skyward_core.transport.ssh.target import Target
 
@@ -72,13 +73,13 @@ def shell(pool: str, node: int, include: bool, console: Console) -> int:
         row = next(row for row in session.ledger.live() if row.name == pool)
         machines = session.ledger.machines(row.token)
     provider = providers.from_json(row.provider)
-    if not isinstance(provider, providers.by_name("ssh")):
+    if not isinstance(provider, ReachedOverSSH):
         raise UsageError(f"pool {pool} is on {provider.name}: there is no host to log in to")
     if node >= len(machines):
         raise UsageError(
             f"pool {pool} has {count(len(machines), 'node')}, 0 to {len(machines) - 1}; not {node}"
         )
-    targets = [provider.target(machine.extra["host"]) for machine in machines]
+    targets = [provider.target(machine.address) for machine in machines]
     file = asyncio.run(openssh_config.write(pool, targets))
     if include and openssh_config.add_include_line():
         console.note(

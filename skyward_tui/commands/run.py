@@ -16,7 +16,9 @@ from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import Image, PoolSpec, Worker
 from skyward_core.plugins import by_name as plugin
-from skyward_core.providers.base import Provider
+from skyward_core.providers.base import Provider, default_nodes, settings_of
+from skyward_core.providers.making import make
+from skyward_core.providers.setting import Setting
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.store.working_folder import workdir
 from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
@@ -40,6 +42,7 @@ class Wish:
     arguments: Sequence[str] = ()
     provider: str | None = None
     hosts: str | None = None
+    settings: Sequence[str] = ()
     nodes: int | None = None
     ranks_per_node: int | Literal["gpu"] | None = None
     accelerator: str | None = None
@@ -52,7 +55,7 @@ class Wish:
 
     @property
     def shapes_pool(self) -> bool:
-        return bool(self.plugins) or any(
+        return bool(self.plugins or self.settings) or any(
             wish is not None
             for wish in (self.provider, self.hosts, self.nodes, self.ranks_per_node, self.accelerator)
         )
@@ -72,8 +75,8 @@ def run(wish: Wish, console: Console) -> int:
         if found is not None and wish.shapes_pool:
             raise PoolExistsError(
                 f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                "leave out --provider, --hosts, --nodes, --ranks-per-node, --accelerator and --plugin to run on it "
-                f"as it is, end it (skyward-tui down {found.name}), or choose another name"
+                "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator and --plugin to run on "
+                f"it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )
         plugins = spec.plugins if found is None else [plugin(each) for each in found.spec["plugins"]]
         task = build_task(path, function.name, values, plugins=plugins, echo=True)
@@ -113,7 +116,7 @@ def _spec(wish: Wish, script: Path) -> PoolSpec:
     return PoolSpec(
         name=wish.pool or made_up_name(script),
         provider=provider,
-        nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
+        nodes=wish.nodes or default_nodes(provider),
         accelerator=accelerators.resolve(wish.accelerator),
         image=Image(workdir=workdir(script)),
         plugins=tuple(plugin(name) for name in wish.plugins),
@@ -122,16 +125,43 @@ def _spec(wish: Wish, script: Path) -> PoolSpec:
 
 
 def _provider(wish: Wish) -> Provider:
-    if wish.hosts is None:
-        if wish.provider == "ssh":
-            raise UsageError("which hosts? name them, or a group of skyward.toml: --hosts gpu1,gpu2")
-        return cast(Provider, providers.resolve(wish.provider))
-    if wish.provider not in (None, "ssh"):
-        raise UsageError(
-            f"--hosts are reached over SSH, not by provider {wish.provider}: leave one of them out"
+    """What was asked for, of the settings that the provider declares."""
+    texts = dict(_setting(text) for text in wish.settings)
+    name = wish.provider
+    if wish.hosts is not None:
+        name = name or _with_option("--hosts")
+        setting = next(
+            (each for each in settings_of(providers.by_name(name)) if each.option == "--hosts"), None
         )
-    names = [name.strip() for name in wish.hosts.split(",") if name.strip()]
-    return cast(Provider, providers.by_name("ssh")(names[0] if len(names) == 1 else names))
+        if setting is None:
+            raise UsageError(f"--hosts are reached over SSH, not by provider {name}: leave one of them out")
+        texts[setting.name] = wish.hosts
+    found = providers.by_name(name or providers.DEFAULT)
+    for each in settings_of(found):
+        if each.required and each.name not in texts:
+            raise UsageError(f"which {each.name}? {each.help}: {_how(each)}")
+    return cast(Provider, make(found, texts))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+    return name.strip(), value
+
+
+def _how(setting: Setting) -> str:
+    """How a setting is given."""
+    example = setting.example or "VALUE"
+    return f"{setting.option} {example}" if setting.option else f"--set {setting.name}={example}"
+
+
+def _with_option(option: str) -> str:
+    """The provider of ours that is meant where its option is given and no name."""
+    for name in providers.own_names():
+        if any(each.option == option for each in settings_of(providers.by_name(name))):
+            return name
+    raise UsageError(f"{option} goes with a provider: name it with --provider")
 
 
 def _live(session: Session, name: str | None) -> PoolView | None:

@@ -16,6 +16,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.providers import DEFAULT
+from skyward_core.providers.setting import Field
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
@@ -28,7 +30,6 @@ from ..launch_plan import (
     command_line,
     frameworks_of,
     functions_of,
-    host_groups,
     path_of,
     plan,
     plugins_of,
@@ -44,11 +45,12 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
+    from skyward_core.providers.setting import Setting
     from skyward_core.tasks.scripts import FunctionInfo
     from skyward_core.tasks.task import Task
 
 _NEW = "new pool"
-LOCAL_NODES = "4"
+USUAL_NODES = "4"
 
 
 class LaunchScreen(BaseScreen[None]):
@@ -92,19 +94,16 @@ class LaunchScreen(BaseScreen[None]):
                 yield _row(
                     "Pool", pools, Label("name", classes="inner"), _input("name", "made from the script's")
                 )
-                providers = [(choice.label, choice.name) for choice in provider_choices().values()]
+                choices = [(choice.label, choice.name) for choice in provider_choices().values()]
                 yield _row(
                     "Provider",
-                    Select(providers, value="local", allow_blank=False, id="provider", compact=True),
+                    Select(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
                 )
-                groups = host_groups()
-                known = f"; a group: {', '.join(groups)}" if groups else ", or a group of skyward.toml"
-                hosts = _input("hosts", f"gpu1 me@gpu2:2222{known}")
-                hosts.suggester = SuggestFromList(groups)
-                yield _row("Hosts", hosts, id="on-ssh")
+                for id, setting in self._settings().items():
+                    yield _setting_row(id, setting)
                 yield _row(
                     "Nodes",
-                    _input("nodes", value=LOCAL_NODES, type="integer"),
+                    _input("nodes", value=USUAL_NODES, type="integer"),
                     Label("ranks per node", classes="inner"),
                     _input("ranks", value="1", type="integer"),
                     Label("accelerator", classes="inner"),
@@ -154,8 +153,8 @@ class LaunchScreen(BaseScreen[None]):
             arguments=self._text("arguments"),
             pool=pool if isinstance(pool, str) else "",
             name=self._text("name"),
-            provider=provider if isinstance(provider, str) else "local",
-            hosts=self._text("hosts"),
+            provider=provider if isinstance(provider, str) else DEFAULT,
+            settings={id: text for id in self._settings() if (text := self._text(id))},
             accelerator=self._text("accelerator"),
             nodes=self._text("nodes"),
             ranks=self._text("ranks"),
@@ -170,11 +169,13 @@ class LaunchScreen(BaseScreen[None]):
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in ("arguments", "name", "hosts", "accelerator", "nodes", "ranks"):
+            for field in ("arguments", "name", "accelerator", "nodes", "ranks"):
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
+            for id in self._settings():
+                self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
             self.query_one("#script", Input).value = _near(Path(form.script)) if form.script else ""
             self.query_one("#provider", Select).value = (
-                form.provider if form.provider in provider_choices() else "local"
+                form.provider if form.provider in provider_choices() else DEFAULT
             )
             self.query_one("#options", Toggles).chosen = {
                 name for name, on in (("keep", form.keep), ("one", form.one)) if on
@@ -233,19 +234,28 @@ class LaunchScreen(BaseScreen[None]):
 
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:
-        """Hosts are all used unless a number is given; local nodes need one."""
-        on_ssh = event.value == "ssh"
+        """Machines that are named are all used unless a number is given; others need one."""
+        named = provider_choices()[str(event.value)].names_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
-        if on_ssh and nodes.value == LOCAL_NODES:
+        if named and nodes.value == USUAL_NODES:
             nodes.value = ""
-        elif not on_ssh and not nodes.value:
-            nodes.value = LOCAL_NODES
+        elif not named and not nodes.value:
+            nodes.value = USUAL_NODES
 
     def _show_provider(self, provider: str) -> None:
-        on_ssh = provider == "ssh"
-        self.query_one("#on-ssh").display = on_ssh
-        self.query_one("#nodes", Input).placeholder = "all" if on_ssh else ""
+        choice = provider_choices().get(provider)
+        for id in self._settings():
+            self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
+        named = choice is not None and choice.names_machines
+        self.query_one("#nodes", Input).placeholder = "all" if named else ""
+
+    @staticmethod
+    def _settings() -> dict[str, Setting]:
+        """The providers' settings that have a field, by its id."""
+        return {
+            id: setting for choice in provider_choices().values() for id, setting in choice.fields.items()
+        }
 
     @on(Input.Changed)
     @on(Select.Changed)
@@ -255,7 +265,7 @@ class LaunchScreen(BaseScreen[None]):
         if self._busy:
             return
         form = self.form()
-        for field in ("name", "provider", "hosts", "nodes", "ranks", "accelerator", "plugins"):
+        for field in ("name", "provider", *self._settings(), "nodes", "ranks", "accelerator", "plugins"):
             self.query_one(f"#{field}").disabled = bool(form.pool)
         info = next((info for info in self._functions if info.name == form.function), None)
         self.query_one("#hint", Static).update(str(info) if info else "")
@@ -374,8 +384,19 @@ def _near(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else named(str(path))
 
 
-def _row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
-    return Horizontal(Label(label), *content, classes="row", id=id)
+def _row(label: str, *content: Widget) -> Horizontal:
+    return Horizontal(Label(label), *content, classes="row")
+
+
+def _setting_row(id: str, setting: Setting) -> Horizontal:
+    """The field of a provider's setting, which is there while its provider is chosen."""
+    look = setting.field() if setting.field else Field(label=setting.name)
+    text = _input(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
+    text.suggester = SuggestFromList(look.suggestions)
+    row = _row(look.label, text)
+    row.id = f"{id}-row"
+    row.display = False
+    return row
 
 
 def _input(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:

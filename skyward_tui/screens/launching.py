@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.errors import Cancelled, PoolError, SkywardError
+from skyward_core.providers.base import Asks
 from skyward_core.views.views import PoolView
 
 from ..app_face import AppFace, settled
@@ -41,7 +42,7 @@ async def create(app: AppFace, launch: Launch) -> Begun:
         if not live:
             raise PoolError(f"pool {launch.pool} is not up any more")
         return Begun(live[0])
-    if getattr(launch.spec.provider, "host_keys", "") == "ask":
+    if isinstance(launch.spec.provider, Asks):
         app.host_keys.begin()
     before = {pool.key for pool in session.pools()}
     future = session.create(launch.spec)

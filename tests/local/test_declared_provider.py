@@ -2,36 +2,68 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual.widgets import Input, Select
 
+import skyward_core as sky
 from skyward_core import providers
 from skyward_core.model.errors import UsageError
 from skyward_tui import launch_plan
+from skyward_tui.app import SkywardApp
+from skyward_tui.recent import recent, remember
+from skyward_tui.screens.launch import LaunchScreen
 from tests.local.cli import Cli
+from tests.tui.conftest import screen_text
+from tests.tui.fakes import FakeSession
+from tests.tui.waiting import until
 
 PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
 
+from skyward_core.model.errors import UsageError
 from skyward_core.model.machine import Check
 from skyward_core.providers.local.provider import Local
+from skyward_core.providers.setting import Field, Setting
 
+def which() -> Field:
+    return Field(label="Shelf", placeholder="top or bottom", missing="name a shelf: top", suggestions=["top", "bottom"])
 
 class Cupboard(Local):
     name = "cupboard"
     about = "an old machine in the cupboard"
     machine = "shelf"
+    price_hourly = 0.25
+    settings = (
+        Setting(name="shelf", help="where it stands", default="top", field=which),
+        Setting(name="drawers", help="how many are pulled out", type=int, default=0),
+    )
+
+    def __init__(self, shelf: str = "top", drawers: int = 0) -> None:
+        super().__init__()
+        if shelf not in ("top", "bottom"):
+            raise UsageError(f"there is no shelf {shelf!r}: top or bottom")
+        self.shelf, self.drawers = shelf, drawers
 
     def __repr__(self) -> str:
-        return "Cupboard()"
+        return f"Cupboard({self.shelf!r}, {self.drawers})"
 
     async def check(self) -> list[Check]:
         return [Check("cupboard", "ok", "the door is open")]
+
+    def to_json(self) -> dict[str, object]:
+        return {"provider": self.name, "shelf": self.shelf, "drawers": self.drawers}
+
+    @classmethod
+    def from_json(cls, data):
+        return cls(data["shelf"], data["drawers"])
 '''
 
 
@@ -67,7 +99,98 @@ def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
     assert providers.resolve("cupboard").name == "cupboard"
     choice = launch_plan.provider_choices()["cupboard"]
     assert (choice.label, choice.node) == ("cupboard: an old machine in the cupboard", "shelf")
-    assert repr(choice.make(launch_plan.Form(provider="cupboard"))) == "Cupboard()"
+    assert repr(choice.make(launch_plan.Form(provider="cupboard"))) == "Cupboard('top', 0)"
+    assert (list(choice.fields), choice.price_hourly) == (["shelf"], 0.25)
+
+
+def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -> None:
+    def form(text: str) -> launch_plan.Form:
+        return launch_plan.Form(provider="cupboard", settings={"shelf": text})
+
+    choice = launch_plan.provider_choices()["cupboard"]
+    assert repr(choice.make(form("bottom"))) == "Cupboard('bottom', 0)"
+    with pytest.raises(launch_plan.FieldError, match="no shelf 'attic'") as caught:
+        choice.make(form("attic"))
+    assert caught.value.field == "shelf"
+    assert "--provider cupboard --set shelf=bottom" in launch_plan.command_line(form("bottom"))
+    assert "--set" not in launch_plan.command_line(form(""))
+
+
+def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) -> None:
+    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
+    declare(installed, "attic", "its_other:Attic", "its_other", text.replace("shelf", "nodes"))
+    _forget()
+    choices = launch_plan.provider_choices()
+    assert [list(choices[name].fields) for name in ("attic", "cupboard", "ssh")] == [
+        ["nodes-2"],
+        ["shelf"],
+        ["hosts"],
+    ]
+
+
+async def test_its_field_is_in_the_form_while_it_is_chosen(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef train(): ...\n")
+    session = FakeSession()
+    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        screen = app.screen
+        assert isinstance(screen, LaunchScreen)
+        screen.query_one("#script", Input).value = "train.py"
+        assert not screen.query_one("#shelf-row").display
+        screen.query_one("#provider", Select).value = "cupboard"
+        await until(pilot, lambda: "top or bottom" in screen_text(app))
+        screen.query_one("#shelf", Input).value = "attic"
+        await until(pilot, lambda: "there is no shelf 'attic'" in screen_text(app))
+        screen.query_one("#shelf", Input).value = "bottom"
+        await until(pilot, lambda: "$1.00/h" in screen_text(app))
+        remember(screen.form())
+        assert recent()[0].settings == {"shelf": "bottom"}
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: "Hosts" in screen_text(app) and "Shelf" not in screen_text(app))
+
+
+def test_a_launch_that_an_earlier_release_remembered_keeps_its_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    (tmp_path / "recent.json").write_text('[{"script": "a.py", "provider": "ssh", "hosts": "gpu1 gpu2"}]')
+    assert recent()[0].settings == {"hosts": "gpu1 gpu2"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("7", "its settings are no list"),
+        ('["shelf"]', "its settings hold 'shelf', which is no Setting"),
+        ('[Setting(name="a b", help="")]', "its setting 'a b' is no name of a parameter"),
+        ('[Setting(name="a", help=""), Setting(name="a", help="")]', "it declares setting 'a' twice"),
+    ],
+)
+def test_settings_that_are_none_are_refused_in_words(installed: Path, settings: str, why: str) -> None:
+    text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
+    declare(installed, "attic", "its_other:Attic", "its_other", f"{text}\nAttic.settings = {settings}\n")
+    _forget()
+    with pytest.raises(UsageError, match=re.escape(why)):
+        providers.by_name("attic")
+
+
+def test_ours_declare_what_their_classes_take() -> None:
+    taken = {
+        name: (value.default, value.default is value.empty)
+        for name, value in inspect.signature(sky.SSH).parameters.items()
+    }
+    for setting in sky.SSH.settings:
+        default, required = taken.pop(setting.name)
+        assert setting.required == required
+        assert required or setting.default == default
+    assert not taken
 
 
 def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) -> None:
@@ -137,12 +260,17 @@ def test_what_is_no_provider_is_none(name: str) -> None:
 def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path, tmp_path: Path) -> None:
     cli = Cli(tmp_path)
     cli.env["PYTHONPATH"] = str(installed)
-    told = json.loads(cli("run", "endings.py:fine", "--provider", "cupboard", "--keep", "--json").stdout)
+    given = ("--set", "shelf=bottom", "--set", "drawers=2")
+    told = json.loads(
+        cli("run", "endings.py:fine", "--provider", "cupboard", *given, "--keep", "--json").stdout
+    )
     pool = told["pool"]
     shown = cli.json("ls")["pools"]
     assert [(each["name"], each["provider"]) for each in shown] == [(pool, "cupboard")]
     with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
-        assert db.execute("SELECT provider FROM pools").fetchall() == [('{"provider": "cupboard"}',)]
+        assert db.execute("SELECT provider FROM pools").fetchall() == [
+            ('{"provider": "cupboard", "shelf": "bottom", "drawers": 2}',)
+        ]
     assert "the door is open" in cli("doctor", status=None).stdout
 
     without = Cli(tmp_path)  # its package is not installed where this runs
@@ -153,3 +281,36 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
 
     (receipt,) = cli.json("down", pool)["receipts"]
     assert receipt["gone"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--set", "shelf=attic"), "there is no shelf 'attic'"),
+        (("--set", "shlef=top"), "provider cupboard has no setting 'shlef'; did you mean 'shelf'?"),
+        (("--set", "colour=red"), "it has shelf (where it stands), drawers (how many are pulled out)"),
+        (("--set", "drawers=many"), "drawers: a whole number, not 'many'"),
+        (("--set", "drawers"), "write a setting of the provider as KEY=VALUE"),
+        (("--hosts", "gpu1"), "not by provider cupboard"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_in_words(
+    installed: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    cli = Cli(tmp_path)
+    cli.env["PYTHONPATH"] = str(installed)
+    done = cli("run", "endings.py:fine", "--provider", "cupboard", *words, status=None)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_that_needs_a_setting_says_so(installed: Path, tmp_path: Path) -> None:
+    text = PROVIDER.replace('default="top"', "required=True")
+    (installed / "its_cupboard.py").write_text(text)
+    cli = Cli(tmp_path)
+    cli.env["PYTHONPATH"] = str(installed)
+    done = cli("run", "endings.py:fine", "--provider", "cupboard", status=None)
+    assert "which shelf? where it stands: --set shelf=VALUE" in done.stderr
+    assert "it needs shelf, so there is nothing to look at" in cli("doctor", status=None).stdout
+    with pytest.raises(launch_plan.FieldError, match="name a shelf: top"):
+        launch_plan.provider_choices()["cupboard"].make(launch_plan.Form(provider="cupboard"))

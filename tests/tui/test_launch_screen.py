@@ -6,6 +6,7 @@ import shlex
 import stat
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
@@ -314,18 +315,18 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"pool": "vanished"}, "pool", "not up any more"),
         ({"plugins": ("torhc",)}, "plugins", "did you mean torch"),
         ({"provider": "ssh"}, "hosts", "name hosts or a group of skyward.toml (empty, lab)"),
-        ({"provider": "ssh", "hosts": "gpu1 gpu1"}, "hosts", "Named twice: gpu1"),
-        ({"provider": "ssh", "hosts": "gpu1 gpu2:ssh"}, "hosts", "no such port"),
-        ({"provider": "ssh", "hosts": "gpu1, @lba"}, "hosts", "no group 'lba'"),
-        ({"provider": "ssh", "hosts": "empty"}, "hosts", "at least one host"),
-        ({"provider": "ssh", "hosts": "lab", "nodes": "4"}, "nodes", "4 nodes, and 3 hosts"),
-        ({"provider": "ssh", "hosts": "lab", "nodes": "0"}, "nodes", "not 0"),
+        ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu1"}}, "hosts", "Named twice: gpu1"),
+        ({"provider": "ssh", "settings": {"hosts": "gpu1 gpu2:ssh"}}, "hosts", "no such port"),
+        ({"provider": "ssh", "settings": {"hosts": "gpu1, @lba"}}, "hosts", "no group 'lba'"),
+        ({"provider": "ssh", "settings": {"hosts": "empty"}}, "hosts", "at least one host"),
+        ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "4"}, "nodes", "4 nodes, and 3 hosts"),
+        ({"provider": "ssh", "settings": {"hosts": "lab"}, "nodes": "0"}, "nodes", "not 0"),
         ({"accelerator": "H10O:8"}, "accelerator", "did you mean H100"),
         ({"accelerator": "H100:x"}, "accelerator", "no number of accelerators"),
     ],
 )
 def test_bad_input_names_its_field(
-    script: Path, session: FakeSession, changes: dict[str, str], field: str, words: str
+    script: Path, session: FakeSession, changes: dict[str, Any], field: str, words: str
 ) -> None:
     Path("plain.py").write_text("x = 1\n")
     Path("broken.py").write_text("def (:\n")
@@ -387,7 +388,7 @@ async def test_an_accelerator_is_picked_from_the_catalogue(
 
 
 def test_the_command_line_of_hosts_is_what_run_takes() -> None:
-    form = Form(script="train.py", provider="ssh", hosts="gpu1, me@gpu2:2222  gpu3", nodes="")
+    form = Form(script="train.py", provider="ssh", settings={"hosts": "gpu1, me@gpu2:2222  gpu3"}, nodes="")
     words = shlex.split(command_line(form))
     assert words[3:] == ["--provider", "ssh", "--hosts", "gpu1,me@gpu2:2222,gpu3", "--keep"]
 

@@ -276,7 +276,7 @@ def forms(draw: st.DrawFn) -> Form:
         arguments=shlex.join(f"{name}={text}" for name, text in values.items()),
         name=draw(st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)),
         provider="local" if hosts is None else "ssh",
-        hosts=draw(st.sampled_from((",", " ", ", "))).join(hosts or ()),
+        settings={"hosts": draw(st.sampled_from((",", " ", ", "))).join(hosts or ())},
         accelerator=draw(st.sampled_from(("", "A100", "A100-80GB:4", "H100:8"))),
         nodes=str(draw(st.integers(1, len(hosts) if hosts else 64))),
         ranks=str(draw(st.integers(1, 8))),

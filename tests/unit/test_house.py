@@ -84,3 +84,36 @@ def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:
     parts = [*groups["dev"], *groups["frameworks"], *groups["bench"]]
     assert sorted(project["project"]["optional-dependencies"]["test"]) == sorted(parts)
     assert not any(name.startswith(("torch", "jax", "keras", "transformers")) for name in groups["dev"])
+
+
+# Where the name of a provider of ours may stand beside the provider's own folder, and why.
+NAMING = {
+    "skyward_core/providers/__init__.py": "DEFAULT: which one it is where nobody names one",
+    "skyward_core/transport/local/transport.py": "the name of a log",
+    "skyward_tui/commands/hosts.py": "the program ssh",
+}
+
+
+def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
+    """What there is to know of a provider it declares; nobody asks which one it is."""
+    own = ("skyward_core/providers/local/", "skyward_core/providers/ssh/", "skyward_core/transport/ssh/")
+    found = {
+        str(path.relative_to(ROOT))
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in ("ssh", "local")
+    }
+    assert {name for name in found if not name.startswith(own)} == set(NAMING)
+
+
+def test_nobody_guesses_what_a_provider_can_do() -> None:
+    """It is asked by a capability (``providers/base.py``), which says what is meant, and not by an attribute's name."""
+    guessed = [
+        f"{name}:{node.lineno}"
+        for name, path in MODULES.items()
+        if not name.startswith("skyward_core.providers")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in ("getattr", "hasattr") and "provider" in ast.unparse(node.args[0])
+    ]
+    assert guessed == []

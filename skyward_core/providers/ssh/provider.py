@@ -11,7 +11,16 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...model.errors import NoCapacity, PoolError, TooFewHosts, Unreachable, UsageError, hint_of, what_of
+from ...model.errors import (
+    NoCapacity,
+    PoolError,
+    SkywardError,
+    TooFewHosts,
+    Unreachable,
+    UsageError,
+    hint_of,
+    what_of,
+)
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...runtime.info import instance_info
@@ -20,6 +29,7 @@ from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
+from ..setting import Field, Setting, flag, words
 
 if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport
@@ -33,6 +43,50 @@ ENDING = 30.0  # seconds that may take to end what runs on a host
 ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
 AT_ONCE = 16  # hosts that are checked or ended at the same time
 ENOUGH_DISK = 2 << 30
+
+
+def _names(text: str) -> list[str] | str:
+    """Hosts as a person lists them; a name alone may be a group's."""
+    names = words(text)
+    return names[0] if len(names) == 1 else names
+
+
+def _hosts_field() -> Field:
+    try:
+        groups = sorted(host_groups())
+    except UsageError:
+        groups = []  # a start tells what is wrong with the file
+    listed = ", ".join(groups)
+    return Field(
+        label="Hosts",
+        placeholder=f"gpu1 me@gpu2:2222{f'; a group: {listed}' if groups else ', or a group of skyward.toml'}",
+        missing=f"name hosts{f' or a group of skyward.toml ({listed})' if groups else ''}: gpu1 me@gpu2:2222",
+        suggestions=groups,
+    )
+
+
+SETTINGS = (
+    Setting(
+        name="hosts",
+        help="name them, or a group of skyward.toml",
+        type=_names,
+        required=True,
+        option="--hosts",
+        example="gpu1,gpu2",
+        names_machines=True,
+        field=_hosts_field,
+    ),
+    Setting(name="user", help="who to log in as where nothing else says"),
+    Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
+    Setting(name="keys", help="files of private keys", type=words),
+    Setting(name="known_hosts", help="a file of known host keys, in place of the usual ones"),
+    Setting(name="python", help="the interpreter on the hosts"),
+    Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
+    Setting(name="jump", help="a host to go through"),
+    Setting(
+        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +110,7 @@ class SSH:
         name: how people name it.
         about: what it is, in a few words, for a form.
         machine: what one of its machines is called there.
+        settings: what a person may choose, for a form and a command line.
 
     Raises:
         UsageError: no hosts, an unknown group, a host named twice, or a policy that does not exist.
@@ -75,6 +130,7 @@ class SSH:
     name: ClassVar[str] = "ssh"
     about: ClassVar[str] = "hosts of your own"
     machine: ClassVar[str] = "host"
+    settings: ClassVar[Sequence[Setting]] = SETTINGS
 
     def __post_init__(self) -> None:
         if self.host_keys not in ("known", "ask", "accept-new"):
@@ -89,6 +145,10 @@ class SSH:
     def default_nodes(self) -> int:
         """Nodes of a pool for which no number is asked: all hosts."""
         return len(self.hosts)
+
+    def asking(self) -> SSH:
+        """The same hosts; a host key that is not known is shown to the person."""
+        return replace(self, host_keys="ask")
 
     def target(self, host: str) -> Target:
         """How one of the hosts is reached.
@@ -272,6 +332,25 @@ class SSH:
         """What works on each host, in words."""
         lines = await _all(self._check(host) for host in self.hosts)
         return [line for host in lines for line in host]
+
+    @classmethod
+    async def check_all(cls) -> list[Check]:
+        """What works on the hosts of each group of ``skyward.toml``, in words."""
+        try:
+            groups = host_groups()
+        except SkywardError as error:
+            return [Check("settings", "fail", what_of(error), hint_of(error))]
+        if not groups:
+            none = "no groups under [hosts] in skyward.toml, so no hosts to look at"
+            return [Check(cls.name, "ok", none)]
+        lines: list[Check] = []
+        for group in groups:
+            # Of a host that is in several groups the same is true in each.
+            try:
+                lines += await cls(f"@{group}").check()
+            except (SkywardError, OSError) as error:
+                lines.append(Check(f"group {group}", "fail", what_of(error), hint_of(error)))
+        return lines
 
     async def _check(self, host: str) -> list[Check]:
         from ...transport.ssh.transport import CLOCK_SLACK, send_bundle

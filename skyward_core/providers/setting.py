@@ -1,0 +1,95 @@
+"""What a provider lets a person choose: settings, each a parameter of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.errors import SkywardError, UsageError
+
+_KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """How a setting looks in a form.
+
+    Attributes:
+        label: before the field.
+        placeholder: in it while it is empty.
+        missing: what to do about an empty one, where the setting is required.
+        suggestions: texts that complete what is typed.
+    """
+
+    label: str
+    placeholder: str = ""
+    missing: str = ""
+    suggestions: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A parameter of a provider's class that a person may give as a text.
+
+    Attributes:
+        name: of the parameter.
+        help: what it is, in a line.
+        type: makes its value of the text; raises ValueError, whose text says why, where it cannot.
+        default: its value where nothing is given.
+        required: whether something has to be given.
+        option: a command line's own option for it; the others are given as ``name=text``.
+        example: of what is given.
+        names_machines: whether it names the machines, so that nobody has to say how many there are.
+        field: gives its field in a form, which may tell of what is there now; None where it has none.
+    """
+
+    name: str
+    help: str
+    type: Callable[[str], Any] = str
+    default: Any = None
+    required: bool = False
+    option: str = ""
+    example: str = ""
+    names_machines: bool = False
+    field: Callable[[], Field] | None = None
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for.
+
+        Raises:
+            UsageError: it stands for none; says why.
+        """
+        try:
+            return self.type(text.strip())
+        except SkywardError:
+            raise
+        except ValueError as error:
+            why = f"{_KINDS[self.type]}, not {text!r}" if self.type in _KINDS else str(error)
+            raise UsageError(f"{self.name}: {why}") from error
+
+    def written(self, text: str) -> str:
+        """A text as one word for a command line: what is a list has commas, however it was typed."""
+        try:
+            value = self.read(text)
+        except UsageError:
+            return text.strip()
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) else text.strip()
+
+
+def words(text: str) -> list[str]:
+    """The type of a setting that is a list: words with commas or spaces between them."""
+    return text.replace(",", " ").split()
+
+
+def flag(text: str) -> bool:
+    """The type of a setting that is on or off.
+
+    Raises:
+        ValueError: it is neither yes nor no.
+    """
+    try:
+        return _FLAGS[text.lower()]
+    except KeyError:
+        raise ValueError(f"yes or no, not {text!r}") from None
