@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ..model.errors import SkywardError, UsageError
@@ -12,28 +11,32 @@ _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Both are written out, as a dataclass takes a millisecond to make while somebody waits for a pool's start.
+
+
 class Field:
     """How a setting looks in a form.
 
-    Attributes:
+    Args:
         label: before the field.
         placeholder: in it while it is empty.
         missing: what to do about an empty one, where the setting is required.
         suggestions: texts that complete what is typed.
     """
 
-    label: str
-    placeholder: str = ""
-    missing: str = ""
-    suggestions: Sequence[str] = ()
+    def __init__(
+        self, label: str, *, placeholder: str = "", missing: str = "", suggestions: Sequence[str] = ()
+    ) -> None:
+        self.label = label
+        self.placeholder = placeholder
+        self.missing = missing
+        self.suggestions = suggestions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A parameter of a provider's class that a person may give as a text.
 
-    Attributes:
+    Args:
         name: of the parameter.
         help: what it is, in a line.
         type: makes its value of the text; raises ValueError, whose text says why, where it cannot.
@@ -45,15 +48,28 @@ class Setting:
         field: gives its field in a form, which may tell of what is there now; None where it has none.
     """
 
-    name: str
-    help: str
-    type: Callable[[str], Any] = str
-    default: Any = None
-    required: bool = False
-    option: str = ""
-    example: str = ""
-    names_machines: bool = False
-    field: Callable[[], Field] | None = None
+    def __init__(
+        self,
+        name: str,
+        *,
+        help: str,
+        type: Callable[[str], Any] = str,
+        default: Any = None,
+        required: bool = False,
+        option: str = "",
+        example: str = "",
+        names_machines: bool = False,
+        field: Callable[[], Field] | None = None,
+    ) -> None:
+        self.name = name
+        self.help = help
+        self.type = type
+        self.default = default
+        self.required = required
+        self.option = option
+        self.example = example
+        self.names_machines = names_machines
+        self.field = field
 
     def read(self, text: str) -> Any:
         """The value that a text stands for.

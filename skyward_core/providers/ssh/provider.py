@@ -29,11 +29,12 @@ from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
-from ..setting import Field, Setting, flag, words
+from .settings import SETTINGS
 
 if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport
     from ...wire.frame_types import GpusDone, ReachDone
+    from ..setting import Setting
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
@@ -43,50 +44,6 @@ ENDING = 30.0  # seconds that may take to end what runs on a host
 ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
 AT_ONCE = 16  # hosts that are checked or ended at the same time
 ENOUGH_DISK = 2 << 30
-
-
-def _names(text: str) -> list[str] | str:
-    """Hosts as a person lists them; a name alone may be a group's."""
-    names = words(text)
-    return names[0] if len(names) == 1 else names
-
-
-def _hosts_field() -> Field:
-    try:
-        groups = sorted(host_groups())
-    except UsageError:
-        groups = []  # a start tells what is wrong with the file
-    listed = ", ".join(groups)
-    return Field(
-        label="Hosts",
-        placeholder=f"gpu1 me@gpu2:2222{f'; a group: {listed}' if groups else ', or a group of skyward.toml'}",
-        missing=f"name hosts{f' or a group of skyward.toml ({listed})' if groups else ''}: gpu1 me@gpu2:2222",
-        suggestions=groups,
-    )
-
-
-SETTINGS = (
-    Setting(
-        name="hosts",
-        help="name them, or a group of skyward.toml",
-        type=_names,
-        required=True,
-        option="--hosts",
-        example="gpu1,gpu2",
-        names_machines=True,
-        field=_hosts_field,
-    ),
-    Setting(name="user", help="who to log in as where nothing else says"),
-    Setting(name="port", help="where SSH servers listen where nothing else says", type=int),
-    Setting(name="keys", help="files of private keys", type=words),
-    Setting(name="known_hosts", help="a file of known host keys, in place of the usual ones"),
-    Setting(name="python", help="the interpreter on the hosts"),
-    Setting(name="config", help="whether ~/.ssh/config is read", type=flag, default=True),
-    Setting(name="jump", help="a host to go through"),
-    Setting(
-        name="host_keys", help="known, ask or accept-new: what to do about an unknown key", default="known"
-    ),
-)
 
 
 @dataclass(frozen=True)
