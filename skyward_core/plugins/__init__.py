@@ -1,5 +1,8 @@
 """The plugins: ``sky.plugins.torch(...)`` and its like, those that other packages install, and the protocol.
 
+Ours are the files in ``built_in/``, each with its class under ``PLUGIN``. Another package declares its own by an entry
+point of the group ``skyward.plugins`` that names the class.
+
 Nothing here is imported before it is asked for, as workers on nodes import this package too. The modules lie in a
 package of their own because a package's submodule and its attribute share one name: importing a module ``torch``
 would replace the plugin ``torch``.
@@ -7,46 +10,30 @@ would replace the plugin ``torch``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import UsageError
+from ..model.errors import SkywardError, UsageError
 from .base import Plugin, PluginError, check_plugins
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from dataclasses import Field
+    from importlib.metadata import EntryPoint
+
     from .built_in.accelerate import Accelerate as accelerate
     from .built_in.huggingface import HuggingFace as huggingface
     from .built_in.jax import Jax as jax
     from .built_in.joblib import Joblib as joblib
-    from .built_in.joblib import Sklearn as sklearn
     from .built_in.keras import Keras as keras
     from .built_in.mig import Mig as mig
+    from .built_in.sklearn import Sklearn as sklearn
     from .built_in.tensorflow import TensorFlow as tensorflow
     from .built_in.torch import Torch as torch
 
 GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
-
-_BUILT_IN = {
-    "torch": (".built_in.torch", "Torch", "PyTorch, with a process group across all ranks"),
-    "jax": (".built_in.jax", "Jax", "JAX, with every device of the pool in one mesh"),
-    "keras": (".built_in.keras", "Keras", "Keras 3 on JAX, PyTorch or TensorFlow"),
-    "tensorflow": (
-        ".built_in.tensorflow",
-        "TensorFlow",
-        "TensorFlow, with TF_CONFIG for MultiWorkerMirroredStrategy",
-    ),
-    "huggingface": (
-        ".built_in.huggingface",
-        "HuggingFace",
-        "transformers, datasets and tokenizers, token and models",
-    ),
-    "accelerate": (".built_in.accelerate", "Accelerate", "Hugging Face Accelerate, with FSDP or DeepSpeed"),
-    "mig": (".built_in.mig", "Mig", "GPUs cut into MIG slices, one per rank"),
-    "joblib": (".built_in.joblib", "Joblib", "joblib.Parallel runs on the pool"),
-    "sklearn": (".built_in.joblib", "Sklearn", "scikit-learn runs on the pool"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +43,21 @@ class PluginInfo:
     Attributes:
         name: how people name it.
         help: what it is for, in a line.
+        parameters: what it can be given from Python, by name, and what that is.
     """
 
     name: str
     help: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 def available() -> list[PluginInfo]:
-    """The plugins that come with this library, then those that other packages install, by name."""
-    built_in = [PluginInfo(name, text) for name, (_, _, text) in _BUILT_IN.items()]
-    others = [
-        PluginInfo(name, f"from {point.dist.name if point.dist else point.value}")
-        for name, point in sorted(_installed().items())
-    ]
-    return built_in + others
+    """The plugins that come with this library, then those that other packages install, by name.
+
+    One that cannot be had is listed, too, with why.
+    """
+    ours = [PluginInfo(found.name, found.help, _parameters(found)) for found in _own()]
+    return ours + [_info(name, points) for name, points in sorted(_installed().items())]
 
 
 def by_name(name: str) -> Plugin:
@@ -79,48 +67,129 @@ def by_name(name: str) -> Plugin:
         name: of a plugin that comes with this library, or that another package installs.
 
     Raises:
-        UsageError: there is none of that name, or it cannot be made without parameters.
-        PluginError: an installed plugin cannot be imported.
+        UsageError: there is none of that name, two packages declare it, or it cannot be made without parameters.
+        PluginError: an installed plugin cannot be imported or made.
     """
     made = _factory(name)
     try:
-        plugin = made()
+        plugin = check_plugins([made()])[0]
     except TypeError as error:
-        raise UsageError(f"plugin {name} needs parameters ({error}); use it from Python") from error
-    return check_plugins([plugin])[0]
+        raise UsageError(
+            f"plugin {name} needs parameters ({_needed(made) or error}); use it from Python"
+        ) from error
+    except SkywardError:
+        raise
+    except Exception as error:  # one of another package may raise anything
+        raise PluginError(f"plugin {name} cannot be made: {type(error).__name__}: {error}", name) from error
+    if plugin.name != name:
+        raise PluginError(f"plugin {name} ({made.__module__}) calls itself {plugin.name!r}", name)
+    return plugin
 
 
 def _factory(name: str) -> Any:
-    if name in _BUILT_IN:
-        return __getattr__(name)
+    if found := _built_in(name):
+        return found
     installed = _installed()
-    if point := installed.get(name):
-        try:
-            return point.load()
-        except (ImportError, AttributeError) as error:
-            raise PluginError(f"plugin {name} ({point.value}) cannot be imported: {error}", name) from error
-    names = [*_BUILT_IN, *installed]
+    if points := installed.get(name):
+        return _load(name, points)
+    names = [*(found.name for found in _own()), *installed]
     close = get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
     raise UsageError(f"no plugin is named {name!r}; {hint}")
 
 
-def _installed() -> dict[str, Any]:
+def _own_names() -> list[str]:
+    from pkgutil import iter_modules
+
+    from . import built_in
+
+    return [found.name for found in iter_modules(built_in.__path__)]
+
+
+def _own() -> list[type[Plugin]]:
+    """The classes of those that come with this library, in the order of lists."""
+    return sorted((_built_in(name) for name in _own_names()), key=lambda found: found.place)
+
+
+def _built_in(name: str) -> Any:
+    """The class of a plugin that comes with this library; None where it is none."""
+    if not name.isidentifier() or name.startswith("_"):
+        return None
+    module = f"{__name__}.built_in.{name}"
+    try:
+        return import_module(module).PLUGIN
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return None
+
+
+def _installed() -> dict[str, list[EntryPoint]]:
+    """What packages declare, by name; reading it takes as long as the rest of a start."""
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in entry_points(group=GROUP) if point.name not in _BUILT_IN}
+    own = _own_names()
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=GROUP):
+        if point.name not in own:  # none may hide one of ours
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _load(name: str, points: Sequence[EntryPoint]) -> Any:
+    if len(points) > 1:
+        both = " and ".join(sorted(_package(point) for point in points))
+        raise UsageError(f"plugin {name!r} is declared by two packages, {both}: uninstall one of them")
+    try:
+        return points[0].load()
+    except Exception as error:  # code of another package may raise anything
+        raise PluginError(
+            f"plugin {name} ({points[0].value}) cannot be imported: {type(error).__name__}: {error}", name
+        ) from error
+
+
+def _info(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
+    """What an installed plugin is for, or why it cannot be had."""
+    try:
+        found = _load(name, points)
+    except SkywardError as error:
+        return PluginInfo(name, str(error))
+    said = found.help if isinstance(found, type) and issubclass(found, Plugin) else ""
+    return PluginInfo(name, said or f"from {_package(points[0])}", _parameters(found))
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version} ({point.value})" if point.dist else point.value
+
+
+def _parameters(made: Any) -> dict[str, str]:
+    """The parameters of a plugin that is a dataclass, and what it says of each."""
+    if not is_dataclass(made):
+        return {}
+    return {each.name: str(each.metadata.get("help", each.type)) for each in fields(made) if each.init}
+
+
+def _needed(made: Any) -> str:
+    """The parameters that a plugin cannot do without, as it declares them."""
+    told = _parameters(made)
+    required = (each.name for each in (fields(made) if told else ()) if _is_required(each))
+    return ", ".join(f"{name}: {told[name]}" for name in required)
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.init and field.default is MISSING and field.default_factory is MISSING
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _BUILT_IN:
+    found = _built_in(name)
+    if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute, _ = _BUILT_IN[name]
-    found = globals()[name] = getattr(import_module(module, __name__), attribute)
+    globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_BUILT_IN]
+    return [*globals(), *_own_names()]
 
 
 __all__ = [

@@ -40,6 +40,8 @@ class Plugin:
 
     Attributes:
         name: how people name it; unique in a pool.
+        help: what it is for, in a line, where plugins are listed.
+        place: where it stands among those that come with this library, from 1.
         requires: names of plugins that must be in the pool too, before this one.
         conflicts: names of plugins that must not be in the same pool.
         gang: whether ``around_process`` needs the ranks of the gang together, and so is entered only in each
@@ -51,6 +53,8 @@ class Plugin:
     """
 
     name: ClassVar[str] = ""
+    help: ClassVar[str] = ""
+    place: ClassVar[int] = 0
     requires: ClassVar[Sequence[str]] = ()
     conflicts: ClassVar[Sequence[str]] = ()
     gang: ClassVar[bool] = True

@@ -45,6 +45,7 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
+    from skyward_core.plugins import PluginInfo
     from skyward_core.providers.setting import Setting
     from skyward_core.tasks.scripts import FunctionInfo
     from skyward_core.tasks.task import Task
@@ -109,7 +110,7 @@ class LaunchScreen(BaseScreen[None]):
                     Label("accelerator", classes="inner"),
                     _input("accelerator", "any; ctrl+g lists"),
                 )
-                yield _row("Plugins", Toggles([(p.name, p.name) for p in available()], set(), id="plugins"))
+                yield _row("Plugins", _Plugins(available(), id="plugins"))
                 options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
                 yield _row("Options", Toggles(options, {"keep"}, id="options"))
                 with Horizontal(id="last"):
@@ -376,6 +377,37 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_back(self) -> None:
         self.app.pop_screen()
+
+
+class _Plugins(Toggles):
+    """What the plugin under the cursor is for stands at the form's edge while they have the focus; what it can be
+    given from Python, in their tooltip."""
+
+    def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
+        super().__init__([(each.name, each.name) for each in listed], set(), id=id)
+        self._listed = listed
+
+    def on_focus(self) -> None:
+        self._tell()
+
+    def on_blur(self) -> None:
+        self._at_edge("")
+
+    def action_move(self, step: int) -> None:
+        super().action_move(step)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._listed:
+            here = self._listed[self._cursor]
+            self._at_edge(one_line(f"{here.name}: {here.help}"))
+            given = [f"{name}: {text}" for name, text in here.parameters.items()]
+            self.tooltip = Content("\n".join([here.name, *given]))
+
+    def _at_edge(self, text: str) -> None:
+        for around in self.ancestors:
+            if isinstance(around, Panel):
+                around.border_subtitle = Content(text)
 
 
 def _near(path: Path) -> str:

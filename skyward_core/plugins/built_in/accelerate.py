@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ...model.errors import UsageError
@@ -41,11 +41,15 @@ class Accelerate(Plugin):
     """
 
     name: ClassVar[str] = "accelerate"
+    help: ClassVar[str] = "Hugging Face Accelerate, with FSDP or DeepSpeed"
+    place: ClassVar[int] = 6
     needs_peers = Torch.needs_peers
-    mixed_precision: Precision | None = None
-    fsdp: Mapping[str, Any] | None = None
-    deepspeed: Mapping[str, Any] | None = None
-    version: str = "latest"
+    mixed_precision: Precision | None = field(default=None, metadata={"help": "no, fp16, bf16 or fp8"})
+    fsdp: Mapping[str, Any] | None = field(
+        default=None, metadata={"help": "options of fully sharded data parallelism"}
+    )
+    deepspeed: Mapping[str, Any] | None = field(default=None, metadata={"help": "a DeepSpeed configuration"})
+    version: str = field(default="latest", metadata={"help": "of accelerate"})
 
     def __post_init__(self) -> None:
         if self.mixed_precision not in (None, *get_args(Precision)):
@@ -102,3 +106,6 @@ def _cuda() -> bool:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+PLUGIN = Accelerate

@@ -36,10 +36,12 @@ class HuggingFace(Plugin):
     """
 
     name: ClassVar[str] = "huggingface"
+    help: ClassVar[str] = "transformers, datasets and tokenizers, token and models"
+    place: ClassVar[int] = 5
     gang: ClassVar[bool] = False
-    token: str | None = field(default=None, repr=False)
-    models: Sequence[str] = ()
-    version: str = "latest"
+    token: str | None = field(default=None, repr=False, metadata={"help": "access token of the Hub"})
+    models: Sequence[str] = field(default=(), metadata={"help": "repositories fetched before training"})
+    version: str = field(default="latest", metadata={"help": "of transformers"})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", self.token or os.environ.get("HF_TOKEN"))
@@ -70,3 +72,6 @@ class HuggingFace(Plugin):
         if "torch" in sys.modules:
             use_cpu_where_alone(info)
         yield
+
+
+PLUGIN = HuggingFace

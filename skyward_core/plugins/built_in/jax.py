@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...runtime.phase import enter
@@ -31,9 +31,11 @@ class Jax(Plugin):
     """
 
     name: ClassVar[str] = "jax"
+    help: ClassVar[str] = "JAX, with every device of the pool in one mesh"
+    place: ClassVar[int] = 2
     needs_peers = "one mesh of all ranks' devices"
-    cuda: str = "cuda12"
-    version: str = "latest"
+    cuda: str = field(default="cuda12", metadata={"help": "JAX's extra that brings CUDA"})
+    version: str = field(default="latest", metadata={"help": "of jax"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         package = f"jax[{self.cuda}]" if has_cuda(pool_spec) else "jax"
@@ -72,3 +74,6 @@ class Jax(Plugin):
             yield
         finally:
             jax.distributed.shutdown()
+
+
+PLUGIN = Jax

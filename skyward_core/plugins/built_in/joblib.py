@@ -1,9 +1,9 @@
-"""joblib and scikit-learn: ``joblib.Parallel`` runs on the pool while it is up."""
+"""joblib: ``joblib.Parallel`` runs on the pool while it is up."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import UsageError
@@ -30,9 +30,11 @@ class Joblib(Plugin):
     """
 
     name: ClassVar[str] = "joblib"
+    help: ClassVar[str] = "joblib.Parallel runs on the pool"
+    place: ClassVar[int] = 8
     package: ClassVar[str] = "joblib"
-    n_jobs: int | None = None
-    version: str = "latest"
+    n_jobs: int | None = field(default=None, metadata={"help": "tasks at a time where a Parallel names none"})
+    version: str = field(default="latest", metadata={"help": "of joblib"})
 
     def __post_init__(self) -> None:
         if self.n_jobs is not None and self.n_jobs < 1:
@@ -53,15 +55,4 @@ class Joblib(Plugin):
         return context
 
 
-@dataclass(frozen=True)
-class Sklearn(Joblib):
-    """scikit-learn on the pool: what takes ``n_jobs`` (searches, forests, cross-validation) runs there.
-
-    Args:
-        n_jobs: as for ``joblib``.
-        version: of scikit-learn.
-    """
-
-    name: ClassVar[str] = "sklearn"
-    package: ClassVar[str] = "scikit-learn"
-    conflicts: ClassVar[tuple[str, ...]] = ("joblib",)
+PLUGIN = Joblib

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from ...model.errors import UsageError
@@ -40,7 +40,9 @@ class Keras(Plugin):
     """
 
     name: ClassVar[str] = "keras"
-    backend: Backend = "jax"
+    help: ClassVar[str] = "Keras 3 on JAX, PyTorch or TensorFlow"
+    place: ClassVar[int] = 3
+    backend: Backend = field(default="jax", metadata={"help": "jax, torch or tensorflow"})
 
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
@@ -96,3 +98,6 @@ def _share_seed() -> None:
 
     seed = numpy.uint32(random.SystemRandom().randrange(2**32))
     keras.utils.set_random_seed(int(multihost_utils.broadcast_one_to_all(seed)))
+
+
+PLUGIN = Keras

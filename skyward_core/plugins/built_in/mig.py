@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError, UsageError
@@ -37,8 +37,10 @@ class Mig(Plugin):
     """
 
     name: ClassVar[str] = "mig"
+    help: ClassVar[str] = "GPUs cut into MIG slices, one per rank"
+    place: ClassVar[int] = 7
     gang: ClassVar[bool] = False
-    profile: str = "3g.40gb"
+    profile: str = field(default="3g.40gb", metadata={"help": "compute slices and memory of each instance"})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "profile", self.profile.lower())
@@ -109,3 +111,6 @@ def slices_of_node(profile: str) -> list[str]:
             for part in mig_slices(gpu)
             if str(pynvml.nvmlDeviceGetName(part)).endswith(f"MIG {profile}")
         ]
+
+
+PLUGIN = Mig

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError
@@ -32,8 +32,10 @@ class TensorFlow(Plugin):
     """
 
     name: ClassVar[str] = "tensorflow"
+    help: ClassVar[str] = "TensorFlow, with TF_CONFIG for MultiWorkerMirroredStrategy"
+    place: ClassVar[int] = 4
     needs_peers = "TF_CONFIG, which names every rank's address"
-    version: str = "latest"
+    version: str = field(default="latest", metadata={"help": "of tensorflow"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         package = "tensorflow[and-cuda]" if has_cuda(pool_spec) else "tensorflow"
@@ -56,3 +58,6 @@ def tf_config(info: InstanceInfo) -> dict[str, object]:
             "one of them could not be asked; run it again"
         )
     return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": info.rank}}
+
+
+PLUGIN = TensorFlow

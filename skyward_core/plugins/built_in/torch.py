@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime.phase import enter
@@ -41,12 +41,16 @@ class Torch(Plugin):
     """
 
     name: ClassVar[str] = "torch"
+    help: ClassVar[str] = "PyTorch, with a process group across all ranks"
+    place: ClassVar[int] = 1
     needs_peers = "a process group of all ranks"
-    backend: str | None = None
-    cuda: str = "cu128"
-    version: str = "latest"
-    vision: str | None = None
-    audio: str | None = None
+    backend: str | None = field(
+        default=None, metadata={"help": "of the process group; nccl where there is CUDA, else gloo"}
+    )
+    cuda: str = field(default="cu128", metadata={"help": "CUDA wheel index"})
+    version: str = field(default="latest", metadata={"help": "of torch"})
+    vision: str | None = field(default=None, metadata={"help": "version of torchvision"})
+    audio: str | None = field(default=None, metadata={"help": "version of torchaudio"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         from ...model.spec import PipIndex
@@ -141,3 +145,6 @@ def set_environment(info: InstanceInfo) -> None:
     if interface := interface_of(info.address):
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)
+
+
+PLUGIN = Torch
