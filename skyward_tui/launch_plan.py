@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from skyward_core.tasks.scripts import FunctionInfo
 
 HOSTS_SHOWN = 6
-# Ids on the form's screen beside those of its fields; a provider's field has another.
-OTHER_IDS = frozenset({"sides", "form", "hint", "options", "last", "launch", "message", "plan", "why"})
+# Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
+OTHER_IDS = frozenset(
+    {"label", "sides", "form", "hint", "options", "last", "launch", "message", "plan", "why"}
+)
 GANG_PLUGINS = ("torch", "jax")
 
 

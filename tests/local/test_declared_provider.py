@@ -8,6 +8,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from skyward_core import providers
 from skyward_core.model.errors import UsageError
 from skyward_tui import launch_plan
 from skyward_tui.app import SkywardApp
+from skyward_tui.commands.run import Wish
+from skyward_tui.commands.run import _spec as spec_of_command
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from tests.local.cli import Cli
@@ -144,6 +147,9 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         assert isinstance(screen, LaunchScreen)
         screen.query_one("#script", Input).value = "train.py"
         assert not screen.query_one("#shelf-row").display
+        ids = {each.id for each in screen.walk_children() if each.id}
+        others = {id for id in ids if not id.endswith("-row")} - {"shelf", "hosts"}
+        assert others <= {each.name for each in fields(launch_plan.Form)} | launch_plan.OTHER_IDS
         screen.query_one("#provider", Select).value = "cupboard"
         await until(pilot, lambda: "top or bottom" in screen_text(app))
         screen.query_one("#shelf", Input).value = "attic"
@@ -281,6 +287,20 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
 
     (receipt,) = cli.json("down", pool)["receipts"]
     assert receipt["gone"] == [0]
+
+
+def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(group: str) -> None:
+        raise AssertionError(group)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", never)
+    assert spec_of_command(Wish(target="x"), Path("x.py")).provider.name == "local"
+    given = spec_of_command(Wish(target="x", hosts="gpu1, gpu2", settings=["user=me"]), Path("x.py"))
+    assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
+    with pytest.raises(AssertionError):
+        spec_of_command(Wish(target="x", provider="cupboard"), Path("x.py"))
 
 
 @pytest.mark.parametrize(
