@@ -67,7 +67,7 @@ def by_name(name: str) -> Plugin:
         name: of a plugin that comes with this library, or that another package installs.
 
     Raises:
-        UsageError: there is none of that name, two packages declare it, or it cannot be made without parameters.
+        UsageError: there is none of that name, several packages declare it, or it cannot be made without parameters.
         PluginError: an installed plugin cannot be imported or made.
     """
     made = _factory(name)
@@ -138,8 +138,10 @@ def _installed() -> dict[str, list[EntryPoint]]:
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
     if len(points) > 1:
-        both = " and ".join(sorted(_package(point) for point in points))
-        raise UsageError(f"plugin {name!r} is declared by two packages, {both}: uninstall one of them")
+        packages = " and ".join(sorted(_package(point) for point in points))
+        raise UsageError(
+            f"plugin {name!r} is declared by {packages}: uninstall all but one of these packages"
+        )
     try:
         return points[0].load()
     except Exception as error:  # code of another package may raise anything
@@ -159,7 +161,7 @@ def _info(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
 
 
 def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version} ({point.value})" if point.dist else point.value
+    return f"{point.dist.name} ({point.value})" if point.dist else point.value
 
 
 def _parameters(made: Any) -> dict[str, str]:
