@@ -137,8 +137,8 @@ class HasHosts(Protocol):
         default_nodes: nodes of a pool for which no number is asked.
     """
 
-    hosts: Any
-    default_nodes: Any
+    hosts: Sequence[str]
+    default_nodes: int
 
 
 @runtime_checkable
@@ -172,7 +172,7 @@ class ChecksSettings(Protocol):
 
 def default_nodes(provider: object) -> int:
     """Nodes of a pool for which no number is asked: all hosts, else one."""
-    return int(provider.default_nodes) if isinstance(provider, HasHosts) else 1
+    return provider.default_nodes if isinstance(provider, HasHosts) else 1
 
 
 def settings_of(provider: object) -> tuple[Setting, ...]:

@@ -84,6 +84,8 @@ class Setting:
         except ValueError as error:
             why = f"{_KINDS[self.type]}, not {text!r}" if self.type in _KINDS else str(error)
             raise UsageError(f"{self.name}: {why}") from error
+        except Exception as error:  # a type of another package may raise anything
+            raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def written(self, text: str) -> str:
         """A text as one word for a command line: what is a list has commas, however it was typed."""

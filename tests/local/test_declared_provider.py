@@ -187,6 +187,16 @@ def test_settings_that_are_none_are_refused_in_words(installed: Path, settings: 
         providers.by_name("attic")
 
 
+def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> None:
+    (installed / "its_cupboard.py").write_text(
+        PROVIDER.replace('default="top"', 'default="top", type={"top": "top"}.__getitem__')
+    )
+    choice = launch_plan.provider_choices()["cupboard"]
+    with pytest.raises(launch_plan.FieldError, match="shelf: KeyError: 'attic'") as caught:
+        choice.make(launch_plan.Form(provider="cupboard", settings={"shelf": "attic"}))
+    assert caught.value.field == "shelf"
+
+
 def test_ours_declare_what_their_classes_take() -> None:
     taken = {
         name: (value.default, value.default is value.empty)
