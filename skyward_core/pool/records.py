@@ -57,7 +57,7 @@ class Records:
         if len(self._log_ends) > RUNS_REMEMBERED:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
-            self.flush()
+            self._flush_within(0.0)  # soon, but thousands that fail together in one go
 
     def ended(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """A run ended."""

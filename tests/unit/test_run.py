@@ -235,6 +235,22 @@ async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> 
         assert isinstance(stage.log[-1], ev.RunEnded), "of a run that is over nothing more is told"
 
 
+async def test_tasks_that_fail_together_are_written_down_in_one_go() -> None:
+    async with staged(1) as stage:
+        writes: list[int] = []
+        record = stage.ledger.record
+
+        def counted(*, outcomes: Any = (), **more: Any) -> None:
+            writes.append(len(outcomes))
+            record(outcomes=outcomes, **more)
+
+        stage.ledger.record = counted  # type: ignore[method-assign]
+        stage.links[0].lose()
+        gather(stage, 50)
+        await until(lambda: sum(writes) == 50)
+        assert writes == [50], "each write takes as long as a small call"
+
+
 # -- what comes twice, late, or in another order ---------------------------------------------------------------------
 
 STEPS = ("end", "news", "end", "drop")
