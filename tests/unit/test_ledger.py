@@ -264,6 +264,7 @@ def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told
     ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
     assert waits() == 20
     assert not any("busy_timeout=" in statement for statement in said)
+    monkeypatch.setattr(module, "PATIENCE", 0.07)  # of ledgers that are opened later
     ledger.record(ends=[("r", "done", 2.0, None)], patience=0.5)
     assert [statement for statement in said if "busy_timeout=" in statement] == [
         "PRAGMA busy_timeout=500", "PRAGMA busy_timeout=20",
