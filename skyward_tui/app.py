@@ -29,7 +29,7 @@ from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.transport.ssh.host_keys import ServerKey
     from skyward_core.views.views import PoolView, RunView
 
@@ -45,7 +45,7 @@ DETACH_SECONDS = 5.0
 
 
 def _new_session() -> Session:
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
 
     return Session()
 

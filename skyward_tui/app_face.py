@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from textual.app import App
 
 if TYPE_CHECKING:
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions

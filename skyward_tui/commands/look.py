@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 from contextlib import suppress
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.store.archive import rank_of

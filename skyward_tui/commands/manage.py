@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status, spec_checks
 from skyward_core.model.errors import UsageError
 from skyward_core.store import prune as pruning

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.store.ledger_rows import PoolRow, RunRow
 

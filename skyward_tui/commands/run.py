@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from skyward_core import accelerators, providers
 from skyward_core.api.compute import made_up_name
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import Image, PoolSpec, Worker

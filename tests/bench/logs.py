@@ -13,7 +13,7 @@ from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 
 if TYPE_CHECKING:
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.views.views import PoolView, RunView
 
 RANKS = 8
@@ -47,7 +47,7 @@ def measure() -> list[Metric]:
 
 def into_views() -> dict[str, float]:
     """Without a screen: from the launch to the last line in the views."""
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.providers.local.provider import Local
 
     session = Session()

@@ -12,7 +12,7 @@ import asyncssh
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp

@@ -18,7 +18,7 @@ from typing import Any
 import asyncssh
 import pytest
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import (
     Cancelled,

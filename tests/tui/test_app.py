@@ -268,7 +268,7 @@ def test_starting_imports_nothing_heavy() -> None:
     code = (
         "import sys; import skyward_tui.app, skyward_tui.screens.pools;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
-        "'skyward_core.api.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
+        "'skyward_core.front.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"
