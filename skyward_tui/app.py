@@ -29,7 +29,7 @@ from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skyward_core.front.session import Session
+    from skyward_core.front.base import Front
     from skyward_core.transport.ssh.host_keys import ServerKey
     from skyward_core.views.views import PoolView, RunView
 
@@ -44,7 +44,7 @@ FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
 
-def _new_session() -> Session:
+def _new_session() -> Front:
     from skyward_core.front.session import Session
 
     return Session()
@@ -74,7 +74,7 @@ class SkywardApp(AppFace):
 
     def __init__(
         self,
-        session_factory: Callable[[], Session] = _new_session,
+        session_factory: Callable[[], Front] = _new_session,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import providers
 from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
@@ -34,6 +34,9 @@ from ..tasks.task import Task
 from ..transport.background_loop import submit
 from ..views.events import Event, PoolGone
 from ..views.views import PoolView, RunView
+
+if TYPE_CHECKING:
+    from .base import Front
 
 OnEvent = Callable[[Event], None]
 
@@ -326,7 +329,7 @@ class Session:
 
         return submit(work())
 
-    def down(self, name: str, *, give_up: bool = False) -> Future[Receipt]:
+    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
         tells.
 
@@ -338,18 +341,18 @@ class Session:
         """
 
         async def work() -> Receipt:
-            row = self.ledger.find(name)
+            row = self.ledger.find(pool)
             if row is None or row.ended_at is not None:
-                raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
-            pool = self._pools.get(row.token)
-            if pool is None:
-                pool = Pool(row, providers.from_json(row.provider), self.ledger)
+                raise PoolError(f"no pool named {pool!r} is up", hint=Hint("list"))
+            found = self._pools.get(row.token)
+            if found is None:
+                found = Pool(row, providers.from_json(row.provider), self.ledger)
                 try:
-                    await pool.attach()
+                    await found.attach()
                 except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
-                    pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
-                self._pools[row.token] = pool
-            return await pool.down(give_up=give_up)
+                    found.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
+                self._pools[row.token] = found
+            return await found.down(give_up=give_up)
 
         return submit(work())
 
@@ -419,3 +422,7 @@ def _view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool that we have no connection to."""
     provider = row.provider["provider"]
     return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
+
+
+if TYPE_CHECKING:
+    _is_a_front: type[Front] = Session

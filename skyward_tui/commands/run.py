@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 from skyward_core import accelerators, providers
 from skyward_core.api.compute import made_up_name
+from skyward_core.front.base import Front
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
@@ -134,7 +135,7 @@ def _provider(wish: Wish) -> Provider:
     return cast(Provider, providers.by_name("ssh")(names[0] if len(names) == 1 else names))
 
 
-def _live(session: Session, name: str | None) -> PoolView | None:
+def _live(session: Front, name: str | None) -> PoolView | None:
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)

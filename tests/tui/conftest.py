@@ -35,7 +35,7 @@ def session() -> FakeSession:
 
 @pytest.fixture
 def app(session: FakeSession) -> SkywardApp:
-    return SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    return SkywardApp(lambda: session, clock=lambda: session.now)
 
 
 def screen_text(app: SkywardApp) -> str:

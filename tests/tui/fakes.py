@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from skyward_core.front.base import Front
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -76,10 +77,7 @@ class FakeSession:
         self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
 
-    def attach(self, pool: str) -> Future[PoolView]:
-        return done(self.view(pool))
-
-    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
+    def down(self, pool: str) -> Future[Receipt]:
         view = self.view(pool)
         self.torn_down.append(view.name)
         self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))
@@ -192,6 +190,10 @@ class FakeSession:
         receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
         self.emit(view, ev.PoolGone(pool=view.name, receipt=receipt.to_json(), at=self.now))
         self.downing[view.name].set_result(receipt)
+
+
+if TYPE_CHECKING:
+    _is_a_front: type[Front] = FakeSession
 
 
 def done(value: Any) -> Future[Any]:
