@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ..store.ledger_rows import Receipt
     from ..store.run_logs import RunLogs
     from ..tasks.task import Task
+    from ..transport.ssh.questions import Ask
     from ..views.views import PoolView, RunView
 
 
@@ -50,6 +51,9 @@ class Front(Protocol):
 
     def down(self, pool: str) -> Future[Receipt]:
         """Tear a pool down, with proof."""
+
+    def on_host_key(self, ask: Ask) -> None:
+        """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""
 
     def detach(self) -> None:
         """Leave all pools as they are; nothing can be asked any more."""

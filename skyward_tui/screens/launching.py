@@ -42,7 +42,7 @@ async def create(app: AppFace, launch: Launch) -> Begun:
             raise PoolError(f"pool {launch.pool} is not up any more")
         return Begun(live[0])
     if getattr(launch.spec.provider, "host_keys", "") == "ask":
-        app.host_keys.begin()
+        app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
     future = session.create(launch.spec)
     while True:

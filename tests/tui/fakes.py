@@ -16,6 +16,9 @@ from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView, apply
 
+if TYPE_CHECKING:
+    from skyward_core.transport.ssh.questions import Ask
+
 NOW = 1_800_000_000.0
 
 
@@ -37,6 +40,7 @@ class FakeSession:
     auto: bool = True
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
+    ask: Ask | None = None
 
     # What the app calls
 
@@ -85,6 +89,9 @@ class FakeSession:
         if self.auto:
             self.finish_down(pool)
         return future
+
+    def on_host_key(self, ask: Ask) -> None:
+        self.ask = ask
 
     def detach(self) -> None:
         self.detached = True
