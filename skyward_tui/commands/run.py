@@ -10,12 +10,11 @@ from signal import SIGINT
 from typing import Literal, cast
 
 from skyward_core import accelerators, providers
-from skyward_core.api.compute import made_up_name
 from skyward_core.front.base import Front
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
-from skyward_core.model.spec import Image, PoolSpec, Worker
+from skyward_core.model.spec import Image, PoolSpec, Worker, made_up_name
 from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
 from skyward_core.store.ledger_rows import Receipt
@@ -112,7 +111,7 @@ def attach(pool: str, console: Console) -> int:
 def _spec(wish: Wish, script: Path) -> PoolSpec:
     provider = _provider(wish)
     return PoolSpec(
-        name=wish.pool or made_up_name(script),
+        name=wish.pool or made_up_name(str(script)),
         provider=provider,
         nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
         accelerator=accelerators.resolve(wish.accelerator),
