@@ -29,8 +29,7 @@ from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skyward_core.front.base import Front
-    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
 
     from .dialogs.host_key import HostKeyScreen

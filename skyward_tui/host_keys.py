@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from skyward_core.front.base import Front
-    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.front.base import Front, ServerKey
 
 Identity = tuple[str, str, str]
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from ..store.ledger_rows import Receipt
     from ..store.run_logs import RunLogs
     from ..tasks.task import Task
-    from ..transport.ssh.questions import Ask
+    from ..transport.ssh.host_keys import ServerKey as ServerKey
+    from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
 
 

@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.front.base import Front
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -17,7 +16,7 @@ from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.questions import Ask
+    from skyward_core.front.base import Ask, Front
 
 NOW = 1_800_000_000.0
 
