@@ -15,8 +15,9 @@ from ..transport.ssh.target import Target
 
 @dataclass(frozen=True, slots=True)
 class ShownKey:
-    """The key that a host shows now, beside what the known_hosts files say of that host."""
+    """The key that a host shows now, beside what the known_hosts files say; ``host``: as it was asked for."""
 
+    host: str
     key: host_keys.ServerKey
     known: host_keys.Known
 
@@ -27,7 +28,7 @@ class ShownKey:
             HostKeyError: it is revoked, or another of its kind is known, so that this one may be a stranger's.
         """
         if self.known.is_revoked(self.key.key):
-            raise host_keys.refused(self.key.host, "its key is revoked")
+            raise host_keys.refused(self.host, "its key is revoked")
         if self.known.verdict(self.key.key) == "known":
             return True
         if any(host_keys.kind(other) == self.key.kind for other in self.known.trusted):
@@ -63,7 +64,7 @@ async def _look(host: str, known_hosts: str | None) -> ShownKey:
     target = Target("", known_hosts=known_hosts).named(host)
     key = await connect.fetch_host_key(target)
     route = await connect.resolve(target)
-    return ShownKey(key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
+    return ShownKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
 
 
 def ssh_config(ledger: Ledger, pool: str, node: int) -> Path:
