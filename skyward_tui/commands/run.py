@@ -11,6 +11,14 @@ from typing import Literal, cast
 
 from skyward_core import accelerators, providers
 from skyward_core.front.base import Front
+from skyward_core.front.scripts import (
+    FunctionInfo,
+    Task,
+    build_task,
+    find_function,
+    parse_arguments,
+    split_target,
+)
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
@@ -19,8 +27,6 @@ from skyward_core.plugins import by_name as plugin
 from skyward_core.providers.base import Provider
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.store.working_folder import workdir
-from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
-from skyward_core.tasks.task import Task
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 

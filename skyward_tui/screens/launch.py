@@ -44,8 +44,7 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.scripts import FunctionInfo
-    from skyward_core.tasks.task import Task
+    from skyward_core.front.scripts import FunctionInfo, Task
 
 _NEW = "new pool"
 LOCAL_NODES = "4"
@@ -304,7 +303,7 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _launch(self, launch: Launch) -> None:
         """Build the task first, so that a script that does not load costs no machine; then the pool."""
-        from skyward_core.tasks.scripts import build_task
+        from skyward_core.front.scripts import build_task
 
         self._busy = True
         self.query_one("#launch", Button).disabled = True

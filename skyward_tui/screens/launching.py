@@ -15,7 +15,7 @@ from ..hints import words_of
 from ..words import one_line
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.task import Task
+    from skyward_core.front.scripts import Task
 
     from ..launch_plan import Launch
 
