@@ -192,9 +192,8 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
 
 
 def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[str]) -> PoolSpec:
+    from skyward_core.front.launch_request import pool_spec
     from skyward_core.model.errors import SpecError
-    from skyward_core.model.spec import Image, PoolSpec, Worker
-    from skyward_core.store.working_folder import workdir
 
     name = form.name.strip() or free_name(script, live)
     if name in live:
@@ -204,16 +203,14 @@ def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[s
     ranks = _whole(form.ranks, "ranks", 64)
     accelerator = _accelerator(form.accelerator)
     try:
-        worker = Worker(ranks_per_node=ranks)
-        image = Image(workdir=workdir(script))
-        return PoolSpec(
+        return pool_spec(
+            script,
             name=name,
             provider=provider,
             nodes=nodes,
+            ranks_per_node=ranks,
             accelerator=accelerator,
-            image=image,
             plugins=plugins,
-            worker=worker,
         )
     except SpecError as error:
         raise FieldError(error.field, error.reason) from error

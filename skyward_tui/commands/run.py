@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import Literal, cast
+from typing import Any, Literal
 
-from skyward_core import accelerators, providers
+from skyward_core import accelerators
 from skyward_core.front.base import Front
+from skyward_core.front.launch_request import pool_spec, provider_named
 from skyward_core.front.scripts import (
     FunctionInfo,
     Task,
@@ -22,11 +23,9 @@ from skyward_core.front.scripts import (
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
-from skyward_core.model.spec import Image, PoolSpec, Worker, made_up_name
+from skyward_core.model.spec import PoolSpec, made_up_name
 from skyward_core.plugins import by_name as plugin
-from skyward_core.providers.base import Provider
 from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.working_folder import workdir
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
@@ -115,29 +114,27 @@ def attach(pool: str, console: Console) -> int:
 
 
 def _spec(wish: Wish, script: Path) -> PoolSpec:
-    provider = _provider(wish)
-    return PoolSpec(
+    return pool_spec(
+        script,
         name=wish.pool or made_up_name(str(script)),
-        provider=provider,
-        nodes=wish.nodes or int(getattr(provider, "default_nodes", 1)),
+        provider=_provider(wish),
+        nodes=wish.nodes or None,
+        ranks_per_node=wish.ranks_per_node or 1,
         accelerator=accelerators.resolve(wish.accelerator),
-        image=Image(workdir=workdir(script)),
-        plugins=tuple(plugin(name) for name in wish.plugins),
-        worker=Worker(ranks_per_node=wish.ranks_per_node or 1),
+        plugins=[plugin(name) for name in wish.plugins],
     )
 
 
-def _provider(wish: Wish) -> Provider:
+def _provider(wish: Wish) -> Any:
     if wish.hosts is None:
         if wish.provider == "ssh":
             raise UsageError("which hosts? name them, or a group of skyward.toml: --hosts gpu1,gpu2")
-        return cast(Provider, providers.resolve(wish.provider))
+        return provider_named(wish.provider)
     if wish.provider not in (None, "ssh"):
         raise UsageError(
             f"--hosts are reached over SSH, not by provider {wish.provider}: leave one of them out"
         )
-    names = [name.strip() for name in wish.hosts.split(",") if name.strip()]
-    return cast(Provider, providers.by_name("ssh")(names[0] if len(names) == 1 else names))
+    return provider_named("ssh", [name.strip() for name in wish.hosts.split(",") if name.strip()])
 
 
 def _live(session: Front, name: str | None) -> PoolView | None:
