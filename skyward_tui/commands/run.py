@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from skyward_core import accelerators
 from skyward_core.front.base import Front
+from skyward_core.front.history import Receipt
 from skyward_core.front.launch_request import pool_spec, provider_named
 from skyward_core.front.scripts import (
     FunctionInfo,
@@ -25,7 +26,6 @@ from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec, made_up_name
 from skyward_core.plugins import by_name as plugin
-from skyward_core.store.ledger_rows import Receipt
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 

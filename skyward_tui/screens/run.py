@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.reactive import var
 from textual.widget import Widget
 
+from skyward_core.front.history import StoredLines
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.store.stored_lines import StoredLines
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings
