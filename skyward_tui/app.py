@@ -138,15 +138,15 @@ class SkywardApp(AppFace):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
+        from skyward_core.front import settings
         from skyward_core.model.errors import SkywardError
-        from skyward_core.store import home
         from skyward_core.wire.safe_text import paragraph
 
         from .hints import words_of
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = home.keys()
+            self.keys = settings.keys()
             self.set_keymap(self.keys)
             if self.session.notice:
                 self.flash(self.session.notice, "error")

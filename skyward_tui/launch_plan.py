@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core import providers
+from skyward_core.front.settings import host_groups
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
@@ -38,16 +39,6 @@ def _ssh(form: Form) -> Any:
         return SSH(names[0] if len(names) == 1 else names, host_keys="ask")
     except SkywardError as error:
         raise FieldError("hosts", str(error)) from error
-
-
-def host_groups() -> list[str]:
-    """Names of the groups of hosts in ``skyward.toml``; none where it does not parse, which a launch tells."""
-    from skyward_core.store import home
-
-    try:
-        return sorted(home.host_groups())
-    except SkywardError:
-        return []
 
 
 @dataclass(frozen=True, slots=True)

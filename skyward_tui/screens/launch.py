@@ -15,6 +15,7 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static
 
+from skyward_core.front.settings import host_groups
 from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView
 
@@ -28,7 +29,6 @@ from ..launch_plan import (
     command_line,
     frameworks_of,
     functions_of,
-    host_groups,
     path_of,
     plan,
     plugins_of,
