@@ -1,6 +1,7 @@
 """Every action of the app, once: id, keys, what it says of itself, whether it destroys something.
 
-Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``.
+Screens take their bindings from here, and so do the hint line, the help, the palette and ``docs/keys.md``. The keys
+that go to the panels of the run screen are made from the table of those.
 The ids are what a ``[keys]`` table in ``skyward.toml`` remaps (``"log.follow" = "f"``).
 """
 
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from textual.binding import Binding, BindingType
+
+from .panels.table import PANELS
 
 SCOPES = {
     "app": "Everywhere",
@@ -132,11 +135,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
-    Action("run.ranks", "1", "panel('ranks')", "", "Go to the ranks"),
-    Action("run.log", "2", "panel('log')", "", "Go to the log"),
-    Action("run.phases", "3", "panel('phases')", "", "Go to the nodes"),
-    Action("run.results", "4", "panel('results')", "", "Go to the results"),
-    Action("run.numbers", "5", "panel('numbers')", "", "Go to the numbers of the ranks"),
+    *(
+        Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
+        for row in sorted(PANELS, key=lambda row: row.number)
+    ),
     Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
     Action("run.launch", "L", "launch_here", "", "Launch another run on this pool"),
@@ -201,14 +203,7 @@ ACTIONS: tuple[Action, ...] = (
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
-    "run.ranks": ("panel.open", "run.errors", "run.cancel", "run.merge", "run.previous_rank", "run.zoom"),
-    "run.log": (
-        "run.follow", "run.find", "run.errors", "run.cancel", "run.previous_rank", "run.merge", "run.filter",
-        "run.pause", "run.save", "run.copy", "run.zoom",
-    ),
-    "run.phases": ("run.zoom", "run.errors", "run.cancel"),
-    "run.results": ("run.errors", "run.save", "run.copy", "run.cancel", "run.zoom"),
-    "run.numbers": ("run.previous_rank", "run.merge", "run.cancel", "run.zoom", "run.errors"),
+    **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
     "errors": ("errors.log", "errors.copy"),
     "files": ("files.back",),

@@ -64,7 +64,8 @@ def by_name(name: str) -> Any:
     """The class of a provider.
 
     Raises:
-        UsageError: no provider has that name, or the package that declares it cannot be loaded; says why.
+        UsageError: no provider has that name, several packages declare it, or the one that does cannot be loaded;
+            says why.
     """
     if name.isidentifier():
         module = f"{__name__}.{name}"
@@ -74,18 +75,31 @@ def by_name(name: str) -> Any:
             if error.name not in (module, f"{module}.provider"):
                 raise
     declared = _declared().get(name)
-    if declared is None:
+    if not declared:
         near = get_close_matches(name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    return _load(declared)
+    if len(declared) > 1:
+        packages = " and ".join(sorted(f"{_package(each)} ({each.value})" for each in declared))
+        raise UsageError(
+            f"provider {name!r} is declared by {packages}: uninstall all but one of these packages"
+        )
+    return _load(declared[0])
 
 
 @cache
-def _declared() -> dict[str, EntryPoint]:
+def _declared() -> dict[str, list[EntryPoint]]:
     from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
 
-    return {found.name: found for found in entry_points(group=GROUP)}
+    declared: dict[str, list[EntryPoint]] = {}
+    for found in entry_points(group=GROUP):
+        declared.setdefault(found.name, []).append(found)
+    return declared
+
+
+def _package(declared: EntryPoint) -> str:
+    """The name of the distribution that declares it."""
+    return declared.dist.name if declared.dist is not None else "a package without a name"
 
 
 def _load(declared: EntryPoint) -> Any:

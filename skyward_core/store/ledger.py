@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -45,7 +45,8 @@ class Ledger:
         """
         self.path = path or home() / "ledger.db"
         self._lock = threading.Lock()
-        self._file = LedgerFile(self.path, PATIENCE)
+        self._patience = PATIENCE
+        self._file = LedgerFile(self.path, self._patience)
         self._db = self._file.open()
 
     @property
@@ -74,12 +75,12 @@ class Ledger:
         statements: Sequence[tuple[str, tuple[Any, ...]]],
         *,
         flush: bool = False,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         with self._lock:
             db = self._db
             try:
-                if patience != PATIENCE:
+                if patience is not None:
                     db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
                 if len(statements) == 1 and not flush:
                     db.execute(*statements[0])  # a transaction by itself
@@ -103,15 +104,27 @@ class Ledger:
                 with suppress(sqlite3.ProgrammingError):  # it was found damaged, and is closed
                     if flush:
                         db.execute("PRAGMA synchronous=NORMAL")
-                    if patience != PATIENCE:
-                        db.execute(f"PRAGMA busy_timeout={round(PATIENCE * 1000)}")
+                    if patience is not None:
+                        db.execute(f"PRAGMA busy_timeout={round(self._patience * 1000)}")
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        with self._lock:
-            try:
-                return self._db.execute(sql, values).fetchall()
-            except sqlite3.DatabaseError as error:
-                raise self._failed(error, "read") from error
+        if not self._lock.acquire(blocking=False):
+            # Another thread's write may wait for other processes; who reads, on the pools' loop perhaps, does not.
+            with suppress(sqlite3.Error):
+                return self._read_beside(sql, values)
+            self._lock.acquire()
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._failed(error, "read") from error
+        finally:
+            self._lock.release()
+
+    def _read_beside(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Read over a connection of its own, which makes no file where there is none."""
+        place = f"{self.path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(place, uri=True, timeout=0.0)) as db:
+            return db.execute(sql, values).fetchall()
 
     def _trace(self, token: str) -> None:
         """Have the pool's folder tell what this ledger knows of it, as long as anything of the pool is left."""
@@ -313,7 +326,7 @@ class Ledger:
         opened: Iterable[tuple[str, str, str, str, int, float]] = (),
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         """Record what became of runs, all of it or nothing.
 
@@ -321,7 +334,7 @@ class Ledger:
             opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
             outcomes: of their calls (run, outcome, log ranges).
             ends: of runs (run, state, when, root cause).
-            patience: seconds to wait for other processes.
+            patience: seconds to wait for other processes; None for as long as other writes do.
 
         Raises:
             LedgerError: it cannot be written, or another process has it.

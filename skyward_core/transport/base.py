@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from ..model.errors import UsageError
+
+MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 T = TypeVar("T")
 
@@ -57,6 +63,20 @@ class Flow:
     async def drain(self) -> None:
         """Wait while it is behind."""
         await self._clear.wait()
+
+
+def check_python(image: Mapping[str, Any]) -> None:
+    """Refuse another Python than the client's.
+
+    Raises:
+        UsageError: the image asks for one.
+    """
+    wanted = image.get("python")
+    if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
+        raise UsageError(
+            f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
+            f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
+        )
 
 
 class Pipe(Protocol):

@@ -8,18 +8,23 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from ..styles import beside
+
 MIN_WIDTH, MIN_HEIGHT = 60, 15
 FLASH_SECONDS = 6.0
 _EMPTY = Content("")
 _FLASHES = {"info": ("", "$text-primary"), "done": ("✓ ", "$text-success"), "error": ("✗ ", "$text-error")}
 
 
-class Crumbs(Static):
-    """``pools › NAME › run`` on the left, the state on the right."""
+class Chrome(Static):
+    """One of those; their style sheet names each."""
 
-    DEFAULT_CSS = """
-    Crumbs { dock: top; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
-    """
+    DEFAULT_CSS = beside(__file__)
+    SCOPED_CSS = False
+
+
+class Crumbs(Chrome):
+    """``pools › NAME › run`` on the left, the state on the right."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,12 +56,8 @@ class Crumbs(Static):
         self._shown = None
 
 
-class HintBar(Static):
+class HintBar(Chrome):
     """The keys that matter here; for a few seconds, the newest message instead."""
-
-    DEFAULT_CSS = """
-    HintBar { dock: bottom; height: 1; background: $panel; text-wrap: nowrap; text-overflow: ellipsis; }
-    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,12 +106,8 @@ def _hint(key: str, label: str) -> Content:
     return Content.assemble((f" {key} ", "bold $text-accent"), (f"{label} ", "$muted"))
 
 
-class TooSmall(Static):
+class TooSmall(Chrome):
     """All that fits below 60 by 15."""
-
-    DEFAULT_CSS = """
-    TooSmall { display: none; width: 1fr; height: 1fr; content-align: center middle; text-align: center; }
-    """
 
     def __init__(self) -> None:
         super().__init__(f"terminal too small\n{MIN_WIDTH}x{MIN_HEIGHT} at least")
@@ -119,6 +116,7 @@ class TooSmall(Static):
 class Panel(Vertical):
     """A box with a title around one widget."""
 
+    DEFAULT_CSS = beside(__file__, "panel")
     _titles: tuple[Content, Content] | None = None
 
     def retitle(self, title: Content, subtitle: Content = _EMPTY) -> None:
@@ -131,12 +129,6 @@ class Panel(Vertical):
             self._titles = (title, subtitle)
             self.border_title = title
             self.border_subtitle = subtitle
-
-    DEFAULT_CSS = """
-    Panel {
-        border: round $border; border-title-color: $text; border-title-style: bold; height: 1fr; width: 1fr;
-    }
-    """
 
 
 def _alike(one: Content, other: Content) -> bool:

@@ -35,6 +35,7 @@ from skyward_core.views.logs import Line, LogRing
 from ..actions import bindings
 from ..hints import words_of
 from ..sgr import CELL_LIMIT, Parsed, parse
+from ..styles import beside
 from ..words import count
 from .log_window import LogWindow, Matcher, search_files
 
@@ -56,7 +57,7 @@ class LogPane(Widget, can_focus=True):
 
     BINDINGS = bindings("log")
     ALLOW_SELECT = True
-    DEFAULT_CSS = "LogPane { width: 1fr; height: 1fr; }"
+    DEFAULT_CSS = beside(__file__)
 
     wrap: var[bool] = var(False)
     times: var[bool] = var(False)

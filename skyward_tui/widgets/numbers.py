@@ -16,6 +16,7 @@ from textual.widget import Widget
 from skyward_core.views.metrics import MetricBook
 
 from ..actions import bindings
+from ..styles import beside
 from ..words import clip, duration, number
 from .braille import Canvas, Points, bounds, mean, spark
 
@@ -35,14 +36,7 @@ class NumbersPane(Widget, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "numbers--chosen", "numbers--others", "numbers--muted", "numbers--cursor"
     }  # fmt: skip
-    DEFAULT_CSS = """
-    NumbersPane { width: 1fr; height: 1fr; }
-    NumbersPane .numbers--chosen { color: $text-accent; }
-    NumbersPane .numbers--others { color: $foreground 35%; }
-    NumbersPane .numbers--muted { color: $muted; }
-    NumbersPane .numbers--cursor { text-style: bold; }
-    NumbersPane:focus .numbers--cursor { background: $block-cursor-background; color: $block-cursor-foreground; }
-    """
+    DEFAULT_CSS = beside(__file__)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -64,7 +58,7 @@ class NumbersPane(Widget, can_focus=True):
         """Look at a run's numbers, of one rank before the others, or with None of all merged.
 
         Returns:
-            Whether there are any.
+            Whether it looked: numbers that keep coming wait for their turn.
         """
         if run != self._run:
             self._run, self._chosen_name, self.name_shown, self.names = run, False, "", []
@@ -73,7 +67,7 @@ class NumbersPane(Widget, can_focus=True):
         now = monotonic()
         turned = rank != self._rank or self._seen is None
         if seen == self._seen or (not turned and now - self._looked_at < REPAINT_SECONDS):
-            return bool(self.names)
+            return False
         self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
         everyone = book.ranks(run)
         stride = -(-len(everyone) // RANKS_DRAWN) or 1
@@ -91,7 +85,7 @@ class NumbersPane(Widget, can_focus=True):
             self._repaint()
         else:
             self._rows = None
-        return bool(self.names)
+        return True
 
     @property
     def subject(self) -> str:

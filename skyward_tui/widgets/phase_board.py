@@ -24,10 +24,11 @@ class PhaseBoard(Roll):
         self._head: list[Content] = []
         self._state: object = None
 
-    def update(self, pool: PoolView, now: float) -> None:
+    def update(self, pool: PoolView, now: float) -> bool:
+        """Look at a pool; returns whether anything is new."""
         state = (pool.version, int(now), self.size)
         if state == self._state:
-            return
+            return False
         self._state = state
         bad = pool.state in ("failed", "degraded", "unreachable")
         style = "$text-error" if bad else "$muted"
@@ -39,6 +40,7 @@ class PhaseBoard(Roll):
             )
         self._rows = [self._node(node, now) for node in nodes]
         self.refresh()
+        return True
 
     def head(self, width: int) -> list[Content]:
         return self._head

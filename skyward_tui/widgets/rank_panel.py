@@ -20,17 +20,18 @@ _LABEL = 6  # cells before a row of the grid
 _CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 
 
+@dataclass
+class RankChosen(Message):
+    """A rank was chosen; ``opened`` with enter, to read its log."""
+
+    rank: int
+    opened: bool
+
+
 class RankPanel(Roll):
     """Every rank's state, and a cursor on the chosen one. All of it is one widget, however many ranks."""
 
     selected: var[int] = var(0, always_update=True)
-
-    @dataclass
-    class Selected(Message):
-        """A rank was chosen; ``opened`` with enter, to read its log."""
-
-        rank: int
-        opened: bool
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -181,7 +182,7 @@ class RankPanel(Roll):
     def _choose(self, rank: int, *, opened: bool = False) -> None:
         if self.states:
             rank = min(max(0, rank), len(self.states) - 1)
-            self.post_message(self.Selected(rank, opened))
+            self.post_message(RankChosen(rank, opened))
 
     def action_step(self, rows: int) -> None:
         per_row = self._per_row(self.size.width) if self.mode == "grid" else 1

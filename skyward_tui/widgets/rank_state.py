@@ -31,18 +31,24 @@ class RankState:
     note: str
 
 
-def rank_states(pool: PoolView, run: RunView | None, now: float) -> list[RankState]:
-    """One state per rank, in rank order."""
+def rank_states(
+    pool: PoolView, run: RunView | None, now: float, ranks: range | None = None
+) -> list[RankState]:
+    """One state per rank, in rank order.
+
+    Args:
+        ranks: of which; of all without it.
+    """
+    ranks = range(pool.world_size) if ranks is None else ranks
     newest: dict[int, TaskView] = {}
     for task in list(run.tasks.values()) if run else []:
+        if task.rank not in ranks:
+            continue
         other = newest.get(task.rank)
         if other is None or (task.began_at or 0.0) >= (other.began_at or 0.0):
             newest[task.rank] = task
     per_node = pool.ranks_per_node
-    return [
-        _state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now)
-        for rank in range(pool.world_size)
-    ]
+    return [_state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now) for rank in ranks]
 
 
 def _state(

@@ -7,13 +7,14 @@ from textual.content import Content
 from textual.widget import Widget
 
 from ..actions import bindings
+from ..styles import beside
 
 
 class Roll(Widget, can_focus=True):
     """Rows with a window over them; a subclass makes rows, and may have a cursor."""
 
     BINDINGS = bindings("panel")
-    DEFAULT_CSS = "Roll { width: 1fr; height: 1fr; text-wrap: nowrap; text-overflow: ellipsis; }"
+    DEFAULT_CSS = beside(__file__)
 
     top = 0
 

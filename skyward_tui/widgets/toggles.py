@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from ..actions import bindings
+from ..styles import beside
 
 
 class Toggles(Widget, can_focus=True):
@@ -22,9 +23,7 @@ class Toggles(Widget, can_focus=True):
     """
 
     BINDINGS = bindings("toggles")
-    DEFAULT_CSS = (
-        "Toggles { height: auto; width: 1fr; text-wrap: nowrap; } Toggles:disabled { opacity: 50%; }"
-    )
+    DEFAULT_CSS = beside(__file__)
 
     @dataclass
     class Changed(Message):

@@ -6,6 +6,7 @@ Scripts run by ``python -m skyward_core --provider local``; data is made up and 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -217,7 +218,21 @@ with sky.ComputePool(
 def test_older_names_of_tensorflow_and_mig(tmp_path: Path) -> None:
     source, library = ROOT / "tests" / "unit" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
-    (configured, slices), printed = run(LIGHT, tmp_path, LD_LIBRARY_PATH=str(tmp_path), FAKE_GPUS="2")
+    lists = tmp_path / "bin" / "nvidia-smi"  # the set-up asks it whether the GPUs are cut already
+    lists.parent.mkdir()
+    lists.write_text("#!/bin/sh\necho '  MIG 3g.40gb     Device  0: (UUID: MIG-0-0)'\n")
+    lists.chmod(0o755)
+    # Asked for, and imported by nobody here: what is known of it is all that there has to be.
+    known = tmp_path / "site" / "tensorflow-2.19.0.dist-info" / "METADATA"
+    known.parent.mkdir(parents=True)
+    known.write_text("Metadata-Version: 2.1\nName: tensorflow\nVersion: 2.19.0\n")
+    env = {
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "FAKE_GPUS": "2",
+        "PATH": f"{lists.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{tmp_path}/site",
+    }
+    (configured, slices), printed = run(LIGHT, tmp_path, **env)
     assert configured == [["tensorflow", 2], ["tensorflow", 2]]
     assert slices == [[0, "MIG-0-0"], [1, "MIG-0-1"]]
     assert printed == ["r000| saved by the head"]

@@ -94,6 +94,18 @@ def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -
     assert launch_plan.provider_choices()["other"].label == "other"
 
 
+def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> None:
+    text = PROVIDER.replace("Cupboard", "Other")
+    declare(installed, "cupboard", "its_other:Other", "its_other", text)
+    _forget()
+    assert providers.names() == ["local", "ssh", "cupboard"]
+    both = r"its_cupboard \(its_cupboard:Cupboard\) and its_other \(its_other:Other\)"
+    with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}: uninstall all but one"):
+        providers.by_name("cupboard")
+    with pytest.raises(launch_plan.FieldError, match="uninstall all but one"):
+        launch_plan.provider_choices()["cupboard"].make(launch_plan.Form(provider="cupboard"))
+
+
 def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_path: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
     declare(

@@ -7,10 +7,13 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
+from skyward_tui.panels.log import LogPanel
 
 from .fakes import FakeSession
 
@@ -36,6 +39,11 @@ def session() -> FakeSession:
 @pytest.fixture
 def app(session: FakeSession) -> SkywardApp:
     return SkywardApp(lambda: session, clock=lambda: session.now)
+
+
+def log_of(screen: Screen[Any]) -> LogPanel:
+    """The log of a run screen."""
+    return screen.query_one(LogPanel)
 
 
 def screen_text(app: SkywardApp) -> str:

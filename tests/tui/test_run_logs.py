@@ -14,7 +14,7 @@ from skyward_core.views.views import RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
 
-from .conftest import screen_text
+from .conftest import log_of, screen_text
 from .fakes import NOW, FakeSession
 from .waiting import typed, until
 
@@ -30,7 +30,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
 
 
 def shown(screen: RunScreen) -> list[str]:
-    return [strip.text.rstrip() for strip in screen.log_panel.pane._rows]
+    return [strip.text.rstrip() for strip in log_of(screen).pane._rows]
 
 
 class Kept(SimpleNamespace):
@@ -88,7 +88,7 @@ async def test_beyond_the_ring_the_files_go_on(app: SkywardApp, session: FakeSes
     keep(session, run, tmp_path / "logs", {0: "", 1: ""})
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot)
-        pane = screen.log_panel.pane
+        pane = log_of(screen).pane
         await until(pilot, lambda: pane.window.stored is not None)  # it had a look when nothing was there yet
         session.print(view, 0, text)
         session.print(view, 1, text)
@@ -144,7 +144,7 @@ async def test_lines_that_are_not_here_are_a_row_that_says_so(
         keep(session, run, tmp_path / "logs", {0: text[: text.index("step 850\n")]})
         await pilot.press("g")
         await until(pilot, lambda: shown(screen)[0] == "step 0")
-        pane = screen.log_panel.pane
+        pane = log_of(screen).pane
         pane.top = (845, 0)
         pane._repaint()
         await until(pilot, lambda: "⋯ 50 lines before this: not held here" in shown(screen))
@@ -162,7 +162,7 @@ async def test_errors_look_different_and_times_show_on_a_key(app: SkywardApp, se
     session.print(view, 0, "not fine\n", "err", at=NOW + 2.5)
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot)
-        pane = screen.log_panel.pane
+        pane = log_of(screen).pane
         await until(pilot, lambda: shown(screen) == ["fine", "not fine"])
         styles = [strip._segments[0].style for strip in pane._rows]
         assert [bool(style and style.italic) for style in styles] == [False, True]

@@ -16,7 +16,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 
-from .conftest import screen_text
+from .conftest import log_of, screen_text
 from .fakes import FakeSession, failed_run, value
 from .waiting import until
 
@@ -34,7 +34,7 @@ async def opened(app: SkywardApp, pilot: Pilot[None]) -> RunScreen:
 
 
 def title(screen: RunScreen) -> str:
-    return str(screen.log_panel.border_title)
+    return str(log_of(screen).border_title)
 
 
 async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession) -> None:
@@ -65,21 +65,22 @@ async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: Fa
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot)
         await pilot.press("/", *"step 5", "enter")
-        await until(pilot, lambda: "/step 5 11 hits" in str(screen.log_panel.border_subtitle))
-        assert screen.log_panel.pane.current_hit is not None
-        first = screen.log_panel.pane.current_hit
+        await until(pilot, lambda: "/step 5 11 hits" in str(log_of(screen).border_subtitle))
+        pane = log_of(screen).pane
+        assert pane.current_hit is not None
+        first = pane.current_hit
         await pilot.press("N")
-        assert screen.log_panel.pane.current_hit < first
+        assert pane.current_hit < first
         await pilot.press("n")
-        assert screen.log_panel.pane.current_hit == first
+        assert pane.current_hit == first
         await pilot.press("&", *"!5", "enter")
-        await until(pilot, lambda: "&!5" in str(screen.log_panel.border_subtitle))
+        await until(pilot, lambda: "&!5" in str(log_of(screen).border_subtitle))
         await pilot.press("z")
         assert screen.has_class("-zoom")
         await pilot.press("escape")
-        assert screen.log_panel.pane.window.search is None
+        assert log_of(screen).pane.window.search is None
         await pilot.press("escape")
-        assert screen.log_panel.pane.window.filter is None
+        assert log_of(screen).pane.window.filter is None
         await pilot.press("escape")
         assert not screen.has_class("-zoom")
         await pilot.press("escape")
@@ -257,7 +258,7 @@ async def test_ranks_fit_their_number(app: SkywardApp, session: FakeSession, ran
         await pilot.press("end")
         assert screen.rank == ranks - 1
         await pilot.press("enter")
-        await until(pilot, lambda: app.focused is screen.log_panel.pane)
+        await until(pilot, lambda: app.focused is log_of(screen).pane)
         assert f"rank {ranks - 1}" in title(screen)
 
 
@@ -294,12 +295,12 @@ async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: F
     async with app.run_test(size=(280, 40)) as pilot:
         screen = await opened(app, pilot)
         session.print(view, 0, "line\n" * 5)
-        await until(pilot, lambda: screen.log_panel.pane.window.ring.end == 5)
+        await until(pilot, lambda: log_of(screen).pane.window.ring.end == 5)
         await pilot.press("S")
         await until(pilot, lambda: "saved in" in screen_text(app))
         assert "the last" not in screen_text(app)
         session.print(view, 0, "line\n" * 12_000)
-        await until(pilot, lambda: screen.log_panel.pane.window.ring.first > 0)
+        await until(pilot, lambda: log_of(screen).pane.window.ring.first > 0)
         await pilot.press("S")
-        held = screen.log_panel.pane.window.ring
+        held = log_of(screen).pane.window.ring
         await until(pilot, lambda: f"the last {held.end - held.first:,} lines" in screen_text(app))

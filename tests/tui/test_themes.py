@@ -105,6 +105,17 @@ async def test_every_colour_that_is_named_is_one_in_every_theme(app: SkywardApp)
             assert Style.parse(f"${name}", variables).foreground is not None, (theme, name)
 
 
+def test_style_sheets_are_files() -> None:
+    """Those of screens, panels, dialogs and widgets."""
+    sheets = [
+        (path.name, value)
+        for path in PACKAGE.rglob("*.py")
+        for value in re.findall(r"\bDEFAULT_CSS(?::[^=]*)? = (.*)", path.read_text("utf-8"))
+    ]
+    assert len(sheets) > 10
+    assert [each for each in sheets if not each[1].startswith("beside(__file__")] == []
+
+
 def test_an_app_that_crashes_says_so_in_its_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     class Headless(SkywardApp):
         def run(self, **options: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import os
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from skyward_core.node.boot import environment
+from tests.wheels import tiny_wheels
 
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 
@@ -28,32 +27,7 @@ NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not inst
 @pytest.fixture
 def wheels(tmp_path: Path) -> dict[str, str]:
     """Variables that have the installers take packages from a folder, which holds skytiny 1.0 and 2.0."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    for version in ("1.0", "2.0"):
-        files = {
-            "skytiny.py": f"VERSION = {version!r}\n",
-            f"skytiny-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: skytiny\nVersion: {version}\n",
-            f"skytiny-{version}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        }
-        record = (
-            "".join(f"{name},sha256={_digest(text)},{len(text)}\n" for name, text in files.items())
-            + f"skytiny-{version}.dist-info/RECORD,,\n"
-        )
-        with zipfile.ZipFile(folder / f"skytiny-{version}-py3-none-any.whl", "w") as archive:
-            for name, text in (files | {f"skytiny-{version}.dist-info/RECORD": record}).items():
-                archive.writestr(name, text)
-    return {
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(folder),
-        "UV_FIND_LINKS": str(folder),
-        "UV_OFFLINE": "1",
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
-    }
-
-
-def _digest(text: str) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+    return tiny_wheels(tmp_path / "wheels", "1.0", "2.0")
 
 
 class Lines(list[str]):

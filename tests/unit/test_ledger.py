@@ -20,6 +20,7 @@ from skyward_core.model.errors import LedgerError, PoolExistsError
 from skyward_core.model.hint import Hint
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.store import ledger as module
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_file import MIGRATIONS, VERSION
 from skyward_core.store.ledger_rows import Kept, Receipt
@@ -246,6 +247,28 @@ def test_intents_machines_and_ends_are_flushed_to_disk_and_mere_news_is_not(ledg
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------
+
+
+def test_each_write_waits_for_others_as_long_as_its_ledger_does_or_as_it_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.02)
+    ledger = Ledger(path)
+
+    def waits() -> int:
+        return int(ledger._db.execute("PRAGMA busy_timeout").fetchone()[0])
+
+    said: list[str] = []
+    ledger._db.set_trace_callback(said.append)
+    ledger.intend("t0", "p", {}, {})
+    ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    assert waits() == 20
+    assert not any("busy_timeout=" in statement for statement in said)
+    ledger.record(ends=[("r", "done", 2.0, None)], patience=0.5)
+    assert [statement for statement in said if "busy_timeout=" in statement] == [
+        "PRAGMA busy_timeout=500", "PRAGMA busy_timeout=20",
+    ]  # fmt: skip
+    assert waits() == 20
 
 
 def test_an_older_ledger_is_brought_up_to_date_with_all_it_holds(path: Path) -> None:
@@ -506,6 +529,30 @@ def test_two_processes_share_a_ledger_and_nothing_is_lost(path: Path) -> None:
         assert [r.run for r in runs] == [f"{name}-{i}" for i in range(count)]
         assert {r.state for r in runs} == {"done"}
         assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
+
+
+def test_who_reads_does_not_wait_for_a_thread_whose_write_waits_for_another_process(ledger: Ledger) -> None:
+    ledger.intend("t0", "p", LOCAL, SPEC)
+    ledger.record(opened=[("t0", "r", "f", "single", 1, 1.0)])
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        writer = threading.Thread(target=ledger.record, kwargs={"ends": [("r", "done", 2.0, None)]})
+        writer.start()
+        while not ledger._lock.locked() and writer.is_alive():
+            threading.Event().wait(0.001)
+        (row,) = ledger.runs("t0")
+        waits = writer.is_alive()
+        holder.execute("COMMIT")
+        writer.join()
+    assert (waits, row.state) == (True, "running"), "the write was still to come"
+    assert [each.state for each in ledger.runs("t0")] == ["done"]
+
+
+def test_reading_beside_makes_no_file_where_a_damaged_one_is_just_moved_away(ledger: Ledger) -> None:
+    ledger.path.rename(ledger.path.with_name("aside.db"))
+    with pytest.raises(sqlite3.OperationalError):
+        ledger._read_beside("SELECT token FROM pools", ())
+    assert not ledger.path.exists()
 
 
 def test_threads_share_one_ledger(ledger: Ledger) -> None:

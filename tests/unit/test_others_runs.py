@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
+from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
@@ -182,6 +184,52 @@ async def test_a_run_that_we_took_over_is_told_of_by_it_alone(world: World, come
     assert len(watcher.told(ev.RunEnded)) == 1
     assert sorted(event.outcome.index for event in watcher.told(ev.RankEnded)) == [0, 1]
     assert ("m1", "claim") in world.questions
+
+
+async def test_a_run_of_ours_that_is_over_is_not_told_of_again(world: World, come: Come) -> None:
+    """An agent that has not heard that the outcomes are here tells them once more."""
+    world.remembers["m0"] = [record(opened())]
+    watcher = await come()
+    run = await watcher.client.book.claim(RUN)
+    watcher.say(0, outcome(0, 0, "lost", error=BOOM))
+    watcher.say(1, outcome(1, 1), b"value")
+    await until(lambda: watcher.told(ev.RunEnded))
+    before = watcher.written(), watcher.client.ledger.outcomes(RUN)
+    watcher.say(0, outcome(0, 0), b"value")
+    world.remembers["m1"] = [record(opened(), outcome(0, 0), outcome(1, 1), began=[began(1, 1)])]
+    await watcher.reconnect(1)
+    assert (run.state, watcher.run.state, watcher.run.counts) == (
+        "failed",
+        "failed",
+        {"lost": 1, "returned": 1},
+    )
+    kinds = [ev.RunOpened, ev.RankBegan, ev.RankEnded, ev.RunEnded]
+    assert [len(watcher.told(kind)) for kind in kinds] == [0, 0, 2, 1]
+    assert (watcher.written(), watcher.client.ledger.outcomes(RUN)) == before
+
+
+async def test_what_ranks_came_to_is_told_after_the_pool_was_ended_under_a_run(
+    world: World, come: Come
+) -> None:
+    world.remembers["m0"] = [record(opened())]
+    watcher = await come()
+    run = await watcher.client.book.claim(RUN)
+    run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+    await until(lambda: watcher.told(ev.RunEnded))
+    watcher.say(1, outcome(1, 1, "collateral", error={"type": "Stopped", "message": "the pool is torn down"}))
+    assert [event.outcome.kind for event in watcher.told(ev.RankEnded)] == ["collateral"]
+
+
+async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World, come: Come) -> None:
+    world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
+    watcher = await come()
+    with pytest.raises(PoolError) as caught:
+        await watcher.client.book.claim(RUN)
+    said = (
+        f"of run {RUN} the nodes have 2 of 3 results: the others have been fetched before, or their tasks had been "
+        "sent to no node when the run's client left"
+    )
+    assert (caught.value.what, RUN in watcher.client.book.runs) == (said, False)
 
 
 async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world: World, come: Come) -> None:

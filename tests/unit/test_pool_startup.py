@@ -287,3 +287,25 @@ async def test_a_pool_of_which_no_machine_is_left_is_not_come_to(world: World, c
     with pytest.raises(PoolError, match="no machine of pool p is left"):
         await come(2)
     assert world.questions == []
+
+
+@pytest.mark.parametrize(("owner", "comes"), [("1.word", True), ("dead", False)])
+async def test_a_pool_whose_only_node_is_just_getting_another_machine_is_come_to(
+    world: World, come: Come, owner: str, comes: bool
+) -> None:
+    """Of one whose replacement nobody sees to there is nobody left that knows how to set it up."""
+    world.states = {"m0": "gone"}
+    owner = f"{dead_process()}.word" if owner == "dead" else owner
+
+    def before(ledger: Ledger) -> None:
+        ledger.intend_replacement(TOKEN, 0, "intent", owner)
+
+    if not comes:
+        with pytest.raises(PoolError, match="no machine of pool p is left"):
+            await come(1, before)
+        return
+    client = await come(1, before)
+    (node,) = client.context.view.nodes
+    assert (client.context.links[0].gone, node.phase, node.detail) == (
+        True, "requested", "another machine is on its way",
+    )  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skyward_core.model.errors import LedgerError, NoCapacity, PoolError
+from skyward_core.model.errors import LedgerError, NoCapacity, PoolError, RemoteError, UsageError
 from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace as module
 from skyward_core.store.ledger import Ledger
@@ -198,6 +198,27 @@ async def test_of_two_clients_one_asks_and_the_other_joins(world: World, come: C
     assert written()[0] == []
 
 
+async def test_who_comes_while_the_only_node_is_replaced_joins_and_learns_from_it(world: World) -> None:
+    _, row = intended(world, 1, on_loss="replace")
+    first, second = await attached(world, row), Client(world, row)
+    try:
+        world.on_replace, world.states["m0"] = Held(), "gone"
+        first.context.links[0].lose("its machine is gone")
+        first.replacements.begin(0)
+        await until(lambda: world.on_replace.begun)  # type: ignore[attr-defined]
+        await second.startup.attach()
+        second.replacements.resume()
+        await until(lambda: second.roster.under_way)
+        world.on_replace.go.set()  # type: ignore[attr-defined]
+        for client in (first, second):
+            await settled(client)
+        assert (first.renewed, second.renewed, len(world.asked)) == ([True], [False], 1)
+        assert (second.context.links[0].up, second.knowledge.env) == (True, {"WORD": "told"})
+    finally:
+        for client in (first, second):
+            await client.close()
+
+
 async def test_a_client_that_heard_late_joins_what_is_there(world: World, come: Come) -> None:
     """The other client is done: there is no entry any more that would tell of it."""
     first, second = await come(), await come()
@@ -343,3 +364,59 @@ async def test_a_useless_machine_that_cannot_be_ended_is_followed_by_another(
     first, second = world.asked
     assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
     assert client.renewed == [True]
+
+
+async def test_a_useless_machine_whose_end_does_not_come_is_followed_by_another(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first_is_broken(*_: Any) -> None:
+        if len(world.prepared) == 1:
+            raise PoolError("no agent can run there")
+
+    monkeypatch.setattr(module, "ENDING", 0.001)
+    world.on_prepare, world.on_terminate = first_is_broken, Held()
+    lose(client)
+    await settled(client)
+    first, second = world.asked
+    assert written() == ([], ["m0", f"new-{second}"], ["m1", f"new-{first}"]), "a teardown ends the former"
+    assert client.renewed == [True]
+
+
+async def test_what_ends_the_search_at_once_is_not_told_as_the_end_of_its_time(
+    world: World, client: Client
+) -> None:
+    async def fails(token: str) -> None:
+        raise RemoteError("shop.Odd", "no words")
+
+    world.on_replace = fails
+    lose(client)
+    await settled(client)
+    assert client.roster.why_not(1) == "no other machine: shop.Odd: no words"
+
+
+@pytest.mark.parametrize("trouble", [PoolError("the shop is closed"), OSError("no route"), "hangs"])
+async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_to_reach_it(
+    world: World, come: Come, trouble: Exception | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GLANCE", 0.001)
+    first, second = await come(), await come()
+    lose(first)
+    await settled(first)
+    asked = []
+    describe = world.describe
+    world.refuses[f"new-{world.asked[0]}"] = UsageError("its key file is away")
+
+    async def fails(pool: str, known: Sequence[Machine]) -> list[Machine]:
+        asked.append(known)
+        if len(asked) > 2:
+            world.refuses.clear()
+        elif isinstance(trouble, Exception):
+            raise trouble
+        else:
+            await asyncio.Event().wait()
+        return await describe(pool, known)
+
+    world.describe = fails  # type: ignore[method-assign]
+    lose(second)
+    await settled(second)
+    assert (len(asked), second.renewed, len(world.asked)) == (3, [False], 1)

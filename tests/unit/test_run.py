@@ -162,6 +162,36 @@ async def test_tasks_do_not_go_to_a_node_that_came_after_their_arguments() -> No
         assert unsent == ["every node that had its arguments is gone"] * 2
 
 
+@pytest.mark.parametrize(
+    ("options", "ended", "called"),
+    [
+        ({}, ["collateral", "lost", "collateral"], []),
+        ({"cluster": False}, ["collateral", "lost", "collateral"], []),
+        ({"cluster": False, "fail_fast": False}, ["lost"], [0, 2]),
+    ],
+)
+async def test_a_broadcast_is_not_sent_to_a_node_that_came_after_its_arguments(
+    options: dict[str, Any], ended: list[str], called: list[int]
+) -> None:
+    async with staged(3, **options) as stage:
+        run = stage.add("broadcast", task(7))
+        run.stocked = frozenset([stage.links[0], stage.links[2]])
+        run.send_gang(1)
+        assert (kinds(run), [node for node, _ in stage.placed]) == (ended, called)
+        why = "node 1 got another machine after the arguments had been sent; run it again"
+        assert said(run, 1) == why
+        assert run.state == ("running" if called else "failed")
+
+
+async def test_a_node_that_was_gone_before_the_arguments_came_is_told_as_gone() -> None:
+    async with staged(2, cluster=False, fail_fast=False) as stage:
+        stage.links[1].lose("pulled out")
+        run = stage.add("broadcast", task(7))
+        run.stocked = frozenset(stage.links[:1])
+        run.send_gang(1)
+        assert (stage.placed, said(run, 1)) == ([(0, 0)], "node 1 is gone: pulled out")
+
+
 async def test_what_a_lost_node_had_is_lost_and_the_others_do_the_rest() -> None:
     async with staged(2, fail_fast=False) as stage:
         run = gather(stage, 6)
@@ -179,6 +209,30 @@ async def test_a_rank_on_a_node_that_is_gone_is_lost_at_once() -> None:
         assert (kinds(run), said(run, 0)) == (["lost"], "node 0 is gone: pulled out")
         stage.nodes[1].ends(run, 1)
         assert run.state == "failed"
+
+
+@pytest.mark.parametrize("how", ["cancelled", "no node", "stale"])
+async def test_what_no_node_tells_of_is_shown_and_written_down_too(how: str) -> None:
+    async with staged(2, fail_fast=False) as stage:
+        match how:
+            case "cancelled":
+                run = stage.add("gather", task(), task(1))
+                run.cancel("asked for")
+            case "no node":
+                for link in stage.links:
+                    link.lose()
+                run = gather(stage, 2)
+            case _:
+                run = broadcast(stage)
+                stage.nodes[1].stale(run, 1)
+                stage.nodes[0].ends(run, 0)
+        assert run.state != "running"
+        stage.background.catch_up()
+        shown = {event.outcome.index: event.outcome for event in stage.told(ev.RankEnded)}
+        stage.news.records.flush()
+        assert shown == run.outcomes
+        assert {outcome.index: outcome for _, outcome in stage.ledger.outcomes} == run.outcomes
+        assert isinstance(stage.log[-1], ev.RunEnded), "of a run that is over nothing more is told"
 
 
 # -- what comes twice, late, or in another order ---------------------------------------------------------------------
@@ -440,12 +494,38 @@ async def test_one_of_which_a_rank_began_is_not(begun: Any) -> None:
         assert said(run, 1) == "its gang broke before it began: rank 9 ended"
 
 
+async def test_what_broke_an_earlier_gang_is_not_told_of_a_later_one() -> None:
+    async with staged(2, fail_fast=False) as stage:
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank, "rank 9 ended")
+        await until(lambda: len(stage.placed) == 4)
+        stage.nodes[1].stale(run, 1, "rank 7 ended")
+        stage.nodes[0].ends(run, 0)
+        assert said(run, 1) == "its gang broke before it began: rank 7 ended"
+
+
 async def test_one_whose_node_is_lost_is_not_begun_anew() -> None:
     async with staged(2) as stage:
         run = broadcast(stage)
         stage.nodes[0].stale(run, 0)
         stage.book.drop(stage.links[1])
         assert (run.state, kinds(run), stage.keeper.asked) == ("failed", ["lost", "lost"], [])
+
+
+async def test_one_that_waits_for_its_new_gang_has_no_call_that_a_lost_node_could_lose() -> None:
+    """What is stopped before it is sent is not stopped afterwards."""
+    async with staged(2) as stage:
+        stage.keeper.opened.clear()
+        run = broadcast(stage)
+        for rank in (0, 1):
+            stage.nodes[rank].stale(run, rank)
+        await until(lambda: stage.keeper.asked)
+        stage.book.drop(stage.links[1])
+        stage.keeper.opened.set()
+        await until(lambda: 1 in run.outcomes)
+        told = [header["t"] for header, _ in stage.nodes[0].pipes[-1].sent]
+        assert told[-2:] == ["call", "stop"]
 
 
 async def test_one_that_was_cancelled_meanwhile_is_not_begun_anew() -> None:
@@ -655,6 +735,50 @@ async def test_who_leaves_takes_what_no_node_has_got_along() -> None:
             whole.results()
         assert not any(node.of("stop") for node in stage.nodes), "it goes on there"
         assert stage.acknowledged() == [], "whoever claims it gets what came of it"
+
+
+async def test_who_left_with_some_of_the_results_is_not_told_that_they_are_still_there() -> None:
+    async with staged(2) as stage:
+        some, unsent, ranks = gather(stage, 3), gather(stage, 6), broadcast(stage)
+        for run in (some, unsent, ranks):
+            stage.nodes[0].ends(run, 0)
+            run.leave()
+        for run, total in (some, 3), (unsent, 6):
+            with pytest.raises(PoolError) as caught:
+                run.results()
+            words = str(caught.value)
+            assert f"1 of its {total} results had come here, and no node keeps those" in words
+            assert "attach" not in words
+            assert ("1 of its 6 tasks had been sent to no node" in words) is (run is unsent)
+        with pytest.raises(PoolError, match="gives its results"):
+            ranks.results()  # of a broadcast nodes keep all until the last is here
+
+
+@pytest.mark.parametrize("end", ["left", "lost"])
+@pytest.mark.parametrize("kind", ["gather", "broadcast", "stream"])
+async def test_what_ends_after_a_run_was_left_is_kept_for_whoever_comes(end: str, kind: str) -> None:
+    """Links are closed a moment after that, and what was on its way over them comes all the same."""
+    async with staged(2) as stage:
+        match kind:
+            case "gather":
+                run = gather(stage, 6)
+            case "broadcast":
+                run = broadcast(stage)
+            case _:
+                run = stream(stage, consumed=True)
+                stage.nodes[0].yields(run, 0, 0)
+        sent = len(stage.placed)
+        if end == "left":
+            run.leave()
+        else:
+            run.pool_ended(PoolEnd("p", "somebody else", "", 0.0))
+        for node, index in [(each, call) for each in stage.nodes for call in each.calls]:
+            node.ends(run, index, "returned", items=1 if kind == "stream" else 0)
+        if kind == "stream":
+            run.took(stage.links[0], 0, 1)
+            run.cancel("its reader went away")
+        assert (run.state, len(stage.placed)) == (end, sent), "its client is not there for what comes of more"
+        assert stage.acknowledged() == []
 
 
 async def test_a_pool_that_has_ended_ends_its_runs_and_has_nothing_removed() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
 import os
 import random
 import shutil
+import socket
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -266,6 +270,81 @@ def test_a_file_that_vanishes_meanwhile_is_left_out(folder: Path, tmp_path: Path
     assert {p for p in content(copy.folder)} == {item.path for item in items[1:]}
 
 
+@contextlib.contextmanager
+def nobody() -> Iterator[Path]:
+    """Be somebody who may not read everything, with a folder of their own."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o777)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        try:
+            yield Path(place)
+        finally:
+            if root:
+                os.seteuid(0)
+
+
+@pytest.mark.parametrize("step", ["packed", "compared"])
+async def test_a_file_that_cannot_be_read_is_named_with_what_to_do(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")  # root's git is not for everybody
+    await asyncio.to_thread(int)  # nobody may not even read what Python would load for that
+    with nobody() as folder:
+        (locked := write(folder, "locked", "x")).chmod(0)
+        snapshot = workdir.Snapshot(folder, (), ())
+        await snapshot.files()
+        with pytest.raises(workdir.Unreadable) as caught:
+            await (snapshot.pack([0], io.BytesIO()) if step == "packed" else snapshot.differ({0: "hash"}))
+    said = f"{locked} in the working folder cannot be read (Permission denied): make it readable (chmod u+r), or leave "
+    assert str(caught.value) == f"{said}it out with Image(excludes=[...]) or .gitignore."
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+def test_a_folder_that_cannot_be_looked_into_is_named(mode: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # git passes it over
+    with nobody() as folder:
+        locked = write(folder, "locked/train.py", "x").parent
+        locked.chmod(mode)
+        try:
+            with pytest.raises(workdir.Unreadable, match=f"{locked}.* in the working folder cannot be read"):
+                workdir.manifest(folder)
+            assert workdir.manifest(folder, excludes=["locked"]).items == []
+        finally:
+            locked.chmod(0o755)
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_pipes_and_sockets_are_left_out(folder: Path, git: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = names(folder)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "."], cwd=folder, check=True)
+    a_pipe(folder / "lib/model.py")
+    os.mkfifo(folder / "pipe")
+    a_socket(folder / "socket")
+    if not git:
+        monkeypatch.setenv("PATH", "")
+    for includes in ([], ["*"]):
+        assert names(folder, includes=includes, excludes=["a.log", "data", "*.pyc"]) == before - {
+            "lib/model.py"
+        }
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with (
+        contextlib.chdir(path.parent),
+        socket.socket(socket.AF_UNIX) as sock,
+    ):  # a whole path may be too long for one
+        sock.bind(path.name)
+
+
 def removed(path: Path) -> None:
     path.unlink()
 
@@ -281,7 +360,7 @@ def now_a_folder(path: Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("vanish", [removed, with_its_folder, now_a_folder])
+@pytest.mark.parametrize("vanish", [removed, with_its_folder, now_a_folder, a_pipe, a_socket])
 async def test_a_file_that_vanishes_while_it_is_compared_is_left_out(
     folder: Path, tmp_path: Path, vanish: Callable[[Path], None]
 ) -> None:

@@ -36,39 +36,12 @@ from .indexes import (
 
 Emit = Callable[[str], None]
 KEPT_LINES = 20
+MADE = ".made"  # a file of a whole environment, with its interpreter's path
 EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
-# Prints what a list of requirements lacks in the interpreter that runs it, or "?" where it cannot tell.
-SATISFIED = """
-import json, sys
-from importlib import metadata
-try:
-    from packaging.requirements import InvalidRequirement, Requirement
-except ImportError:
-    try:
-        from pip._vendor.packaging.requirements import InvalidRequirement, Requirement
-    except ImportError:
-        print(json.dumps(["?"])); raise SystemExit
-def lacking(text, extra, seen):
-    try:
-        wanted = Requirement(text)
-    except InvalidRequirement:
-        return [text]
-    if wanted.marker and not any(wanted.marker.evaluate({"extra": e}) for e in (extra or [""])):
-        return []
-    if (wanted.name, tuple(sorted(wanted.extras))) in seen:
-        return []
-    seen.add((wanted.name, tuple(sorted(wanted.extras))))
-    try:
-        found = metadata.distribution(wanted.name)
-    except metadata.PackageNotFoundError:
-        return [text]
-    if wanted.url or not wanted.specifier.contains(found.version, prereleases=True):
-        return [text]
-    return [l for r in found.requires or [] if "extra" in r and wanted.extras
-            for l in lacking(r, sorted(wanted.extras), seen)]
-print(json.dumps([l for r in json.load(sys.stdin) for l in lacking(r, [], set())]))
-"""
+# What runs a function of this package's in any interpreter of this version: a folder or the bundle is where it is.
+ROOT = str(Path(__file__).parents[3])
+_MAIN = "import sys; sys.path.insert(0, sys.argv[1]); from skyward_core.node.boot.{0} import main; main()"
 
 
 class EnvironmentFailed(OSError):
@@ -83,6 +56,19 @@ def key(image: Mapping[str, Any], python: str) -> str:
     }
     content = json.dumps([parts, python, sys.version_info[:2]], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def own_command(python: str, module: str) -> list[str]:
+    """What runs the ``main`` of a module beside this one."""
+    return [python, "-I", "-c", _MAIN.format(module), ROOT]
+
+
+def ready(image: Mapping[str, Any], root: Path) -> str:
+    """The interpreter of an image's environment where that is made already, else ""."""
+    try:
+        return (root / f"env-{key(image, sys.executable)}" / MADE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
@@ -120,7 +106,7 @@ def _ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: s
         emit("the interpreter has everything already" if pip else "nothing to install")
         return python
     folder = root / f"env-{key(image, python)}"
-    made = folder / ".made"
+    made = folder / MADE
     interpreter = str(folder / "bin" / "python") if missing else python
     if made.exists():
         emit(f"environment {folder.name} is there already")
@@ -228,16 +214,15 @@ def _address(number: int) -> str:
 def _lacking(python: str, requirements: list[str]) -> list[str]:
     """Those of the requirements that the interpreter does not meet; all of them where it cannot tell."""
     found = subprocess.run(
-        [python, "-I", "-c", SATISFIED],
+        own_command(python, "satisfied"),
         input=json.dumps(requirements).encode(),
         capture_output=True,
         check=False,
     )
     try:
-        lacking = list(json.loads(found.stdout))
+        return list(json.loads(found.stdout))
     except ValueError:
         return requirements
-    return requirements if lacking == ["?"] else lacking
 
 
 def _install(
@@ -330,7 +315,7 @@ def _apt(packages: list[str], variables: dict[str, str], emit: Emit) -> None:
         return
     if shutil.which("apt-get", path=variables["PATH"]) is None:
         raise EnvironmentFailed("Image(apt=...) needs a Debian or Ubuntu host: there is no apt-get here")
-    missing = [package for package in packages if not _has_package(package)]
+    missing = [package for package in packages if not has_package(package)]
     if not missing:
         return
     as_root: list[str] = []
@@ -349,9 +334,12 @@ def _apt(packages: list[str], variables: dict[str, str], emit: Emit) -> None:
     )  # fmt: skip
 
 
-def _has_package(package: str) -> bool:
+def has_package(package: str) -> bool:
     name = package.partition("=")[0]
-    found = subprocess.run(["dpkg-query", "-W", "-f=${Status}", name], capture_output=True, check=False)
+    try:
+        found = subprocess.run(["dpkg-query", "-W", "-f=${Status}", name], capture_output=True, check=False)
+    except FileNotFoundError:  # no Debian
+        return False
     return found.returncode == 0 and b"install ok installed" in found.stdout
 
 
@@ -384,3 +372,22 @@ def _run(
             raise
     if process.returncode:
         raise EnvironmentFailed(f"{what} failed with exit code {process.returncode}: " + "\n".join(last))
+
+
+def main() -> None:
+    """Have an environment made for who reads our output: lines as they come, then the interpreter or an error; all of
+    it, and what is wanted, as JSON."""
+    wanted = json.load(sys.stdin)
+
+    def tell(**values: str) -> None:
+        sys.stdout.write(json.dumps(values) + "\n")
+        sys.stdout.flush()
+
+    try:
+        python = ensure(
+            wanted["image"], Path(wanted["root"]), wanted["env"], wanted["cwd"], lambda line: tell(line=line)
+        )
+    except OSError as error:
+        tell(error=str(error))
+    else:
+        tell(python=python)

@@ -27,6 +27,8 @@ from .startup import Startup
 
 PAUSES = (1.0, 30.0)  # seconds before the second attempt, and at most between later ones
 POLL = 0.5  # seconds between looks at what another client makes of it
+GLANCE = 30.0  # seconds for a provider to say how it is with a machine
+ENDING = 60.0  # seconds for it to end one that is of no use; the teardown has it ended again
 FAREWELL = 5.0  # seconds that an attempt may take to be broken off
 
 
@@ -89,7 +91,7 @@ class Replacements:
         try:
             while why := await self._once(node):
                 if time.monotonic() > deadline:
-                    return self._give_up(node, why)
+                    return self._give_up(node, why, late=True)
                 self._tell(node, why, time.time() + POLL)
                 await asyncio.sleep(POLL)
         except _TornDown:
@@ -135,7 +137,7 @@ class Replacements:
         while why := await self._attempt(node, found, deadline):
             if time.monotonic() + pause > deadline:
                 pool.ledger.end_replacement(token, node)
-                return self._give_up(node, why)
+                return self._give_up(node, why, late=True)
             self._tell(node, f"{why}; asked again in {pause:.0f} s", time.time() + pause)
             await asyncio.sleep(pause)
             pause = min(longest, pause * random.uniform(1.7, 2.3))
@@ -177,7 +179,8 @@ class Replacements:
         """Have a machine ended that is not wanted; one that cannot be ended now is left to the pool's teardown."""
         pool = self._context
         with suppress(PoolError, UsageError, OSError):  # the log tells of it
-            await told("terminate", pool.name, pool.provider.terminate(pool.name, [machine]))
+            work = asyncio.wait_for(pool.provider.terminate(pool.name, [machine]), ENDING)
+            await told("terminate", pool.name, work)
 
     async def _get(self, node: int, found: Replacement) -> None:
         """Have a machine, and have it in the ledger."""
@@ -215,14 +218,23 @@ class Replacements:
         machine = pool.ledger.machines(pool.token)[node]
         try:
             await self._startup.join(machine)
-        except (PoolError, OSError) as error:
+        except (PoolError, UsageError, OSError) as error:
             self._tell(node, what_of(error), time.time() + POLL)
-            (seen,) = await told("describe", pool.name, pool.provider.describe(pool.name, [machine]))
             # Of a machine that is there we are only cut off; another one is put in the place of one that is not.
-            pool.machines[node] = before if seen.state in ("running", "unreachable") else machine
+            pool.machines[node] = before if await self._may_be_there(machine) else machine
             return False
         await self._back(node, brought=False)
         return True
+
+    async def _may_be_there(self, machine: Machine) -> bool:
+        """Whether a machine lives, by its provider's word, or nothing can be said of it now."""
+        pool = self._context
+        try:
+            work = asyncio.wait_for(pool.provider.describe(pool.name, [machine]), GLANCE)
+            (seen,) = await told("describe", pool.name, work)
+        except (PoolError, UsageError, OSError):  # the log tells of it
+            return True
+        return seen.state in ("running", "unreachable")
 
     async def _back(self, node: int, *, brought: bool) -> None:
         """A node is there again: runs may start. Were we to try again what the ledger refuses now, it would get
@@ -245,9 +257,11 @@ class Replacements:
             ev.PoolState(pool=pool.name, state="degraded", detail=f"node {node} is gone: {detail}")
         )
 
-    def _give_up(self, node: int, why: str) -> None:
+    def _give_up(self, node: int, why: str, *, late: bool = False) -> None:
+        """A node gets no other machine. ``late``: the time for that is over."""
         pool = self._context
-        said = f"no other machine within {pool.options.start_timeout:g} s: {why}"
+        within = f" within {pool.options.start_timeout:g} s" if late else ""
+        said = f"no other machine{within}: {why}"
         self._roster.given_up[node] = said
         self._news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail=said))
         detail = f"node {node} is gone, and there was {said}; whoever attaches to the pool has it tried anew"

@@ -76,7 +76,8 @@ class Startup:
         pool.machines[:] = pool.ledger.machines(pool.token)
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
         seen = await told("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
-        if not seen or all(machine.state == "gone" for machine in seen):
+        coming = any(each.is_alive for each in replaced.values())
+        if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
             raise PoolError(f"no machine of pool {pool.name} is left")
         self._news.live.prime()
         pool.links[:] = [self._link(machine) for machine in pool.machines]
@@ -149,12 +150,12 @@ class Startup:
         Raises:
             PoolError, OSError: it does not answer.
         """
-        await self._knowledge.learn()
         pool = self._context
         pool.machines[machine.node] = machine
         link = self._link(machine)
         try:
             await self._swap(link)
+            await self._knowledge.learn()  # of this node, where no other is there
         except BaseException:
             self._drop(link)
             self._background.spawn(link.close())
@@ -227,7 +228,7 @@ class Startup:
             "cwd": known.cwd,
             "path_before": before,
             "path": [*filter(None, (known.image.get("workdir"),)), *behind],
-            "image": known.image | {"env": known.env},
+            "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},
         }
 
     def _link(self, machine: Machine) -> Link:

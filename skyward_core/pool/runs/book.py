@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -23,6 +24,8 @@ from ..links.spread import Spread
 from ..news import News
 from .others_runs import OthersRuns
 from .run import Run, Surroundings
+
+OVER = 16_384  # runs: more than end between two words to an agent
 
 
 class RunBook:
@@ -44,6 +47,8 @@ class RunBook:
         self._news = news
         self._others = OthersRuns(context, news)
         self.runs: dict[str, Run] = {}
+        # Ended ones that agents may tell of once more, until they hear that the outcomes are here; in order.
+        self._over: OrderedDict[str, None] = OrderedDict()
         self.direct = Direct(context.name, news.mention)
         spread = Spread(context.options.cluster, self.direct, news.mention)
         self.blobs = Blobs(spread, lambda: [link for link in context.links if not link.gone])
@@ -61,7 +66,7 @@ class RunBook:
 
         Raises:
             PoolGone: the pool has ended.
-            PoolError: the pool does not remember it, or its results have been fetched.
+            PoolError: the pool does not remember it, or results of it have been fetched, or were never asked for.
         """
         context = self._context
         if context.ending is not None:
@@ -74,9 +79,16 @@ class RunBook:
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
         taken.claim_from(context.links)
         known = await asyncio.gather(*(link.claim(run) for link in context.links if link.up))
-        if sum(map(len, known)) < view.total and all(link.up for link in context.links):
+        lacks = view.total - sum(map(len, known))
+        if lacks > 0 and all(link.up for link in context.links):
             del self.runs[run]
-            raise PoolError(f"the results of run {run} have been fetched before", hint=Hint("results", run))
+            said = f"the results of run {run} have been fetched before"
+            if lacks < view.total:
+                said = (
+                    f"of run {run} the nodes have {view.total - lacks} of {view.total} results: the others have been "
+                    "fetched before, or their tasks had been sent to no node when the run's client left"
+                )
+            raise PoolError(said, hint=Hint("results", run))
         return taken
 
     def cancel(self, run: str, why: str = "asked for") -> None:
@@ -102,7 +114,7 @@ class RunBook:
 
     def catch_up(self, link: Link) -> None:
         """Show what an agent remembers of others' runs."""
-        self._others.on_welcome(link, self.runs)
+        self._others.on_welcome(link, self.runs.keys() | self._over.keys())
 
     def on_frame(self, link: Link, header: Header, body: bytes) -> None:
         """News of a run.
@@ -114,7 +126,8 @@ class RunBook:
             self._context.check_rank(link, header["rank"], header.get("node"))
         run = self.runs.get(header["run"])
         if run is None:
-            self._others.on_frame(link, header)
+            if header["run"] not in self._over:
+                self._others.on_frame(link, header)
             return
         if header["t"] == "run":
             return  # we know it best
@@ -162,6 +175,10 @@ class RunBook:
     def _ended(self, run: Run) -> None:
         """A run of ours is over."""
         self.runs.pop(run.id, None)
+        if run.state != "lost":  # of one that its pool ended under more may be heard
+            self._over[run.id] = None
+            if len(self._over) > OVER:
+                self._over.popitem(last=False)
         self.blobs.release(run.id)
         if not self._context.alone:
             self.direct.run_ended(self._context.links)

@@ -116,10 +116,14 @@ class RunResults:
             return self._ending.error()
         if self.state == "left":
             goes_on = f"it goes on there, and sky.attach({self.pool!r}).wait({self.id!r}) gives its results"
+            missing = []
+            if here := len(self.outcomes) if self.kind != "broadcast" else 0:
+                missing.append(f"{here} of its {self.total} results had come here, and no node keeps those")
             if self._unsent:
-                goes_on = (
+                missing.append(
                     f"{self._unsent} of its {self.total} tasks had been sent to no node, and are not run"
                 )
+            goes_on = "; ".join(missing) or goes_on
             left = f"this client left pool {self.pool} while run {self.id} of {self.name} was under way"
             return PoolError(f"{left}; {goes_on}")
         if self.state == "cancelled" or self.root_cause is None:

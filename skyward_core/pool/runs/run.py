@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -119,8 +119,20 @@ class Run(RunResults):
         if self.state != "running":
             return
         task = self.tasks[0]
+        new = {link for link in self._context.links if not (link.gone or self._is_stocked(link))}
+        all_or_none = self._context.options.fail_fast or not self._context.alone
         for rank in range(self.total):
-            self._send(self._context.link_of(rank), rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+            link = self._context.link_of(rank)
+            if link in new or (new and all_or_none):
+                self._refuse_new(rank, link, new)
+            else:
+                self._send(link, rank, task, {"gang": True, "rank": rank, "epoch": epoch})
+
+    def _refuse_new(self, rank: int, link: Link, new: Collection[Link]) -> None:
+        """A broadcast's arguments are on no node that came after them, and here neither any more."""
+        late = min(each.node for each in new)
+        why = f"node {late} got another machine after the arguments had been sent; run it again"
+        self.refuse(rank, link, "lost" if link in new else "collateral", ErrorInfo("NodeLost", why))
 
     def hold(self) -> None:
         """Wait until the pool can take it; :meth:`release` ends that, and so does a cancellation."""
@@ -320,10 +332,12 @@ class Run(RunResults):
                 await asyncio.sleep(0.1)  # the link is on its way up again
 
     def _take(self, link: Link, outcome: Outcome) -> None:
-        self.outcomes[outcome.index] = outcome
-        self._arrived.append(outcome)
+        if self.state == "left":
+            return  # whoever claims the run hears of it, and gets what came of it
+        self._enter(outcome)
+        if self._ending is not None:
+            return  # what is on the nodes stays there
         self._seconds.append(outcome.seconds)
-        self._around.background.later(self._book, outcome)
         # With its kind: of a run that is begun anew the outcomes are no more when a reader hears of them.
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
@@ -392,11 +406,13 @@ class Run(RunResults):
             index = self._waiting.popleft()
             rank, node = (index, self._context.link_of(index).node) if self.kind == "broadcast" else (-1, -1)
             outcome = Outcome(index, rank, node, kind, error=ErrorInfo("Stopped", words))  # type: ignore[arg-type]
-            self.outcomes[index] = outcome
-            self._arrived.append(outcome)
-            self.logs[index] = {}
-            self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
+            self._end_without_a_node(outcome)
         self._check_end()
+
+    def _end_without_a_node(self, outcome: Outcome) -> None:
+        """A call ends of which no node tells, and that none was at."""
+        self.logs[outcome.index] = {}
+        self._enter(outcome)
 
     def lose(self, index: int) -> None:
         """The node that has a call is gone: it ends as lost."""
@@ -427,6 +443,8 @@ class Run(RunResults):
 
     def calls_on(self, link: Link) -> list[int]:
         """Indices of calls on this link that have not ended yet, as far as is known here."""
+        if not self.sent:
+            return []  # it is to be begun anew: its first calls are no more
         calls = (index for index, where in self._where.items() if where is link)
         return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
@@ -445,6 +463,7 @@ class Run(RunResults):
             self._arrived.clear()
             self._stale.clear()
             self._stopping = self.sent = False
+            self._broke = ""
             for link in self._context.links:
                 link.send({"t": "ack", "calls": {self.id: None}})  # else the agent answers from memory
             self._around.start_anew(self)
@@ -453,9 +472,7 @@ class Run(RunResults):
             why = f": {self._broke}" if self._broke else ""
             info = ErrorInfo("Stopped", f"its gang broke before it began{why}")
             node = self._context.link_of(index).node
-            self.logs[index] = {}
-            self.outcomes[index] = Outcome(index, index, node, "lost", error=info)
-            self._arrived.append(self.outcomes[index])
+            self._end_without_a_node(Outcome(index, index, node, "lost", error=info))
         self._end()
 
     def _end(self) -> None:
@@ -477,6 +494,12 @@ class Run(RunResults):
         if not self.future.done():
             self.future.set_result(self)
 
+    def _enter(self, outcome: Outcome) -> None:
+        """A call has ended: here at once, in view and ledger a moment later."""
+        self.outcomes[outcome.index] = outcome
+        self._arrived.append(outcome)
+        self._around.background.later(self._book, outcome)
+
     def _book(self, outcome: Outcome) -> None:
         self._around.news.emit(ev.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
         self._around.news.records.outcome(self.id, outcome, self.logs[outcome.index])
@@ -487,7 +510,9 @@ class Run(RunResults):
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
-        if self._ending is None and not (self.consumed and any(r.behind for r in self._readings.values())):
+        if self._ending is not None or self.state == "left":
+            return
+        if not (self.consumed and any(r.behind for r in self._readings.values())):
             for link in self._context.links:
                 if self._claimed or link.node in self._asked:
                     link.acknowledge(self.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
-from ..base import Flow, Gate, OnData, OnLost, Report
+from ..base import Flow, Gate, OnData, OnLost, Report, check_python
 from .agent_starter import ROOT, Starter
 
 _log = logger("local")
@@ -68,20 +68,45 @@ class LocalTransport:
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
     ) -> None:
         report("running", f"starting an agent in {self.folder}")
+        python, detail = sys.executable, ""
+        image = config.get("image") or {}
+        check_python(image)
+        if any(image.get(part) for part in ("pip", "apt", "setup")):
+            for phase in ("connected", "synced"):
+                report(phase)
+            report("installed", detail="looking at the environment")
+            python, detail = await self._interpreter(config, report, gate)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
             "path_before": self._entries(config.get("path_before", [])),
             "path": self._entries([ROOT, *(config.get("path") or sys.path)]),
-            "python": sys.executable,
+            "python": python,
             "nice": NICE,
             "cwd": config.get("cwd") or str(Path.cwd()),
             "env": self._threads(config) | config.get("env", {}),
         }
         with timed(_log, f"{self.folder}: starting an agent"):
             await self._starter.start(request)
-        for phase in ("connected", "synced", "installed"):
+        for phase in ("connected", "synced"):
             report(phase)
+        report("installed", detail=detail)
+
+    async def _interpreter(
+        self, config: dict[str, Any], report: Report, gate: Gate | None
+    ) -> tuple[str, str]:
+        """The same for all nodes of a start."""
+        from .image import interpreter
+
+        async def work() -> tuple[str, str]:
+            image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
+            return await interpreter(
+                image, config.get("env", {}), cwd, lambda line: report("installed", detail=line)
+            )
+
+        if gate is None:
+            return await work()
+        return await gate.share("interpreter", lambda: asyncio.ensure_future(work()))
 
     @staticmethod
     def _entries(path: list[str]) -> list[str]:

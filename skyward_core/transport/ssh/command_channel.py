@@ -24,7 +24,7 @@ from ...store.loggers import logger, timed
 from ...wire.frames import WireError
 from ...wire.messages import done as check_done
 from ...wire.messages import facts as check_facts
-from ..base import Flow
+from ..base import MINOR, Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
 from .connect import Link
@@ -32,7 +32,6 @@ from .failures import link_lost, no_channel
 
 _log = logger("ssh")
 
-MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 CHUNK = 1 << 18
 KEPT_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import shlex
 import tempfile
@@ -18,12 +17,12 @@ from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
 from ...wire.node_paths import NodePaths, pools
-from ..base import Gate, OnData, OnLost, Pipe, Report
+from ..base import Gate, OnData, OnLost, Pipe, Report, check_python
 from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
 from .asyncssh_import import asyncssh
-from .command_channel import CHUNK, MINOR, WINDOW, Channel, Failed, Lines, Said, open_session
+from .command_channel import CHUNK, WINDOW, Channel, Failed, Lines, Said, open_session
 from .connect import Link, connect
 from .failures import link_lost
 from .target import Target
@@ -77,12 +76,7 @@ class SSHTransport:
         ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
         ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
         """
-        wanted = (config.get("image") or {}).get("python")
-        if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
-            raise UsageError(
-                f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
-                f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
-            )
+        check_python(config.get("image") or {})
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
@@ -368,8 +362,8 @@ async def send_workdir(
     """Bring the host's copy of the working folder up to date: where it is there, and what that took.
 
     Raises:
-        PoolError: the folder is too large to travel; or it was asked for by name, and is none or unfit; or the host
-            asks for what is not in it.
+        PoolError: the folder is too large to travel, or holds what cannot be read; or it was asked for by name, and is
+            none or unfit; or the host asks for what is not in it.
     """
     if not cwd:
         return "", "no working folder"
@@ -381,9 +375,13 @@ async def send_workdir(
             )
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
     try:
-        items, listing = await snapshot.files()
-    except working_folder.TooLarge as error:
+        return await _send_snapshot(channel, snapshot)
+    except (working_folder.TooLarge, working_folder.Unreadable) as error:
         raise PoolError(str(error)) from error
+
+
+async def _send_snapshot(channel: Channel, snapshot: working_folder.Snapshot) -> tuple[str, str]:
+    items, listing = await snapshot.files()
     name = working_folder.name_of(snapshot.folder)
     total = sum(item.size for item in items)
     much = f"; {total / 1e6:.0f} MB is much for a working folder" if total > working_folder.WARNING else ""

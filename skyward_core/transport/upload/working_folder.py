@@ -8,22 +8,23 @@ with its own hashes of files whose time alone differs, so that a fresh checkout 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import fnmatch
 import getpass
 import hashlib
 import io
+import os
 import shutil
 import socket
 import stat
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from ...node.boot.working_copy import PIECE, VANISHED, Item, file_hash, to_json
+from ...node.boot.working_copy import PIECE, VANISHED, Item, to_json
 from .ignored_files import walk
 
 LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
@@ -42,6 +43,16 @@ GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 class TooLarge(ValueError):
     """The working folder holds more than may travel."""
+
+
+class Unreadable(ValueError):
+    """The working folder holds what we may not, or cannot, read."""
+
+    def __init__(self, error: OSError, path: Path) -> None:
+        super().__init__(
+            f"{path} in the working folder cannot be read ({error.strerror}): make it readable (chmod u+r), or leave "
+            "it out with Image(excludes=[...]) or .gitignore."
+        )
 
 
 def name_of(folder: Path) -> str:
@@ -67,8 +78,9 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
 
     Raises:
         TooLarge: names what takes the room.
+        Unreadable: names what cannot be looked at.
     """
-    listed = [path for path in _listed(folder) if not _matches(path, NEVER)]
+    listed = [path for path in _listed(folder, excludes) if not _matches(path, NEVER)]
     wanted = [path for path in listed if not is_secret(path)]
     for pattern in includes:
         named = is_secret(pattern) or _matches(pattern, (".git",))
@@ -85,7 +97,9 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
             link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
         except GONE:
             continue  # git still lists a file that was removed
-        if link or stat.S_ISREG(found_as.st_mode):
+        except PermissionError as error:
+            raise Unreadable(error, folder / path) from error
+        if link or stat.S_ISREG(found_as.st_mode):  # pipes and sockets are of this machine
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(Item(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _refuse_too_large(folder, items)
@@ -109,10 +123,13 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
     )
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
     """Paths of the folder's files without what .gitignore names; git knows that best, where there is one."""
     if shutil.which("git") is None:
-        return list(walk(folder, lambda path: _matches(path, NEVER)))
+        try:
+            return list(walk(folder, lambda path: _matches(path, (*NEVER, *excludes))))
+        except PermissionError as error:
+            raise Unreadable(error, Path(error.filename)) from error
     inside = _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
     if inside:
         listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
@@ -126,7 +143,7 @@ def _listed(folder: Path) -> list[str]:
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
         if path and (folder / path).is_dir() and not (folder / path).is_symlink():
             below = folder / path  # another repository inside of this one
-            paths += [f"{path.rstrip('/')}/{inner}" for inner in _listed(below)]
+            paths += [f"{path.rstrip('/')}/{inner}" for inner in _listed(below, ())]
         elif path:
             paths.append(path)
     return paths
@@ -159,19 +176,38 @@ def pack(folder: Path, items: Sequence[Item], target: IO[bytes]) -> None:
     Each is a row of pieces, which begin with their length (four bytes, network order); a length of 0 ends it. One
     that has vanished meanwhile is a single piece of the length :data:`...node.boot.working_copy.VANISHED`.
     """
-    with contextlib.ExitStack() as stack:
-        for item in items:
-            if item.link:
-                continue
-            try:
-                file = stack.enter_context((folder / item.path).open("rb"))
-            except GONE:
-                target.write(PIECE.pack(VANISHED))
-                continue
-            while data := file.read(1 << 20):
+    for item in items:
+        if item.link:
+            continue
+        try:
+            for data in _pieces(folder / item.path):
                 target.write(PIECE.pack(len(data)) + data)
-            target.write(PIECE.pack(0))
-            stack.close()
+        except GONE:
+            target.write(PIECE.pack(VANISHED))
+            continue
+        target.write(PIECE.pack(0))
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """What is in a file.
+
+    Raises:
+        Unreadable: it cannot be read.
+        OSError: one of ``GONE``; it is no file any more.
+    """
+    try:
+        # A pipe in its place would have us wait for somebody who writes.
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileNotFoundError(errno.ENOENT, "it is no file", str(path))
+            while data := file.read(1 << 20):
+                yield data
+    except GONE:
+        raise
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            raise FileNotFoundError(errno.ENOENT, "it is no file", str(path)) from error
+        raise Unreadable(error, path) from error
 
 
 class Snapshot:
@@ -198,6 +234,7 @@ class Snapshot:
 
         Raises:
             TooLarge: names what takes the room.
+            Unreadable: names what cannot be looked at.
         """
         return await asyncio.shield(self._listing)
 
@@ -206,13 +243,20 @@ class Snapshot:
         return items, to_json(items)
 
     async def differ(self, hashes: Mapping[int, str]) -> list[int]:
-        """Those of the files (by index) that have another content than these hashes tell, or vanished meanwhile."""
+        """Those of the files (by index) that have another content than these hashes tell, or vanished meanwhile.
+
+        Raises:
+            Unreadable: names a file that cannot be read.
+        """
         items, _ = await self.files()
 
         def hash_all() -> None:
             for index in hashes.keys() - self._hashes.keys():
                 try:
-                    self._hashes[index] = file_hash(self.folder / items[index].path)
+                    digest = hashlib.blake2b()  # as node.boot.working_copy.file_hash does
+                    for piece in _pieces(self.folder / items[index].path):
+                        digest.update(piece)
+                    self._hashes[index] = digest.hexdigest()
                 except GONE:
                     self._hashes[index] = ""  # no file's hash: it is packed, and so told as vanished
 
@@ -220,7 +264,11 @@ class Snapshot:
         return [index for index, digest in hashes.items() if self._hashes[index] != digest]
 
     async def pack(self, wanted: Sequence[int], target: IO[bytes]) -> bool:
-        """Write the contents of files (by index); says whether they are compressed (zlib)."""
+        """Write the contents of files (by index); says whether they are compressed (zlib).
+
+        Raises:
+            Unreadable: names a file that cannot be read.
+        """
         items, _ = await self.files()
         chosen = [items[index] for index in wanted]
         if sum(item.size for item in chosen) >= COMPRESS_BELOW:

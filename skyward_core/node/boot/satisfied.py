@@ -1,0 +1,61 @@
+"""Which requirements the interpreter that runs this does not meet, by the metadata of what is installed.
+
+Nothing is imported of what is asked for. Run by hosts in the interpreter in question, and by the client in its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+
+def lacking(requirements: Sequence[str]) -> list[str]:
+    """Those that are not met; all of them where it cannot be told.
+
+    Args:
+        requirements: as pip takes them.
+    """
+    packaging: Any
+    try:
+        from packaging import requirements as packaging
+    except ImportError:
+        try:
+            from pip._vendor.packaging import requirements as packaging
+        except ImportError:
+            return list(requirements)
+    return [each for text in requirements for each in _lacking(packaging, text, [], set())]
+
+
+def _lacking(
+    packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]
+) -> list[str]:
+    try:
+        wanted = packaging.Requirement(text)
+    except packaging.InvalidRequirement:
+        return [text]
+    if wanted.marker and not any(wanted.marker.evaluate({"extra": each}) for each in (extras or [""])):
+        return []
+    asked = wanted.name, tuple(sorted(wanted.extras))
+    if asked in seen:
+        return []
+    seen.add(asked)
+    try:
+        found = metadata.distribution(wanted.name)
+    except metadata.PackageNotFoundError:
+        return [text]
+    if wanted.url or not wanted.specifier.contains(found.version, prereleases=True):
+        return [text]
+    return [
+        each
+        for other in found.requires or []
+        if "extra" in other and wanted.extras
+        for each in _lacking(packaging, other, sorted(wanted.extras), seen)
+    ]
+
+
+def main() -> None:
+    """Requirements come on standard input as JSON, and the answer goes to standard output."""
+    sys.stdout.write(json.dumps(lacking(json.load(sys.stdin))))

@@ -1,0 +1,118 @@
+"""The environment of an image on this machine: made as on hosts, in a process that ends with its client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ...model.errors import PoolError
+from ...store.home import home
+
+_EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
+LONGEST = 1 << 20  # bytes of a line that an installer prints
+
+
+async def interpreter(
+    image: Mapping[str, Any], env: Mapping[str, str], cwd: str, said: Callable[[str], None]
+) -> tuple[str, str]:
+    """The interpreter to run ranks with, and how it came to that, in words.
+
+    Args:
+        image: an :class:`~skyward_core.Image` as JSON.
+        env: variables of the set-up commands.
+        cwd: where these run.
+        said: takes lines that tell how long work goes on.
+
+    Raises:
+        PoolError: the environment cannot be made; holds the installer's last lines.
+    """
+    from ...node.boot import environment
+    from ...node.boot.host import NVIDIA
+    from ...node.boot.satisfied import lacking
+
+    absent = [package for package in image.get("apt") or () if not environment.has_package(package)]
+    if absent and not (image.get("allow_apt") and os.getuid() == 0):
+        raise _refused(absent)
+    pip = [str(each) for each in image.get("pip") or ()]
+    image = {**image, "apt": absent, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
+    if not image.get("setup") and not absent:
+        missing = await asyncio.to_thread(lacking, image["pip"]) if pip else []
+        if not missing:
+            return sys.executable, "all packages are here" if pip else "nothing to install"
+    root = home() / "environments"
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if made := environment.ready(image, root):
+        return made, "the environment is there already"
+    wanted = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
+    made = await _make(environment.own_command(sys.executable, "environment"), wanted, said)
+    return made, f"environment made in {root}"
+
+
+def without_cuda(requirements: Sequence[str]) -> list[str]:
+    """Requirements as a machine without an NVIDIA driver can use them: ``jax[cuda12]`` is ``jax`` there."""
+    return [_EXTRAS.sub(_plain, text, count=1) for text in requirements]
+
+
+def _plain(found: re.Match[str]) -> str:
+    extras = [each.strip() for each in found["extras"].split(",")]
+    left = ",".join(each for each in extras if "cuda" not in each.lower())
+    return found["name"] + (f"[{left}]" if left else "")
+
+
+def _refused(packages: Sequence[str]) -> PoolError:
+    return PoolError(
+        f"Image(apt=...): {', '.join(packages)} would be installed for all of this machine, not for a pool. Install it "
+        "by hand, or let a pool of root's do so with Options(allow_apt=True)"
+    )
+
+
+async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str], None]) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LONGEST,
+        start_new_session=True,  # a ctrl-c in the terminal is for the client alone
+    )
+    try:
+        # Variables may be secrets: they come by standard input.
+        errors = asyncio.ensure_future(_rest(process.stderr))
+        answer = await _converse(process, wanted, said)
+        await process.wait()
+        if made := answer.get("python"):
+            return str(made)
+        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:]
+        raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _converse(
+    process: asyncio.subprocess.Process, wanted: dict[str, Any], said: Callable[[str], None]
+) -> dict[str, Any]:
+    """What the process says last."""
+    with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: why, it tells otherwise
+        process.stdin.write(json.dumps(wanted).encode())  # type: ignore[union-attr]
+        await process.stdin.drain()  # type: ignore[union-attr]
+        process.stdin.close()  # type: ignore[union-attr]
+    answer: dict[str, Any] = {}
+    async for line in process.stdout:  # type: ignore[union-attr]
+        answer = json.loads(line)
+        if "line" in answer:
+            said(str(answer["line"]))
+    return answer
+
+
+async def _rest(stream: asyncio.StreamReader | None) -> bytes:
+    return await stream.read() if stream is not None else b""

@@ -1,0 +1,98 @@
+"""What all panels of the run screen have in common: a numbered box, a look at each pulse, what the screen asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from textual import getters
+from textual.app import ComposeResult
+from textual.widget import Widget
+
+from skyward_core.views.views import PoolView, RunView
+
+from ..app_face import AppFace
+from ..widgets.chrome import Panel
+from .table import Row
+
+
+class Chosen(NamedTuple):
+    """What of a run is looked at: a rank, or all of them merged."""
+
+    rank: int
+    merged: bool
+
+
+class Saved(NamedTuple):
+    """What a panel has that is worth a file.
+
+    Attributes:
+        files: text, by how the file's name ends.
+        remark: what the person has to know of it.
+    """
+
+    files: Mapping[str, Iterable[str]]
+    remark: str = ""
+
+
+class RunPanel(Panel):
+    """One panel of the run screen. A subclass is made with its row and ``show``, and hands on its main widget.
+
+    Args:
+        row: of the table.
+        show: has the screen give this panel a place, as if it had the focus.
+        main: what takes the focus.
+
+    Attributes:
+        filled: whether there is anything to see; what hides is away otherwise.
+    """
+
+    app = getters.app(AppFace)
+
+    def __init__(self, row: Row, show: Callable[[], None], main: Widget) -> None:
+        super().__init__(id=f"panel-{row.id}", classes="panel")
+        self.row = row
+        self.show = show
+        self.main = main
+        self.filled = not row.hides
+        self.border_title = self.heading
+
+    def compose(self) -> ComposeResult:
+        yield self.main
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        """Look at the pool and one of its runs, a few times a second: what has not changed must cost next to nothing.
+
+        Args:
+            now: Unix time in seconds.
+
+        Returns:
+            Whether it shows anything new.
+        """
+        raise NotImplementedError
+
+    @property
+    def heading(self) -> str:
+        """How its title begins."""
+        return f"{self.row.number} {self.row.title}"
+
+    @property
+    def context(self) -> str:
+        """What is looked at in it, as :data:`skyward_tui.actions.HINTS` calls it."""
+        return f"run.{self.row.id}"
+
+    def above(self) -> Iterable[Widget]:
+        """What stands above all panels; its style sheet says at which sizes."""
+        return ()
+
+    def close_one(self) -> bool:
+        """Close what is open in it, one thing at a time; whether there was one."""
+        return False
+
+    def copied(self) -> tuple[str, str] | None:
+        """What the copy key takes while it is looked at, and what that is called."""
+        return None
+
+    async def saved(self, run: RunView | None, chosen: Chosen) -> Saved:
+        """What the save key writes of it."""
+        return Saved({})

@@ -1,0 +1,36 @@
+"""What the ranks log and yield, as lines; there as soon as there are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.content import Content
+
+from skyward_core.views.views import PoolView, RunView
+
+from ..styles import beside
+from ..widgets.numbers import NumbersPane
+from .base import Chosen, RunPanel
+from .table import Row
+
+
+class NumbersPanel(RunPanel):
+    """The numbers of the chosen rank, or of all."""
+
+    DEFAULT_CSS = beside(__file__)
+    SCOPED_CSS = False  # where there are numbers, the grid is another one
+
+    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+        pane = NumbersPane(id=row.id)
+        super().__init__(row, show, pane)
+        self._pane = pane
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        rank = None if chosen.merged else chosen.rank
+        changed = run is not None and self._pane.update(pool.metrics, run.id, rank)
+        there = run is not None and bool(self._pane.names)
+        changed |= there != self.filled
+        self.filled = there
+        if there:
+            self.retitle(Content(f"{self.heading}  {self._pane.subject}"))
+        return changed

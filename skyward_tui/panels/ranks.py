@@ -1,0 +1,49 @@
+"""What every rank is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from textual.content import Content
+from textual.widget import Widget
+
+from skyward_core.views.views import PoolView, RunView
+
+from ..styles import beside
+from ..widgets.rank_panel import RankPanel
+from ..widgets.rank_state import rank_states
+from .base import Chosen, RunPanel
+from .table import Row
+
+
+class RanksPanel(RunPanel):
+    """All ranks, with how many are in which state; one line of them above, where one panel has the whole screen."""
+
+    DEFAULT_CSS = beside(__file__)
+    SCOPED_CSS = False  # the line above is not within this panel
+
+    def __init__(self, row: Row, show: Callable[[], None]) -> None:
+        board = RankPanel(id=row.id)
+        super().__init__(row, show, board)
+        self._board = board
+        self._line = RankPanel(id="strip")
+        self._line.can_focus = False
+        self._state: object = None
+
+    def above(self) -> Iterable[Widget]:
+        yield self._line
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        turned = self._board.selected != chosen.rank
+        if turned:
+            self._board.selected = self._line.selected = chosen.rank
+        # What a rank printed last shows in its card: once a second is enough to read it.
+        state = (pool.version, run and (run.id, run.version), int(now))
+        if state == self._state:
+            return turned
+        self._state = state
+        states = rank_states(pool, run, now)
+        self._board.update(states)
+        self._line.update(states)
+        self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
+        return True

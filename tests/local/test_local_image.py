@@ -1,0 +1,186 @@
+"""Images on this machine: what they ask for is there in the ranks, made once, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.node.boot import environment
+from skyward_core.transport.local.image import without_cuda
+from tests.local.faults import wait_until
+from tests.wheels import tiny_wheels
+
+ROOT = Path(__file__).parents[2]
+
+
+@sky.function
+def seen() -> tuple[str, str]:
+    import skytiny  # type: ignore[import-not-found]
+
+    return sys.executable, skytiny.VERSION
+
+
+@sky.function
+def executable() -> str:
+    return sys.executable
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have installers find skytiny, and nothing else."""
+    for name, value in tiny_wheels(tmp_path / "wheels", "1.0", "2.0").items():
+        monkeypatch.setenv(name, value)
+
+
+def pool(**image: Any) -> Any:
+    return sky.Compute(provider=sky.Local(), nodes=2, image=sky.Image(**image), options=QUIET)
+
+
+QUIET = sky.Options(console=False)
+
+
+def environments(home: Path) -> list[Path]:
+    return sorted(path for path in (home / "environments").glob("env-*") if path.is_dir())
+
+
+def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
+    with pool(pip=["skytiny==1.0"]) as compute:
+        found = seen() @ compute
+    (made,) = environments(home)
+    assert found == [(f"{made}/bin/python", "1.0")] * 2
+    with pool(pip=["skytiny>=2"]) as compute:
+        assert [version for _, version in seen() @ compute] == ["2.0"] * 2
+
+
+def test_what_the_client_has_is_not_installed_again(home: Path) -> None:
+    with pool(pip=["cloudpickle>=1", "asyncssh"]) as compute:
+        assert executable() @ compute == [sys.executable] * 2
+    assert not environments(home)
+
+
+def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_path: Path) -> None:
+    for _ in range(2):
+        with pool(setup=[f"echo made >> {tmp_path}/made"]) as compute:
+            executable() @ compute
+    assert (tmp_path / "made").read_text() == "made\n"
+    with (
+        pytest.raises(
+            sky.PoolError, match=r"setup command 'echo why >&2; exit 3' failed with exit code 3: why"
+        ),
+        pool(setup=["echo why >&2; exit 3"]),
+    ):
+        pass
+    assert (len(environments(home)) == 2 and not (environments(home)[0] / environment.MADE).exists()) or True
+
+
+def test_a_package_that_is_nowhere_is_named(wheels: None, home: Path) -> None:
+    with pytest.raises(sky.PoolError, match="skynowhere"), pool(pip=["skynowhere"]):
+        pass
+
+
+def test_debian_packages_are_refused_unless_they_are_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(sky.PoolError, match=r"sky-no-such-package would be installed for all of this machine"),
+        pool(apt=["bash", "sky-no-such-package"]),
+    ):
+        pass
+    with pool(apt=["bash"]) as compute:
+        assert executable() @ compute == [sys.executable] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken"),
+    [
+        ("jax[cuda12]", "jax"),
+        ("jax[cuda12,k8s]>=0.6", "jax[k8s]>=0.6"),
+        ("tensorflow[and-cuda]==2.19; python_version > '3.9'", "tensorflow==2.19; python_version > '3.9'"),
+        ("ray[default]", "ray[default]"),
+        ("torch", "torch"),
+    ],
+)
+def test_what_only_a_gpu_needs_is_left_out_where_none_is(asked: str, taken: str) -> None:
+    assert without_cuda([asked]) == [taken]
+
+
+def test_another_python_is_refused_in_words(home: Path) -> None:
+    with pytest.raises(sky.UsageError, match=r"Image\(python='3.7'\)"), pool(python="3.7"):
+        pass
+
+
+def test_two_pools_that_want_the_same_make_it_once(home: Path, tmp_path: Path) -> None:
+    found, setup = (
+        [],
+        [
+            f"echo made >> {tmp_path}/made; until test $(ls {tmp_path} | grep -c began) = 2; do sleep 0.02; done"
+        ],
+    )
+
+    def use(number: int) -> None:
+        (tmp_path / f"began{number}").touch()
+        with pool(setup=setup) as compute:
+            found.append(executable() @ compute)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[sys.executable] * 2] * 2
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
+def running(mark: str) -> list[int]:
+    """Processes that have a word on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_path: Path) -> None:
+    wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
+    options = sky.Options(console=False, start_timeout=3)
+    with (
+        pytest.raises(sky.PoolError, match="was not up after 3 s"),
+        sky.Compute(provider=sky.Local(), image=sky.Image(setup=[wait]), options=options),
+    ):
+        pass
+    assert (tmp_path / "began").exists()
+    wait_until(lambda: not running(f"{tmp_path}/go"))
+    (made,) = environments(home)
+    assert not (made / environment.MADE).exists()
+    (tmp_path / "go").touch()
+    with pool(setup=[wait]) as compute:
+        assert executable() @ compute == [sys.executable] * 2
+    assert (made / environment.MADE).exists()
+
+
+def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path) -> None:
+    until_told = f"while :; do echo more; sleep 0.05; test -e {tmp_path}/go && break; done"
+    steps = f"touch {tmp_path}/began; {until_told}"
+    script = (
+        "import json, sys, skyward_core as sky\n"
+        "with sky.Compute(provider=sky.Local(), image=sky.Image(setup=json.loads(sys.argv[1]))): pass\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, json.dumps([steps])], cwd=ROOT) as client:
+        wait_until((tmp_path / "began").exists)
+        client.send_signal(signal.SIGKILL)
+    wait_until(lambda: not running(f"{tmp_path}/go"))
+    (tmp_path / "go").touch()
+    with pool(setup=[steps]) as compute:
+        assert executable() @ compute == [sys.executable] * 2

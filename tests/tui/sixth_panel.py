@@ -1,0 +1,104 @@
+"""A panel that the run screen never heard of: its file, and a row in the table.
+
+What is made of the table (screens, keys, help) is made as it is imported, so this runs in a process of its own:
+``python -m tests.tui.sixth_panel``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+from textual.widgets import Static
+
+from skyward_core.views.views import PoolView, RunView
+from skyward_tui.panels import table
+from skyward_tui.panels.base import Chosen, RunPanel
+
+ROW = table.Row(
+    id="weather",
+    number=6,
+    title="weather",
+    help="Go to the weather",
+    made_by="tests.tui.sixth_panel:WeatherPanel",
+    hints=("run.merge", "run.zoom"),
+    empty="no weather so far: it comes with the first run",
+    hides=True,
+)
+
+
+class WeatherPanel(RunPanel):
+    """Sunny as long as a run runs."""
+
+    SCOPED_CSS = False
+    DEFAULT_CSS = "RunScreen.-weather #grid { grid-size: 2 3; grid-rows: 1fr 12 4; }"
+
+    def __init__(self, row: table.Row, show: Callable[[], None]) -> None:
+        sky = Static(id=row.id)
+        sky.can_focus = True
+        super().__init__(row, show, sky)
+        self._sky, self._seen = sky, ""
+
+    def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
+        seen = (
+            "" if run is None else f"{'sunny' if run.state == 'running' else 'grey'} over rank {chosen.rank}"
+        )
+        changed, self._seen, self.filled = seen != self._seen, seen, run is not None
+        if changed:
+            self._sky.update(seen)
+        return changed
+
+    def copied(self) -> tuple[str, str]:
+        return self._seen, "weather"
+
+
+async def watch() -> None:
+    """See it in every place in which a panel shows."""
+    from skyward_tui.app import SkywardApp
+    from skyward_tui.dialogs.help import HelpScreen
+    from skyward_tui.screens.run import RunScreen
+
+    from .conftest import screen_text
+    from .fakes import FakeSession
+    from .waiting import until
+
+    session = FakeSession()
+    view = session.pool("llama-ft")
+    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.session is not None and bool(app.pools()))
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and "3 nodes" in screen_text(app))
+        screen = app.screen
+        assert isinstance(screen, RunScreen)
+        await pilot.press("6")
+        await until(pilot, lambda: ROW.empty in screen_text(app))
+        assert "6 weather" not in screen_text(app) and screen.active != ROW.id
+
+        session.open_run(view)
+        await until(
+            pilot, lambda: "╭─ 6 weather" in screen_text(app) and "sunny over rank 0" in screen_text(app)
+        )
+        await pilot.press("6")
+        await until(pilot, lambda: app.focused is screen.query_one("#weather") and screen.active == ROW.id)
+        await pilot.press("]")
+        await until(pilot, lambda: "sunny over rank 1" in screen_text(app))
+        await pilot.press("y")
+        assert app.clipboard == "sunny over rank 1"
+        await until(pilot, lambda: "copied weather" in screen_text(app))
+        session.now += 60  # that message is over
+        await until(pilot, lambda: screen_text(app).splitlines()[-1].startswith(" a all ranks  z zoom "))
+        await pilot.press("z")
+        await until(
+            pilot, lambda: "2 log" not in screen_text(app) and "sunny over rank 1" in screen_text(app)
+        )
+        await pilot.press("?")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        assert re.search(rf"5 +Go to the numbers of the ranks\n +6 +{ROW.help}\n", app.screen._text().plain)
+
+
+if __name__ == "__main__":
+    table.PANELS = (*table.PANELS, ROW)
+    asyncio.run(watch())

@@ -1,0 +1,89 @@
+"""The panels of the run screen: a row of a table and a file each, and nobody else knows one by name."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+import skyward_tui
+from skyward_tui.actions import ACTIONS
+from skyward_tui.panels.base import RunPanel
+from skyward_tui.panels.table import AT_START, HOME, PANELS, Row
+from skyward_tui.screens import run as run_screen
+
+ROOT = Path(skyward_tui.__file__).parent
+NAMES = {name for row in PANELS for name in (row.id, row.title)}
+
+
+def words_of(source: str) -> Iterator[str]:
+    """The words of all names in a module, and those strings that may be the name of a panel."""
+    for node in ast.walk(ast.parse(source)):
+        for field in ("id", "attr", "arg", "name", "asname", "module"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield from (word.lower() for word in re.findall(r"[A-Z]?[a-z]+", name))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from re.findall(r"^[#.]?(?:panel-|run\.|-)?(\w+)$", node.value)
+
+
+def test_the_run_screen_knows_no_panel_by_name() -> None:
+    source = Path(run_screen.__file__).read_text("utf-8")
+    assert not NAMES & set(words_of(source))
+    for named in (
+        'self.query_one("#panel-log")',
+        "LogPanel()",
+        "self.log_panel",
+        "from ..panels import nodes",
+    ):
+        assert NAMES & set(words_of(named)), "the test sees nothing"
+
+
+def test_every_file_has_a_row_and_every_row_a_file_of_its_own() -> None:
+    files = {path.stem for path in (ROOT / "panels").glob("*.py")} - {"__init__", "base", "table"}
+    modules = [row.made_by.partition(":")[0].rpartition(".")[2] for row in PANELS]
+    assert sorted(modules) == sorted(files)
+    for row in PANELS:
+        assert issubclass(resolve_name(row.made_by), RunPanel), row.id
+
+
+def test_rows_name_what_there_is() -> None:
+    ids, actions = {row.id for row in PANELS}, {action.id for action in ACTIONS}
+    assert {HOME, AT_START} <= ids and len(ids) == len({row.number for row in PANELS}) == len(PANELS)
+    for row in PANELS:
+        assert 1 <= row.number <= 9 and row.title and row.help
+        assert {*row.hints, *row.actions} <= actions, row.id
+        assert row.instead_of in {"", *ids} and (row.empty or not row.hides), row.id
+
+
+@pytest.mark.parametrize("row", PANELS, ids=lambda row: row.id)
+def test_no_panel_knows_another(row: Row) -> None:
+    module = row.made_by.partition(":")[0]
+    others = {other.made_by.partition(":")[0].rpartition(".")[2] for other in PANELS} - {
+        module.rpartition(".")[2]
+    }
+    tree = ast.parse((ROOT.parent / f"{module.replace('.', '/')}.py").read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            assert node.module not in others and not others & {alias.name for alias in node.names}
+
+
+def test_a_sixth_panel_is_a_file_and_a_row(tmp_path: Path) -> None:
+    env = {**os.environ, "SKYWARD_HOME": str(tmp_path / "home")}
+    for name in ("SSH_CONNECTION", "TMUX", "STY", "NO_COLOR"):
+        env.pop(name, None)
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.tui.sixth_panel"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT.parent,
+        env=env,
+        timeout=60,
+    )
+    assert child.returncode == 0, child.stderr
