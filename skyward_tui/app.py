@@ -29,8 +29,7 @@ from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from skyward_core.api.session import Session
-    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
 
     from .dialogs.host_key import HostKeyScreen
@@ -44,8 +43,8 @@ FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
 
-def _new_session() -> Session:
-    from skyward_core.api.session import Session
+def _new_session() -> Front:
+    from skyward_core.front.session import Session
 
     return Session()
 
@@ -74,7 +73,7 @@ class SkywardApp(AppFace):
 
     def __init__(
         self,
-        session_factory: Callable[[], Session] = _new_session,
+        session_factory: Callable[[], Front] = _new_session,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
@@ -139,15 +138,15 @@ class SkywardApp(AppFace):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
+        from skyward_core.front import settings
         from skyward_core.model.errors import SkywardError
-        from skyward_core.store import home
         from skyward_core.wire.safe_text import paragraph
 
         from .hints import words_of
 
         try:
             self.session = await asyncio.to_thread(self._session_factory)
-            self.keys = home.keys()
+            self.keys = settings.keys()
             self.set_keymap(self.keys)
             if self.session.notice:
                 self.flash(self.session.notice, "error")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from textual.app import App
 
 if TYPE_CHECKING:
-    from skyward_core.api.session import Session
+    from skyward_core.front.base import Front
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
@@ -37,7 +37,7 @@ class AppFace(App[None]):
     """
 
     clock: Callable[[], float]
-    session: Session | None
+    session: Front | None
     session_error: str
     unlaunched: Form | None
     keys: Mapping[str, str]

@@ -75,9 +75,9 @@ def _console(as_json: bool) -> Iterator[Console]:
 def _begin_log(console: Console) -> None:
     if not os.environ.get("SKYWARD_LOG"):
         return
-    from skyward_core.store import debug_log
+    from skyward_core.front import settings
 
-    if said := debug_log.begin():
+    if said := settings.begin_log():
         console.note(said)
 
 

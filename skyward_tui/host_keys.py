@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.front.base import Front, ServerKey
 
 Identity = tuple[str, str, str]
 
@@ -38,7 +38,7 @@ class _Question:
 class HostKeyQuestions:
     """Asks the person in front of the app about host keys that no file knows.
 
-    :meth:`ask` is the core's hook and runs on the thread of the pools; everything else belongs to the app's
+    :meth:`ask` is what the core asks, and runs on the thread of the pools; everything else belongs to the app's
     thread. What stands between them is a lock, a future per question, and a message to the app.
 
     Args:
@@ -63,14 +63,12 @@ class HostKeyQuestions:
         self._held = 0
         self._shown: tuple[_Question, Dialog] | None = None
 
-    def begin(self) -> None:
-        """Answer for the pools of this process from now on. A pool that is launched is a new occasion: what was
-        refused before it is asked again."""
-        from skyward_core.transport.ssh import host_keys
-
+    def begin(self, front: Front) -> None:
+        """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
+        asked again."""
         with self._lock:
             self._refused.clear()
-        host_keys.ask_hook = self.ask
+        front.on_host_key(self.ask)
 
     async def ask(self, key: ServerKey) -> bool:
         """Whether a key is to be believed; waits for the person.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,22 +10,19 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core import providers
+from skyward_core.front import providers
+from skyward_core.front.providers import Asks, HasHosts, Priced, make, settings_of
 from skyward_core.model.errors import SkywardError
-from skyward_core.providers.base import Asks, HasHosts, Priced, settings_of
-from skyward_core.providers.making import make
-from skyward_core.tasks.arguments import Text
-from skyward_core.tasks.missing_packages import FRAMEWORKS, advice, is_missing
 from skyward_core.views.views import PoolView
 
 from .packaged import located, named
 from .words import count, money
 
 if TYPE_CHECKING:
+    from skyward_core.front.providers import Setting
+    from skyward_core.front.scripts import FunctionInfo
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.spec import PoolSpec
-    from skyward_core.providers.setting import Setting
-    from skyward_core.tasks.scripts import FunctionInfo
 
 HOSTS_SHOWN = 6
 # Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
@@ -172,7 +168,7 @@ def functions_of(script: str) -> list[FunctionInfo]:
     Raises:
         FieldError: there is no script, or nothing in it to run.
     """
-    from skyward_core.tasks.scripts import list_functions
+    from skyward_core.front.scripts import list_functions
 
     if not script.strip():
         raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
@@ -215,7 +211,7 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
     Raises:
         FieldError: says what is wrong with which argument.
     """
-    from skyward_core.tasks.scripts import parse_arguments
+    from skyward_core.front.scripts import parse_arguments
 
     try:
         return parse_arguments(info, shlex.split(text))
@@ -224,9 +220,8 @@ def arguments(info: FunctionInfo, text: str) -> dict[str, Any]:
 
 
 def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[str]) -> PoolSpec:
+    from skyward_core.front.launch_request import pool_spec
     from skyward_core.model.errors import SpecError
-    from skyward_core.model.spec import Image, PoolSpec, Worker
-    from skyward_core.store.working_folder import workdir
 
     name = form.name.strip() or free_name(script, live)
     if name in live:
@@ -236,16 +231,14 @@ def _spec(form: Form, script: Path, plugins: tuple[Any, ...], live: Collection[s
     ranks = _whole(form.ranks, "ranks", 64)
     accelerator = _accelerator(form.accelerator)
     try:
-        worker = Worker(ranks_per_node=ranks)
-        image = Image(workdir=workdir(script))
-        return PoolSpec(
+        return pool_spec(
+            script,
             name=name,
             provider=provider,
             nodes=nodes,
+            ranks_per_node=ranks,
             accelerator=accelerator,
-            image=image,
             plugins=plugins,
-            worker=worker,
         )
     except SpecError as error:
         raise FieldError(error.field, error.reason) from error
@@ -337,6 +330,8 @@ def _settings(form: Form) -> Iterator[str]:
 
 def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[str, str]]:
     """What will happen, as (heading, text)."""
+    from skyward_core.front.scripts import advice, missing_of
+
     price = 0.0
     if launch.spec is not None:
         choice = provider_choices()[form.provider]
@@ -365,8 +360,7 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
     rows.append(("runs", f"{launch.info.name}({given}) on {where}{streams}"))
     if plugins:
         rows.append(("plugins", ", ".join(plugins)))
-    needs = imports_of(launch.script)
-    rows += [("note", advice(name)) for name in FRAMEWORKS if name in needs and is_missing(name)]
+    rows += [("note", advice(name)) for name in missing_of(launch.script)]
     if off := [name for name in frameworks_of(launch.script) if name not in plugins]:
         rows.append(("note", lack.format(off[0])))
     if launch.spec is not None and launch.spec.accelerator is not None and not price:
@@ -379,6 +373,8 @@ def plan(launch: Launch, form: Form, pools: Collection[PoolView]) -> list[tuple[
 
 def _shown(value: object) -> str:
     """A value as in source, or the text of one that is still to be made of it."""
+    from skyward_core.front.scripts import Text
+
     return str(value) if isinstance(value, Text) else repr(value)
 
 
@@ -396,23 +392,13 @@ def _listed(hosts: Sequence[str]) -> str:
 
 def frameworks_of(script: Path) -> list[str]:
     """Frameworks that a script imports and whose ranks meet only through the plugin of that name."""
-    return [name for name in GANG_PLUGINS if name in imports_of(script)]
+    from skyward_core.front.scripts import imports_of
+
+    imported = imports_of(script)
+    return [name for name in GANG_PLUGINS if name in imported]
 
 
 def plugins_of(pool: PoolView) -> list[str]:
     """The names of the plugins that a pool was made with."""
     names = pool.spec.get("plugins")
     return [str(name) for name in names] if isinstance(names, list) else []
-
-
-def imports_of(script: Path) -> set[str]:
-    """The top-level packages that a script imports anywhere."""
-    from skyward_core.tasks.scripts import parse
-
-    roots = set()
-    for node in ast.walk(parse(script)):
-        if isinstance(node, ast.Import):
-            roots |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            roots.add((node.module or "").partition(".")[0])
-    return roots

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-from skyward_core.store.home import home
+from skyward_core.front import settings
 
 from .launch_plan import Form, path_of
 
+NAME = "recent"
 MOST = 30
 
 
 def recent() -> list[Form]:
     """They, newest first; none where the file is not there or makes no sense."""
     try:
-        entries = json.loads(_file().read_text(encoding="utf-8"))
+        entries = json.loads(settings.remembered(NAME))
         return [_form(entry) for entry in entries]
     except (OSError, ValueError, TypeError, AttributeError):
         return []  # it only saves typing
@@ -33,16 +31,7 @@ def remember(form: Form) -> None:
     """
     form = replace(form, script=str(path_of(form.script).absolute()), pool="")
     others = [other for other in recent() if _what(other) != _what(form)]
-    handle, draft = tempfile.mkstemp(
-        dir=home(), prefix="recent-"
-    )  # nobody else's to read: arguments are in it
-    try:
-        with open(handle, "w", encoding="utf-8") as target:
-            json.dump([asdict(each) for each in [form, *others][:MOST]], target)
-        os.replace(draft, _file())  # noqa: PTH105
-    except OSError:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    settings.remember(NAME, json.dumps([asdict(each) for each in [form, *others][:MOST]]))
 
 
 def _what(form: Form) -> tuple[str, str, str]:
@@ -59,7 +48,3 @@ def _form(entry: dict[str, Any]) -> Form:
     if not all(isinstance(text, str) for text in values.get("settings", {}).values()):
         raise TypeError(f"no settings: {entry!r:.80}")
     return Form(**values | {"plugins": tuple(values.get("plugins", ()))})
-
-
-def _file() -> Path:
-    return home() / "recent.json"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from skyward_core.front.history import RunLogs
 from skyward_core.model.outcome import Outcome
-from skyward_core.store.run_logs import RunLogs
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import RunView, TaskView
 

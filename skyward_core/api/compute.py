@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import TeardownError
 from ..model.hint import Hint
-from ..model.spec import Image, Options, PoolSpec, Worker
+from ..model.spec import Image, Options, PoolSpec, Worker, made_up_name
 from ..runtime.phase import refuse_pool_while_loading
 from ..store import debug_log, home
 from ..tasks import loader
@@ -81,7 +79,7 @@ class Compute(Dispatching):
 
             nodes = default_nodes(provider)
         self.spec = PoolSpec(
-            name=name or made_up_name(),
+            name=name or made_up_name(sys.argv[0] if sys.argv else ""),
             provider=provider,
             nodes=nodes,
             accelerator=accelerator,
@@ -185,10 +183,3 @@ class Compute(Dispatching):
         if interrupted is not None:
             raise interrupted
         return self.receipt
-
-
-def made_up_name(script: Path | None = None) -> str:
-    """A pool's name, from the name of a script; from that of the running one when None."""
-    stem = (script or Path(sys.argv[0] if sys.argv else "")).stem.lower()
-    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
-    return f"{letters or 'pool'}-{secrets.token_hex(2)}"

@@ -50,4 +50,4 @@ def in_python(hint: Hint) -> str:
             return "a newer release of this library can read it"
 
 
-_SESSION = "skyward_core.api.session.Session()"
+_SESSION = "skyward_core.front.session.Session()"

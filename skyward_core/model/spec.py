@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
 from ..wire.redact import SHORTEST, each_text, without_credentials
@@ -37,6 +38,15 @@ def _pool_name(value: Any) -> str:
             "with a letter or digit at both ends"
         )
     return value
+
+
+def made_up_name(script: str) -> str:
+    """A name for a pool of which nothing is said but the script that wants it: its name, and what tells two apart."""
+    import secrets  # late: most pools are given a name
+
+    stem = PurePath(script).stem.lower()
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
+    return f"{letters or 'pool'}-{secrets.token_hex(2)}"
 
 
 def _secret(value: Any) -> str:

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import io
-import json
 import os
-import platform
-import re
-import sys
 import time
 import zipfile
-from collections.abc import Callable
-from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from skyward_core.front import bug_report
 from skyward_core.model import exit_status
-from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.store import debug_log
-from skyward_core.store.ledger import Ledger
-from skyward_core.wire.redact import Redactor, each_text, is_secret_name, secret_values, without_credentials
+from skyward_core.model.errors import UsageError
 
 from ..hints import detail_of
 from .console import Console
 from .doctor import examine
 from .report import table
-
-POOLS = 100  # of those that are over, the latest
-OURS = ("SKYWARD_", "AWS_")  # what variables begin with that change what we do
-_ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
-_AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
-
-Clean = Callable[[str], str]
 
 
 def debug_dump(path: str | None, console: Console) -> int:
@@ -86,85 +69,16 @@ def _write(target: Path, data: bytes) -> None:
 
 def _parts() -> dict[str, tuple[str, str]]:
     """What goes in: name -> what that is, and its text."""
-    clean = cleaner()
+    clean = bug_report.cleaner()
     checks = [{"subject": c.subject, "state": c.state, "detail": detail_of(c)} for c in examine()]
-    parts = {
-        "versions.json": ("Python, packages, platform; names of variables", _json(_versions(), clean)),
-        "doctor.json": ("what skyward-tui doctor finds", _json(checks, clean)),
-        "ledger.json": ("pools, runs, replacements", _json(_ledger(), clean)),
+    told = {
+        "versions.json": (
+            "Python, packages, platform; names of variables",
+            bug_report.versions("skyward-tui"),
+        ),
+        "doctor.json": ("what skyward-tui doctor finds", checks),
+        "ledger.json": ("pools, runs, replacements", bug_report.ledger()),
     }
-    for file in debug_log.files():
-        text = file.read_text(encoding="utf-8", errors="replace")
-        parts[file.name] = "the log, as --debug and SKYWARD_LOG write it", clean(text)
-    return parts
-
-
-def cleaner() -> Clean:
-    """What blanks secrets in a text: those of our environment by value, others by the names that stand before them."""
-    redactor = Redactor(secret_values(os.environ))
-
-    def blanked(match: re.Match[str]) -> str:
-        return f"{match['name']}{match['between']}***" if is_secret_name(match["name"]) else match[0]
-
-    def clean(text: str) -> str:
-        text = without_credentials(redactor.text(text))
-        return _AWS_KEY.sub("***", _ASSIGNED.sub(blanked, text))
-
-    return clean
-
-
-def _json(value: Any, clean: Clean) -> str:
-    return json.dumps(each_text(value, clean), indent=1)
-
-
-def _versions() -> dict[str, Any]:
-    names = [
-        "skyward-tui",
-        *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires("skyward-tui") or ()),
-    ]
-    packages: dict[str, str | None] = {}
-    for name in dict.fromkeys(names):
-        try:
-            packages[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            packages[name] = None
-    return {
-        "python": sys.version,
-        "executable": sys.executable,
-        "platform": platform.platform(),
-        "packages": packages,
-        "variables": sorted(name for name in os.environ if name.startswith(OURS)),
-    }
-
-
-def _ledger() -> dict[str, Any]:
-    """Its rows, or why they cannot be read."""
-    try:
-        ledger = Ledger()
-        try:
-            pools = [*ledger.live(), *ledger.over(limit=POOLS)]
-            return {
-                "pools": [_without_env(asdict(row)) for row in pools],
-                "runs": [asdict(run) for row in pools for run in ledger.runs(row.token)],
-                "replacements": [
-                    asdict(each) | {"token": row.token}
-                    for row in pools
-                    for each in ledger.replacements(row.token)
-                ],
-            }
-        finally:
-            ledger.close()
-    except SkywardError as error:
-        return {"error": str(error)}
-
-
-def _without_env(value: Any) -> Any:
-    """A value of JSON's types with nothing but the names of variables, whichever release wrote it."""
-    if isinstance(value, dict):
-        return {
-            key: sorted(part) if key == "env" and isinstance(part, dict) else _without_env(part)
-            for key, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_without_env(part) for part in value]
-    return value
+    parts = {name: (what, bug_report.as_json(value, clean)) for name, (what, value) in told.items()}
+    what = "the log, as --debug and SKYWARD_LOG write it"
+    return parts | {name: (what, text) for name, text in bug_report.logs(clean).items()}

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import platform
-import resource
 import shutil
 import sys
-from collections.abc import Iterator
 
-from skyward_core import providers
+from skyward_core.front import doctor as pools
 from skyward_core.model import exit_status
-from skyward_core.model.errors import SkywardError, hint_of, what_of
 from skyward_core.model.machine import Check
-from skyward_core.providers.base import ChecksSettings, settings_of
-from skyward_core.store.home import home as state_folder
-from skyward_core.store.home import socket_dir
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_file import VERSION
 
 from ..hints import detail_of
 from .console import Console
 from .report import table
 
-FILES_WANTED = 1024  # a socket and two log files for each of some hundred ranks, and what the scripts open
 SMALLEST = (80, 24)
 
 _LOOKS = {"ok": ("✓", 32), "warn": ("!", 33), "fail": ("✗", 31)}
@@ -44,14 +33,8 @@ def doctor(console: Console) -> int:
 
 
 def examine() -> list[Check]:
-    """Look at all that pools need."""
-    return [_python(), _terminal(), _files(), *_folders(), *_providers()]
-
-
-def _python() -> Check:
-    return Check(
-        "python", "ok", f"{platform.python_version()} at {sys.executable}; nodes need the same minor version"
-    )
+    """Look at all that pools and the app need."""
+    return pools.examine(_terminal())
 
 
 def _terminal() -> Check:
@@ -62,60 +45,3 @@ def _terminal() -> Check:
     if size < SMALLEST:
         return Check("terminal", "warn", f"{size.columns}x{size.lines}; the app wants at least 80x24")
     return Check("terminal", "ok", f"{name or 'unnamed'}, {size.columns}x{size.lines}")
-
-
-def _files() -> Check:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < FILES_WANTED:
-        return Check(
-            "open files", "warn", f"limit {soft}: raise it with ulimit -n {FILES_WANTED} (hard limit {hard})"
-        )
-    return Check("open files", "ok", f"limit {soft}")
-
-
-def _folders() -> Iterator[Check]:
-    try:
-        home = state_folder()
-        probe = home / f".doctor-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-        socket_dir(home)
-    except SkywardError as error:
-        yield Check("folders", "fail", what_of(error), hint_of(error))
-        return
-    except OSError as error:
-        yield Check("folders", "fail", f"{error}; set SKYWARD_HOME to a folder that you can write to")
-        return
-    yield Check("folders", "ok", f"state is kept in {home}")
-    try:
-        ledger = Ledger()
-    except SkywardError as error:
-        yield Check("ledger", "fail", what_of(error), hint_of(error))
-        return
-    live = [row.name for row in ledger.live()]
-    ledger.close()
-    if ledger.set_aside is not None:
-        said = f"it could not be read and was kept as {ledger.set_aside}; a new one begins"
-        yield Check("ledger", "warn", said)
-    else:
-        yield Check("ledger", "ok", f"schema {VERSION}; pools up: {', '.join(live) or 'none'}")
-
-
-def _providers() -> Iterator[Check]:
-    for name in providers.names():
-        try:
-            yield from asyncio.run(_rows(name))
-        except (SkywardError, OSError) as error:
-            yield Check(name, "fail", what_of(error), hint_of(error))
-        except Exception as error:  # noqa: BLE001  one of another package may raise anything; the others are checked
-            yield Check(name, "fail", f"{type(error).__name__}: {error}")
-
-
-async def _rows(name: str) -> list[Check]:
-    """What a provider says of itself, or of what the person's settings hold for it."""
-    found = providers.by_name(name)
-    if isinstance(found, ChecksSettings):
-        return await found.check_all()
-    if needed := [each.name for each in settings_of(found) if each.required]:
-        return [Check(name, "ok", f"it needs {', '.join(needed)}, so there is nothing to look at")]
-    return list(await providers.resolve(found).check())

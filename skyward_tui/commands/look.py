@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
-from concurrent.futures import Future
 from contextlib import suppress
 
-from skyward_core.api.session import Session
+from skyward_core.front.history import PoolRow, Printed, following, printed, run_view
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.store.archive import rank_of
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import PoolRow, RunRow
-from skyward_core.store.run_logs import Part, RunLogs
-from skyward_core.views.views import RunView, TaskView
-from skyward_core.views.weave import Place, weave
 
 from ..hints import detail_of, words_of
 from ..words import duration, money
@@ -24,9 +17,6 @@ from .console import Console
 from .reach import fetched, meant, opened
 from .report import kept_json, pool_json, run_json, show_run, table, unfetched
 from .run import status_of
-
-PERIOD = 0.05  # seconds between two looks at log files
-SETTLED = 0.3  # seconds without anything new after which a log has been read
 
 
 def ls(everything: bool, console: Console) -> int:
@@ -72,7 +62,7 @@ def results(run: str, console: Console) -> int:
     with opened(console) as session:
         row = fetched(session, meant(session, run), console)
         pool = session.ledger.pool(row.token)
-        view = _recall(session.ledger, row, pool.name)
+        view = run_view(session.ledger, row)
         if row.state == "running" and pool.ended_at is None:
             # Nobody may have told the ledger what has happened since. If nobody can, its word is all there is.
             with suppress(PoolError):
@@ -83,18 +73,6 @@ def results(run: str, console: Console) -> int:
         console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
         show_run(view, console)
     return exit_status.OK if view.state == "running" else status_of(view)
-
-
-def _recall(ledger: Ledger, row: RunRow, pool: str) -> RunView:
-    """A run as the ledger has it."""
-    view = RunView(row.run, pool, row.function, row.kind, row.total, row.opened_at)
-    view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
-    for outcome, _ in ledger.outcomes(row.run):
-        view.tasks[outcome.index] = TaskView(
-            outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
-        )
-        view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
-    return view
 
 
 def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
@@ -111,9 +89,11 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
             _catch_up(session, pool, follow, console)
-            _follow(ledger, row, session.wait(pool.key, row.run) if follow else None, out)
+            pieces = following(ledger, row.run, session.wait(pool.key, row.run) if follow else None)
         else:
-            _print_recorded(ledger, row, out)
+            pieces = printed(ledger, row.run)
+        for piece in pieces:
+            out.put(piece)
     out.finish(row.run)
     return exit_status.OK
 
@@ -144,17 +124,16 @@ class _Out:
             "err": console.logs(sys.stderr, prefix=rank is None),
         }
 
-    def put(self, name: str, data: bytes) -> None:
+    def put(self, piece: Printed) -> None:
         """Take bytes of a log file."""
-        rank, stream = rank_of(name), name.rpartition(".")[2]
-        if self.rank not in (None, rank):
+        if self.rank not in (None, piece.rank):
             return
         if self._console.as_json:
-            kept = self._kept.setdefault(rank, {"out": bytearray(), "err": bytearray()})
-            kept[stream] += data
+            kept = self._kept.setdefault(piece.rank, {"out": bytearray(), "err": bytearray()})
+            kept[piece.stream] += piece.data
         else:
-            self._printers[stream].feed(rank, name, data)
-            self._printers[stream].flush()
+            self._printers[piece.stream].feed(piece.rank, piece.file, piece.data)
+            self._printers[piece.stream].flush()
 
     def finish(self, run: str) -> None:
         for printer in self._printers.values():
@@ -164,41 +143,3 @@ class _Out:
             for rank, kept in sorted(self._kept.items())
         ]
         self._console.result({"run": run, "logs": texts})
-
-
-def _print_recorded(ledger: Ledger, row: RunRow, out: _Out) -> None:
-    """What the ledger knows to be a run's part of the log files."""
-    found = RunLogs(ledger, row.run)
-    for rank in sorted(found.parts):
-        for part in found.parts[rank]:
-            _print(found, part, out)
-
-
-def _print(found: RunLogs, part: Part, out: _Out) -> None:
-    for piece in weave(found.folder, *part):
-        out.put(f"{part.stem}.{piece.stream}", piece.data)
-
-
-def _follow(ledger: Ledger, row: RunRow, ended: Future[RunView] | None, out: _Out) -> None:
-    """A running run's part of the log files: from where those of runs before it ended.
-
-    It is read as it grows until ``ended`` is done; without that, until nothing has come for a moment.
-    """
-    seen: dict[str, Place] = {}
-    quiet = 0.0
-    while True:
-        over = quiet >= SETTLED if ended is None else ended.done()
-        found = RunLogs(ledger, row.run)
-        came = False
-        for part in itertools.chain.from_iterable(found.parts.values()):
-            at = seen.get(part.stem, (0, 0))
-            start = max(at[0], part.start[0]), max(at[1], part.start[1])
-            _print(found, part._replace(start=start), out)
-            seen[part.stem] = end = max(start[0], part.end[0]), max(start[1], part.end[1])
-            came |= start != end
-        if over:
-            break
-        quiet = 0.0 if came else quiet + PERIOD
-        time.sleep(PERIOD)
-    if ended is not None:
-        ended.result()

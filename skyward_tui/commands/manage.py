@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from skyward_core.api.session import Session
+from skyward_core.front import history
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status, spec_checks
 from skyward_core.model.errors import UsageError
-from skyward_core.store import prune as pruning
-from skyward_core.store.ledger_rows import PoolRow
 
 from ..hints import words_of
 from .console import Console
@@ -75,7 +74,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
     return status
 
 
-def _question(session: Session, names: Sequence[str], ended: Sequence[PoolRow], discard: bool) -> str:
+def _question(session: Session, names: Sequence[str], ended: Sequence[history.PoolRow], discard: bool) -> str:
     """What is about to be done, with all that nobody has fetched by name."""
     views = [view for view in session.refresh().result() if view.name in names and view.is_live]
     waiting = [
@@ -100,7 +99,7 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     except ValueError as error:
         raise UsageError(f"--older or --most {error}") from error
     with opened(console) as session:
-        gone = pruning.prune(session.ledger, age=age, most=limit, only_look=only_look)
+        gone = history.prune(session.ledger, age=age, most=limit, only_look=only_look)
     for each in gone:
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
         console.note(

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from skyward_core.api.session import Session
+from skyward_core.front.history import PoolRow, RunRow
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.store.ledger_rows import PoolRow, RunRow
 
 from ..hints import words_of
 from .console import Console

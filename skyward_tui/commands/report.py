@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from skyward_core.front.history import Kept, Receipt
 from skyward_core.model.outcome import Summary
-from skyward_core.store.ledger_rows import Kept, Receipt
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
 

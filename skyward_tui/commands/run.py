@@ -9,20 +9,32 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Literal, cast
 
-from skyward_core import accelerators, providers
-from skyward_core.api.compute import made_up_name
-from skyward_core.api.session import Session
+from skyward_core import accelerators
+from skyward_core.front.base import Front
+from skyward_core.front.history import Receipt
+from skyward_core.front.launch_request import pool_spec
+from skyward_core.front.providers import (
+    DEFAULT,
+    Provider,
+    Setting,
+    by_name,
+    make,
+    own_names,
+    settings_of,
+)
+from skyward_core.front.scripts import (
+    FunctionInfo,
+    Task,
+    build_task,
+    find_function,
+    parse_arguments,
+    split_target,
+)
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
-from skyward_core.model.spec import Image, PoolSpec, Worker
+from skyward_core.model.spec import PoolSpec, made_up_name
 from skyward_core.plugins import by_name as plugin
-from skyward_core.providers.base import Provider, default_nodes, settings_of
-from skyward_core.providers.making import make
-from skyward_core.providers.setting import Setting
-from skyward_core.store.ledger_rows import Receipt
-from skyward_core.store.working_folder import workdir
-from skyward_core.tasks.scripts import FunctionInfo, build_task, find_function, parse_arguments, split_target
-from skyward_core.tasks.task import Task
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
@@ -112,15 +124,14 @@ def attach(pool: str, console: Console) -> int:
 
 
 def _spec(wish: Wish, script: Path) -> PoolSpec:
-    provider = _provider(wish)
-    return PoolSpec(
-        name=wish.pool or made_up_name(script),
-        provider=provider,
-        nodes=wish.nodes or default_nodes(provider),
+    return pool_spec(
+        script,
+        name=wish.pool or made_up_name(str(script)),
+        provider=_provider(wish),
+        nodes=wish.nodes or None,
+        ranks_per_node=wish.ranks_per_node or 1,
         accelerator=accelerators.resolve(wish.accelerator),
-        image=Image(workdir=workdir(script)),
-        plugins=tuple(plugin(name) for name in wish.plugins),
-        worker=Worker(ranks_per_node=wish.ranks_per_node or 1),
+        plugins=[plugin(name) for name in wish.plugins],
     )
 
 
@@ -130,13 +141,11 @@ def _provider(wish: Wish) -> Provider:
     name = wish.provider
     if wish.hosts is not None:
         name = name or _with_option("--hosts")
-        setting = next(
-            (each for each in settings_of(providers.by_name(name)) if each.option == "--hosts"), None
-        )
+        setting = next((each for each in settings_of(by_name(name)) if each.option == "--hosts"), None)
         if setting is None:
             raise UsageError(f"--hosts are reached over SSH, not by provider {name}: leave one of them out")
         texts[setting.name] = wish.hosts
-    found = providers.by_name(name or providers.DEFAULT)
+    found = by_name(name or DEFAULT)
     for each in settings_of(found):
         if each.required and each.name not in texts:
             raise UsageError(f"which {each.name}? {each.help}: {_how(each)}")
@@ -158,13 +167,13 @@ def _how(setting: Setting) -> str:
 
 def _with_option(option: str) -> str:
     """The provider of ours that is meant where its option is given and no name."""
-    for name in providers.own_names():
-        if any(each.option == option for each in settings_of(providers.by_name(name))):
+    for name in own_names():
+        if any(each.option == option for each in settings_of(by_name(name))):
             return name
     raise UsageError(f"{option} goes with a provider: name it with --provider")
 
 
-def _live(session: Session, name: str | None) -> PoolView | None:
+def _live(session: Front, name: str | None) -> PoolView | None:
     if name is None:
         return None
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)

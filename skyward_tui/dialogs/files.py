@@ -9,9 +9,9 @@ from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from skyward_core.tasks.missing_packages import FRAMEWORKS, is_missing
+from skyward_core.front.scripts import missing_of
 
-from ..launch_plan import Form, imports_of
+from ..launch_plan import Form
 from ..packaged import about, examples, named
 from ..words import one_line
 from .picker import Picker
@@ -119,6 +119,5 @@ class FilesScreen(Picker):
 
 def _lacks(path: Path) -> str:
     """What an example needs and cannot find here."""
-    needs = imports_of(path)
-    lacking = [name for name in FRAMEWORKS if name in needs and is_missing(name)]
+    lacking = missing_of(path)
     return f"needs {', '.join(lacking)}  " if lacking else ""

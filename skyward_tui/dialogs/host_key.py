@@ -17,7 +17,7 @@ from ..words import count
 from .base import Dialog
 
 if TYPE_CHECKING:
-    from skyward_core.transport.ssh.host_keys import ServerKey
+    from skyward_core.front.base import ServerKey
 
 
 def _short(path: Path) -> str:

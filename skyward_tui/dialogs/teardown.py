@@ -22,7 +22,7 @@ from ..words import count, duration, money
 from .base import Dialog
 
 if TYPE_CHECKING:
-    from skyward_core.store.ledger_rows import Receipt
+    from skyward_core.front.history import Receipt
 
 _NODES_SHOWN = 12
 

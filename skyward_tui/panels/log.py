@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Input
 
+from skyward_core.front.history import StoredLines
 from skyward_core.model.errors import UsageError
-from skyward_core.store.stored_lines import StoredLines
 from skyward_core.views.views import PoolView, RunView
 
 from ..hints import detail_of

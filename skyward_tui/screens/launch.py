@@ -15,9 +15,8 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static
 
+from skyward_core.front.providers import DEFAULT, Field
 from skyward_core.model.errors import SkywardError
-from skyward_core.providers import DEFAULT
-from skyward_core.providers.setting import Field
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
@@ -45,10 +44,9 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
+    from skyward_core.front.providers import Setting
+    from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.plugins import PluginInfo
-    from skyward_core.providers.setting import Setting
-    from skyward_core.tasks.scripts import FunctionInfo
-    from skyward_core.tasks.task import Task
 
 _NEW = "new pool"
 USUAL_NODES = "4"
@@ -315,7 +313,7 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _launch(self, launch: Launch) -> None:
         """Build the task first, so that a script that does not load costs no machine; then the pool."""
-        from skyward_core.tasks.scripts import build_task
+        from skyward_core.front.scripts import build_task
 
         self._busy = True
         self.query_one("#launch", Button).disabled = True

@@ -6,8 +6,8 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
+from skyward_core.front.providers import Asks
 from skyward_core.model.errors import Cancelled, PoolError, SkywardError
-from skyward_core.providers.base import Asks
 from skyward_core.views.views import PoolView
 
 from ..app_face import AppFace, settled
@@ -16,7 +16,7 @@ from ..hints import words_of
 from ..words import one_line
 
 if TYPE_CHECKING:
-    from skyward_core.tasks.task import Task
+    from skyward_core.front.scripts import Task
 
     from ..launch_plan import Launch
 
@@ -43,7 +43,7 @@ async def create(app: AppFace, launch: Launch) -> Begun:
             raise PoolError(f"pool {launch.pool} is not up any more")
         return Begun(live[0])
     if isinstance(launch.spec.provider, Asks):
-        app.host_keys.begin()
+        app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
     future = session.create(launch.spec)
     while True:

@@ -28,8 +28,8 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
+from skyward_core.front.history import StoredLines, tail_of
 from skyward_core.model.errors import SkywardError
-from skyward_core.store.stored_lines import StoredLines, tail_of
 from skyward_core.views.logs import Line, LogRing
 
 from ..actions import bindings

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from skyward_core.store.stored_lines import StoredLines
+from skyward_core.front.history import StoredLines
 from skyward_core.views.logs import Line, LogRing
 
 from ..sgr import plain

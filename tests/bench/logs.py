@@ -13,7 +13,7 @@ from .fresh import BenchError, fresh
 from .metric import Bar, Metric
 
 if TYPE_CHECKING:
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.views.views import PoolView, RunView
 
 RANKS = 8
@@ -47,7 +47,7 @@ def measure() -> list[Metric]:
 
 def into_views() -> dict[str, float]:
     """Without a screen: from the launch to the last line in the views."""
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
     from skyward_core.providers.local.provider import Local
 
     session = Session()
@@ -125,18 +125,19 @@ def in_app() -> dict[str, float]:
 
 
 async def _in_app() -> dict[str, float]:
+    from skyward_core.front.session import Session
     from skyward_core.providers.local.provider import Local
     from skyward_tui.app import SkywardApp
     from skyward_tui.screens.run import RunScreen
 
-    app = SkywardApp()
+    session = Session()
+    app = SkywardApp(lambda: session)
     async with app.run_test(size=(120, 40)) as pilot:
         deadline = perf_counter() + SECONDS
         while app.session is None:
             if perf_counter() > deadline:
                 raise BenchError(f"the app got no session: {app.session_error}")
             await pilot.pause(TICK)
-        session = app.session
         pool = await asyncio.wrap_future(session.create(_spec(Local(), RANKS)))
         try:
             flood = await asyncio.to_thread(Flood, session, pool, RANKS, LINES)

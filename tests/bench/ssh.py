@@ -146,7 +146,7 @@ def calls_through_ssh(hosts: dict[str, Any]) -> dict[str, float]:
 
 def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:
     import skyward_core as sky
-    from skyward_core.api.session import Session
+    from skyward_core.front.session import Session
 
     session = Session()
     spec = sky.PoolSpec(

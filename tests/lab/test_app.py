@@ -12,7 +12,7 @@ import asyncssh
 import pytest
 from textual.pilot import Pilot
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
@@ -46,9 +46,7 @@ def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     config = lab.ssh_config.read_text().replace(str(lab.known_hosts), str(known))
     (known.parent / "config").write_text(config)
     Path("where.py").write_text(SCRIPT)
-    hook = host_keys.ask_hook
     yield known
-    host_keys.ask_hook = hook
     session = Session()
     for row in session.ledger.live():  # of a test that failed midway
         session.down(row.name).result(60)

@@ -58,7 +58,7 @@ def test_two_clients_at_once_never_swap_results(lab: Lab, home: Path) -> None:
             lab,
             """
             from skyward_core.tasks.payload import make_task
-            from skyward_core.api.session import Session
+            from skyward_core.front.session import Session
             @sky.function
             def tag(number):
                 return ["theirs", number, sky.instance_info().rank]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.pool.nodes import replace
 from skyward_core.transport.ssh.transport import SSHTransport

@@ -10,7 +10,7 @@ import pytest
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 
 
 def spec(name: str, **wishes: float) -> sky.PoolSpec:

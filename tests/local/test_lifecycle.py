@@ -17,7 +17,7 @@ import pytest
 from faults import agent_pids, exists, remove, wait_until, worker_pids
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from tests.support import descendants
 
@@ -476,7 +476,7 @@ def test_two_clients_broadcasting_at_once_never_swap_or_block(home: Path) -> Non
         client = script(
             home,
             """
-            from skyward_core.api.session import Session
+            from skyward_core.front.session import Session
             from skyward_core.tasks.payload import make_task
             @sky.function
             def tag(i):

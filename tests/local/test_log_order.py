@@ -14,7 +14,7 @@ from faults import on_loop, wait_until
 from test_log_integrity import last_run, settled
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_logs import RunLogs
 from skyward_core.views.logs import Line

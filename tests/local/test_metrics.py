@@ -7,7 +7,7 @@ from pathlib import Path
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from tests.local.cli import Cli
 
 

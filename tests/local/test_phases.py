@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local

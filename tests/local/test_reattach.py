@@ -9,7 +9,7 @@ from pathlib import Path
 
 from faults import wait_until
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import RunView
 from tests.local.cli import Cli

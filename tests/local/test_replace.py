@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace

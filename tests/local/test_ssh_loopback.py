@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import (
     Cancelled,
@@ -36,6 +37,7 @@ from skyward_core.node.boot import host as on_host
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connect, host_keys
 from skyward_core.transport.ssh.command_channel import Failed
+from skyward_core.transport.ssh.questions import Questions
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.transport.upload import working_folder
@@ -179,9 +181,7 @@ async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Pa
 
 
 @pytest.mark.parametrize("answer", [True, False])
-async def test_the_person_is_asked(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bool
-) -> None:
+async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> None:
     asked: list[host_keys.ServerKey] = []
 
     async def hook(shown: host_keys.ServerKey) -> bool:
@@ -189,21 +189,21 @@ async def test_the_person_is_asked(
         asked.append(shown)
         return answer
 
-    monkeypatch.setattr(host_keys, "ask_hook", hook)
+    questions = Questions()
+    questions.answered_by(hook)
     file = tmp_path / "own"
-    if answer:
-        link = await connect.connect(target(host, file, host_keys="ask"))
-        await link.close()
-    else:
-        with pytest.raises(HostKeyError, match="is not known"):
-            await connect.connect(target(host, file, host_keys="ask"))
+    with questions.asked():
+        if answer:
+            link = await connect.connect(target(host, file, host_keys="ask"))
+            await link.close()
+        else:
+            with pytest.raises(HostKeyError, match="is not known"):
+                await connect.connect(target(host, file, host_keys="ask"))
     assert [key.fingerprint for key in asked] == [host.key.get_fingerprint()]
     assert file.exists() is answer
 
 
-async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
-    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host, tmp_path: Path) -> None:
     asked, withdrawn = threading.Event(), threading.Event()
 
     async def hook(shown: host_keys.ServerKey) -> bool:
@@ -214,8 +214,8 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
             withdrawn.set()
         return True
 
-    monkeypatch.setattr(host_keys, "ask_hook", hook)
     session = Session()
+    session.on_host_key(hook)
     creation = session.create(
         PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
     )
@@ -227,6 +227,86 @@ async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(
         await asyncio.wrap_future(creation)
     assert session.ledger.live() == [] and session.view("judged").state == "gone"
     await asyncio.to_thread(session.detach)
+    assert host.logins == 0
+
+
+async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: Path) -> None:
+    other = Host(tmp_path / "other")
+    await other.start()
+    sessions = {each.port: Session() for each in (host, other)}
+    silent = Session()  # which nobody answers for
+    asked: dict[int, set[str]] = {port: set() for port in sessions}
+
+    async def refuse(port: int, shown: host_keys.ServerKey) -> bool:
+        asked[port].add(shown.fingerprint)
+        return False
+
+    none = tmp_path / "none"
+    creations = []
+    for port, session in sessions.items():
+        session.on_host_key(partial(refuse, port))
+    for each in (host, other):
+        spec = PoolSpec(name=f"of-{each.port}", provider=provider(each, none, host_keys="ask"))
+        creations.append(sessions[each.port].create(spec))
+    creations.append(silent.create(PoolSpec(name="silent", provider=provider(host, none, host_keys="ask"))))
+    for creation in creations:
+        with pytest.raises(HostKeyError, match="is not known"):
+            await asyncio.wrap_future(creation)
+    assert asked == {each.port: {each.key.get_fingerprint()} for each in (host, other)}
+    for session in (*sessions.values(), silent):
+        await asyncio.to_thread(session.detach)
+    await other.stop()
+    assert host.logins == other.logins == 0
+
+
+async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, tmp_path: Path) -> None:
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def hook(shown: host_keys.ServerKey) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+        return True
+
+    questions = Questions()
+    questions.answered_by(hook)
+    wish = target(host, tmp_path / "none", host_keys="ask")
+    with questions.asked():
+        connecting = asyncio.create_task(connect.connect(wish))
+        await asked.wait()
+        questions.end()
+        with pytest.raises(HostKeyError, match="is not known"):
+            await connecting
+        assert withdrawn.is_set()
+        asked.clear()
+        with pytest.raises(HostKeyError, match="is not known"):
+            await connect.connect(wish)
+    assert not asked.is_set() and host.logins == 0
+
+
+async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path: Path) -> None:
+    asked, withdrawn = threading.Event(), threading.Event()
+
+    async def hook(shown: host_keys.ServerKey) -> bool:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+        return True
+
+    session = Session()
+    session.on_host_key(hook)
+    creation = session.create(
+        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
+    )
+    assert await asyncio.to_thread(asked.wait, 20)
+    await asyncio.to_thread(session.detach)
+    assert withdrawn.is_set()
+    with pytest.raises(PoolError):
+        await asyncio.wrap_future(creation)
     assert host.logins == 0
 
 
@@ -553,6 +633,32 @@ async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
 
 
 # ---- jump hosts and the provider ---------------------------------------------------------------------------
+
+
+async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
+    host: Host, known: Path, tmp_path: Path
+) -> None:
+    jump = Host(tmp_path / "jump")
+    await jump.start()
+    jump.authorized.write_text(host.authorized.read_text())
+    wish = target(host, known, jump=f"127.0.0.1:{jump.port}", host_keys="ask")
+    both = asyncio.Barrier(2)  # neither answers before the other is asked
+
+    async def reach(answer: bool) -> connect.Link:
+        async def hook(shown: host_keys.ServerKey) -> bool:
+            await both.wait()
+            return answer
+
+        questions = Questions()
+        questions.answered_by(hook)
+        with questions.asked():
+            return await connect.connect(wish)
+
+    async with asyncio.timeout(30):
+        refused, accepted = await asyncio.gather(reach(False), reach(True), return_exceptions=True)
+    assert isinstance(refused, HostKeyError) and isinstance(accepted, connect.Link)
+    await accepted.close()
+    await jump.stop()
 
 
 async def test_a_jump_host_is_shared_verified_and_closed_after_the_last(

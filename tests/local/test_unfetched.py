@@ -13,7 +13,7 @@ import pytest
 from faults import wait_until
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from tests.local.cli import Cli

@@ -13,7 +13,7 @@ import pytest
 from faults import agent_pids, exists, worker_pids
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger

@@ -38,7 +38,7 @@ def session() -> FakeSession:
 
 @pytest.fixture
 def app(session: FakeSession) -> SkywardApp:
-    return SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    return SkywardApp(lambda: session, clock=lambda: session.now)
 
 
 def log_of(screen: Screen[Any]) -> LogPanel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
@@ -14,6 +14,9 @@ from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView, apply
+
+if TYPE_CHECKING:
+    from skyward_core.front.base import Ask, Front
 
 NOW = 1_800_000_000.0
 
@@ -36,6 +39,7 @@ class FakeSession:
     auto: bool = True
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
+    ask: Ask | None = None
 
     # What the app calls
 
@@ -76,10 +80,7 @@ class FakeSession:
         self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
 
-    def attach(self, pool: str) -> Future[PoolView]:
-        return done(self.view(pool))
-
-    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
+    def down(self, pool: str) -> Future[Receipt]:
         view = self.view(pool)
         self.torn_down.append(view.name)
         self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))
@@ -87,6 +88,9 @@ class FakeSession:
         if self.auto:
             self.finish_down(pool)
         return future
+
+    def on_host_key(self, ask: Ask) -> None:
+        self.ask = ask
 
     def detach(self) -> None:
         self.detached = True
@@ -192,6 +196,10 @@ class FakeSession:
         receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
         self.emit(view, ev.PoolGone(pool=view.name, receipt=receipt.to_json(), at=self.now))
         self.downing[view.name].set_result(receipt)
+
+
+if TYPE_CHECKING:
+    _is_a_front: type[Front] = FakeSession
 
 
 def done(value: Any) -> Future[Any]:

@@ -19,7 +19,7 @@ import resvg_py
 from textual.pilot import Pilot
 
 import skyward_tui
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_tui.app import SkywardApp
 
 from .conftest import screen_svg, screen_text

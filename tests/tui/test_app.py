@@ -123,7 +123,7 @@ async def test_without_colour_every_state_is_still_told(
     session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    app = SkywardApp(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
     view = session.pool("llama-ft")
     failed_run(session, view)
     session.print(view, 0, "\x1b[31mred\x1b[0m\n")
@@ -228,7 +228,7 @@ async def test_the_session_opens_though_a_dialog_holds_up_the_first_screen(
     # What waits for a screen's next paint waits as long as another lies over it, if both come in the wrong order.
     monkeypatch.setattr(PoolsScreen, "_invoke_later", lambda *_: None)
     monkeypatch.setattr(ChoiceScreen, "_invoke_later", lambda *_: None)
-    app = Asking(lambda: session, clock=lambda: session.now)  # type: ignore[arg-type,return-value]
+    app = Asking(lambda: session, clock=lambda: session.now)
     session.pool("llama-ft")
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None and isinstance(app.screen, ChoiceScreen))
@@ -268,7 +268,7 @@ def test_starting_imports_nothing_heavy() -> None:
     code = (
         "import sys; import skyward_tui.app, skyward_tui.screens.pools;"
         "print([m for m in ('torch','numpy','jax','boto3','asyncssh','pydantic','cloudpickle',"
-        "'skyward_core.api.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
+        "'skyward_core.front.session','skyward_core.views.views','textual.widgets._data_table') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert out.stdout.strip() == "[]"

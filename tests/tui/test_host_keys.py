@@ -31,8 +31,7 @@ def shown(host: str = "gpu1", port: int = 22) -> host_keys.ServerKey:
 
 
 @pytest.fixture(autouse=True)
-def _hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_keys, "ask_hook", None)
+def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
 
 
@@ -60,7 +59,7 @@ async def test_hosts_are_asked_about_one_after_another(app: SkywardApp) -> None:
         await until(pilot, lambda: not isinstance(app.screen, HostKeyScreen))
 
 
-async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp) -> None:
+async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test() as pilot:
         first, twin = ask(app, shown()), ask(app, shown())
         await asking(app, pilot, "gpu1")
@@ -68,8 +67,8 @@ async def test_a_refusal_holds_until_the_next_launch(app: SkywardApp) -> None:
         assert not await asyncio.wrap_future(first)
         assert not await asyncio.wrap_future(twin)  # two connections, one question
         assert not await asyncio.wrap_future(ask(app, shown()))
-        app.host_keys.begin()
-        assert host_keys.ask_hook == app.host_keys.ask
+        app.host_keys.begin(session)
+        assert session.ask == app.host_keys.ask
         again = ask(app, shown())
         await asking(app, pilot, "gpu1")
         await pilot.press("A")

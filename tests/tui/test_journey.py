@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 
 from .terminal import Terminal

@@ -14,7 +14,6 @@ from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
-from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.launch_plan import FieldError, Form, check, command_line, free_name
@@ -264,8 +263,7 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_tui.launch_plan.is_missing", lambda name: name == "jax")
-    monkeypatch.setattr("skyward_tui.dialogs.files.is_missing", lambda name: name == "jax")
+    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: name == "jax")
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
@@ -342,7 +340,6 @@ def test_bad_input_names_its_field(
 async def test_hosts_are_a_list_or_a_group(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_keys, "ask_hook", None)
     Path("skyward.toml").write_text(GROUPS)
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")

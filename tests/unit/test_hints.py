@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.session import Session
+from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.hint import Action, Hint, in_python
 from skyward_core.pool.news import News

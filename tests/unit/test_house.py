@@ -69,12 +69,25 @@ def test_no_modules_import_each_other() -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["pool", "api", "providers", "transport", "tasks", "store", "views", "model", "node", "plugins", "wire"],
+    [
+        "pool",
+        "api",
+        "front",
+        "providers",
+        "transport",
+        "tasks",
+        "store",
+        "views",
+        "model",
+        "node",
+        "plugins",
+        "wire",
+    ],
 )
 def test_nothing_below_a_pool_knows_it(package: str) -> None:
     for name in MODULES:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
-            allowed = package == "api"
+            allowed = package in ("api", "front")
             assert allowed or "skyward_core.pool.pool" not in set(imported(name)), name
 
 

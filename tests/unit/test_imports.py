@@ -189,7 +189,7 @@ def test_nothing_of_a_nodes_own_asks_for_a_logger(part: str) -> None:
 
 
 def test_a_client_does_not_wait_for_what_rotates_files() -> None:
-    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.api.session"
+    code = ASKED_FOR_AT_THE_TOP + "import skyward_core.pool.pool, skyward_core.front.session"
     assert loaded_by(code).isdisjoint({"logging.handlers", "logging.config"})
 
 

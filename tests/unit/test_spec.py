@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.compute import made_up_name
 from skyward_core.model.errors import SpecError
-from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker
+from skyward_core.model.spec import Image, Options, PipIndex, PoolSpec, Worker, made_up_name
 
 
 class Provider:
@@ -41,11 +40,17 @@ def test_names_that_would_not_do_everywhere(name: str) -> None:
             sky.Compute(name=name)
 
 
-def test_made_up_names_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    for argv in (["train.py"], ["/x/My Script_2.py"], ["-"], [""], [], ["é.py"], ["x" * 99 + ".py"]):
+def test_made_up_names_are_names() -> None:
+    for script in ("train.py", "/x/My Script_2.py", "-", "", "é.py", "x" * 99 + ".py"):
+        assert spec(name=made_up_name(script))
+    assert made_up_name("train.py").startswith("train-")
+    assert made_up_name("") != made_up_name("")
+
+
+def test_a_pool_without_a_name_is_called_after_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    for argv, begins in ((["/x/My Script_2.py"], "my-script-2-"), ([], "pool-")):
         monkeypatch.setattr("sys.argv", argv)
-        assert spec(name=made_up_name())
-    assert made_up_name() != made_up_name()
+        assert sky.Compute(provider=sky.Local()).spec.name.startswith(begins)
 
 
 @pytest.mark.parametrize("nodes", [0, -1, 1025, 1.5, "many", "4", True, None])

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ...model.errors import PoolError, UsageError
 from ...store.loggers import logger
 from ...wire.keepalive import watch
-from . import failures, host_keys
+from . import failures, host_keys, questions
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
 from .route import Route
@@ -316,7 +316,7 @@ async def _judge(target: Target, route: Route, link: Link, error: Exception) -> 
         raise host_keys.changed(shown, link.known) from error
     if target.host_keys == "known":
         raise host_keys.unknown(shown) from error
-    if target.host_keys == "ask" and (host_keys.ask_hook is None or not await host_keys.ask_hook(shown)):
+    if target.host_keys == "ask" and not await questions.accepted(shown):
         raise host_keys.unknown(shown) from error
     host_keys.accept(shown)
 
@@ -360,12 +360,18 @@ def _jump_target(target: Target, jump: str) -> Target:
     return replace(target, user=None, port=None, jump=before or None).named(last)
 
 
+_Way = tuple[asyncio.AbstractEventLoop, Target, questions.Questions | None]
+
+
 class _Jump:
-    """A connection to a jump host, shared by all that go through it and closed after the last."""
+    """A connection to a jump host, shared by all of a session that go through it and closed after the last.
 
-    _open: dict[tuple[asyncio.AbstractEventLoop, Target], _Jump] = {}  # noqa: RUF012  one for the process
+    Another session may have to be asked about its key, too: that a person at one refuses it is no answer for the other.
+    """
 
-    def __init__(self, key: tuple[asyncio.AbstractEventLoop, Target]) -> None:
+    _open: dict[_Way, _Jump] = {}  # noqa: RUF012  one for the process
+
+    def __init__(self, key: _Way) -> None:
         self.key = key
         self.users = 0
         self.task = asyncio.ensure_future(connect(key[1], patience=0))
@@ -376,7 +382,7 @@ class _Jump:
 
     @classmethod
     async def borrow(cls, target: Target) -> _Jump:
-        key = (asyncio.get_running_loop(), target)
+        key = (asyncio.get_running_loop(), target, questions.whose())
         jump = cls._open.get(key)
         if jump is None or (jump.task.done() and (jump.task.exception() or jump.link.lost.is_set())):
             jump = cls._open[key] = cls(key)

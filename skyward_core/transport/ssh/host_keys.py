@@ -7,7 +7,7 @@ its ``HostKeyAlias`` alone; addresses are not looked up beside names (``CheckHos
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -69,11 +69,6 @@ class ServerKey(Value):
     def fingerprint(self) -> str:
         """The key's SHA256 fingerprint, as ``ssh-keygen -l`` prints it."""
         return self.key.get_fingerprint()
-
-
-# How a person is asked about an unknown key under the policy "ask": set by the front end. The answer True
-# accepts the key, which is then written down.
-ask_hook: Callable[[ServerKey], Awaitable[bool]] | None = None
 
 
 @value

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import providers
 from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
@@ -32,8 +32,15 @@ from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
 from ..tasks.task import Task
 from ..transport.background_loop import submit
+from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolGone
 from ..views.views import PoolView, RunView
+
+if TYPE_CHECKING:
+    from ..transport.ssh.questions import Ask
+    from .base import Front
+
+T = TypeVar("T")
 
 OnEvent = Callable[[Event], None]
 
@@ -57,6 +64,7 @@ class Session:
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
+        self._questions = Questions()
 
     @property
     def notice(self) -> str:
@@ -64,6 +72,20 @@ class Session:
         aside = self.ledger.set_aside
         said = f"the ledger was damaged; it is kept as {aside}, and a new one was begun" if aside else ""
         return "; ".join(filter(None, (said, self._no_log)))
+
+    def on_host_key(self, ask: Ask) -> None:
+        """Have somebody judge the keys of hosts that no file knows, where a provider says ``host_keys="ask"``.
+
+        Args:
+            ask: says whether a key is to be believed, which then is written down. It runs on the session's thread,
+                and is cancelled where nobody wants to know any more. Until there is one, and once this session
+                has ended, the answer is no.
+        """
+        self._questions.answered_by(ask)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._questions.asked():
+            return submit(work)
 
     # -- looking -----------------------------------------------------------------------------------------
 
@@ -102,7 +124,7 @@ class Session:
         async def work() -> Callable[[], None]:
             return self._find(name).news.subscribe(on_event, on_log, missed=missed)
 
-        return submit(work())
+        return self._submit(work())
 
     def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
         """Look for pools that others made on this machine, and watch them.
@@ -110,7 +132,7 @@ class Session:
         Args:
             over: read from the ledger also those that have ended.
         """
-        return submit(self._refresh(over))
+        return self._submit(self._refresh(over))
 
     async def _refresh(self, over: bool) -> list[PoolView]:
         rows = self.ledger.live()
@@ -185,7 +207,7 @@ class Session:
             self._over[row.token], self._recalled = view, row.token
             return view
 
-        return submit(work())
+        return self._submit(work())
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:
         self._attaching.add(row.token)
@@ -231,7 +253,7 @@ class Session:
             await pool.start(spec)
             return pool.view
 
-        return submit(work())
+        return self._submit(work())
 
     def run_logs(self, run: str) -> RunLogs:
         """Where what the ranks of a run printed is kept on this machine, as of now.
@@ -249,7 +271,7 @@ class Session:
             run = found.launch.open("single" if one else "broadcast", [task])
             return found.view.runs[run.id]
 
-        return submit(work())
+        return self._submit(work())
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Resolves when a run has ended, and its logs are here."""
@@ -270,7 +292,7 @@ class Session:
             await found.news.logs_complete(run)
             return view
 
-        return submit(work())
+        return self._submit(work())
 
     def cancel(self, pool: str, run: str) -> Future[None]:
         """Stop a run, whoever dispatched it."""
@@ -278,7 +300,7 @@ class Session:
         async def work() -> None:
             (await self._ours(pool)).book.cancel(run)
 
-        return submit(work())
+        return self._submit(work())
 
     def look(self, name: str) -> Future[PoolView]:
         """Connect to a pool that is up, as one who only looks: its lease goes on as if nobody were here.
@@ -292,7 +314,7 @@ class Session:
             pool = self._pools.get(row.token) or await self._watch(row, observer=True)
             return pool.view
 
-        return submit(work())
+        return self._submit(work())
 
     def attach(self, name: str) -> Future[PoolView]:
         """Connect to a pool that is up, as one who uses it.
@@ -304,7 +326,7 @@ class Session:
         async def work() -> PoolView:
             return (await self._ours(name)).view
 
-        return submit(work())
+        return self._submit(work())
 
     def kept(self) -> list[Kept]:
         """What the hosts of pools that have ended keep, because nobody has fetched it."""
@@ -324,9 +346,9 @@ class Session:
         async def work() -> list[str]:
             return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
 
-        return submit(work())
+        return self._submit(work())
 
-    def down(self, name: str, *, give_up: bool = False) -> Future[Receipt]:
+    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
         tells.
 
@@ -338,20 +360,20 @@ class Session:
         """
 
         async def work() -> Receipt:
-            row = self.ledger.find(name)
+            row = self.ledger.find(pool)
             if row is None or row.ended_at is not None:
-                raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
-            pool = self._pools.get(row.token)
-            if pool is None:
-                pool = Pool(row, providers.from_json(row.provider), self.ledger)
+                raise PoolError(f"no pool named {pool!r} is up", hint=Hint("list"))
+            found = self._pools.get(row.token)
+            if found is None:
+                found = Pool(row, providers.from_json(row.provider), self.ledger)
                 try:
-                    await pool.attach()
+                    await found.attach()
                 except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
-                    pool.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
-                self._pools[row.token] = pool
-            return await pool.down(give_up=give_up)
+                    found.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
+                self._pools[row.token] = found
+            return await found.down(give_up=give_up)
 
-        return submit(work())
+        return self._submit(work())
 
     def outlives_us(self, pool: str, run: str) -> Future[bool]:
         """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""
@@ -360,7 +382,7 @@ class Session:
             ours = self._find(pool).runs.get(run)
             return ours is None or ours.sent
 
-        return submit(work())
+        return self._submit(work())
 
     def leave(self, name: str) -> Future[None]:
         """Leave a pool as it is; runs of ours that no node has got are cancelled, and all others go on."""
@@ -371,12 +393,13 @@ class Session:
             if pool.view.is_live:
                 await pool.detach()
 
-        return submit(work())
+        return self._submit(work())
 
     def detach(self) -> None:
         """Leave all pools as they are, and close the ledger."""
 
         async def work() -> None:
+            self._questions.end()
             pools = self._pools.values()
             last = [pool.detach() if pool.view.is_live else pool.written_down() for pool in pools]
             try:
@@ -386,7 +409,7 @@ class Session:
             finally:
                 self.ledger.close()
 
-        submit(work()).result()
+        self._submit(work()).result()
 
     def _find(self, pool: str) -> Pool:
         found = [each for each in self._known() if pool in (each.row.key, each.name)]
@@ -419,3 +442,7 @@ def _view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool that we have no connection to."""
     provider = row.provider["provider"]
     return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
+
+
+if TYPE_CHECKING:
+    _is_a_front: type[Front] = Session

@@ -1,0 +1,1 @@
+"""What the app and the command line use of the library."""

@@ -1,0 +1,60 @@
+"""What screens ask of pools, whoever answers: the session of this machine, or the one that tests put in its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ..model.spec import PoolSpec
+    from ..store.ledger_rows import Receipt
+    from ..store.run_logs import RunLogs
+    from ..tasks.task import Task
+    from ..transport.ssh.host_keys import ServerKey as ServerKey
+    from ..transport.ssh.questions import Ask as Ask
+    from ..views.views import PoolView, RunView
+
+
+class Front(Protocol):
+    """All that the app's screens and dialogs need of the library; :class:`.session.Session` tells what each raises.
+
+    ``pool`` is a pool's key, ``run`` a run's id. Whatever takes long is a future, which any thread may wait for.
+    """
+
+    @property
+    def notice(self) -> str:
+        """What a person should know before anything else, or ""."""
+
+    def pools(self) -> list[PoolView]:
+        """The pools known so far: those that are not over, newest first, then the others."""
+
+    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
+        """Look for pools that others made; with ``over`` also for those that have ended."""
+
+    def recall(self, pool: str) -> Future[PoolView]:
+        """Have a pool that has ended, whole: with its outcomes and logs."""
+
+    def create(self, spec: PoolSpec) -> Future[PoolView]:
+        """Bring a pool up; :meth:`pools` lists it at once, the future is done when it is up."""
+
+    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
+        """Run a task on every rank, or with ``one`` on a single node; done when the run is opened."""
+
+    def wait(self, pool: str, run: str) -> Future[RunView]:
+        """Done when a run has ended, and its logs are here."""
+
+    def cancel(self, pool: str, run: str) -> Future[None]:
+        """Stop a run, whoever dispatched it."""
+
+    def run_logs(self, run: str) -> RunLogs:
+        """Where what a run's ranks printed is kept on this machine, as of now."""
+
+    def down(self, pool: str) -> Future[Receipt]:
+        """Tear a pool down, with proof."""
+
+    def on_host_key(self, ask: Ask) -> None:
+        """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""
+
+    def detach(self) -> None:
+        """Leave all pools as they are; nothing can be asked any more."""

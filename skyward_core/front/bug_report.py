@@ -1,0 +1,105 @@
+"""What a report of a bug needs of this machine, without secrets that are known as such."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import metadata
+from typing import Any
+
+from ..model.errors import SkywardError
+from ..store import debug_log
+from ..store.ledger import Ledger
+from ..wire.redact import Redactor, each_text, is_secret_name, secret_values, without_credentials
+
+POOLS = 100  # of those that are over, the latest
+OURS = ("SKYWARD_", "AWS_")  # what variables begin with that change what we do
+_ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
+_AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
+
+Clean = Callable[[str], str]
+
+
+def cleaner() -> Clean:
+    """What blanks secrets in a text: those of our environment by value, others by the names that stand before them."""
+    redactor = Redactor(secret_values(os.environ))
+
+    def blanked(match: re.Match[str]) -> str:
+        return f"{match['name']}{match['between']}***" if is_secret_name(match["name"]) else match[0]
+
+    def clean(text: str) -> str:
+        text = without_credentials(redactor.text(text))
+        return _AWS_KEY.sub("***", _ASSIGNED.sub(blanked, text))
+
+    return clean
+
+
+def as_json(value: Any, clean: Clean) -> str:
+    """A value of JSON's types as text, every text in it without secrets."""
+    return json.dumps(each_text(value, clean), indent=1)
+
+
+def versions(distribution: str) -> dict[str, Any]:
+    """Python, the platform, the packages that a distribution asks for, and names of variables."""
+    names = [
+        distribution,
+        *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ()),
+    ]
+    packages: dict[str, str | None] = {}
+    for name in dict.fromkeys(names):
+        try:
+            packages[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "python": sys.version,
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "packages": packages,
+        "variables": sorted(name for name in os.environ if name.startswith(OURS)),
+    }
+
+
+def logs(clean: Clean) -> dict[str, str]:
+    """The files of the log, by name, older ones first."""
+    return {
+        file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.files()
+    }
+
+
+def ledger() -> dict[str, Any]:
+    """The ledger's rows, or why they cannot be read."""
+    try:
+        opened = Ledger()
+        try:
+            pools = [*opened.live(), *opened.over(limit=POOLS)]
+            return {
+                "pools": [_without_env(asdict(row)) for row in pools],
+                "runs": [asdict(run) for row in pools for run in opened.runs(row.token)],
+                "replacements": [
+                    asdict(each) | {"token": row.token}
+                    for row in pools
+                    for each in opened.replacements(row.token)
+                ],
+            }
+        finally:
+            opened.close()
+    except SkywardError as error:
+        return {"error": str(error)}
+
+
+def _without_env(value: Any) -> Any:
+    """A value of JSON's types with nothing but the names of variables, whichever release wrote it."""
+    if isinstance(value, dict):
+        return {
+            key: sorted(part) if key == "env" and isinstance(part, dict) else _without_env(part)
+            for key, part in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_env(part) for part in value]
+    return value

@@ -1,0 +1,101 @@
+"""What this machine keeps of pools and runs: the ledger's rows, runs as views, and what their ranks printed."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+from ..store.archive import rank_of
+from ..store.ledger import Ledger
+from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
+from ..store.prune import prune
+from ..store.run_logs import Part, RunLogs
+from ..store.stored_lines import StoredLines, tail_of
+from ..views.views import RunView, TaskView
+from ..views.weave import Place, weave
+
+__all__ = [
+    "Kept",
+    "PoolRow",
+    "Printed",
+    "Receipt",
+    "RunLogs",
+    "RunRow",
+    "StoredLines",
+    "following",
+    "printed",
+    "prune",
+    "run_view",
+    "tail_of",
+]
+
+PERIOD = 0.05  # seconds between two looks at log files
+SETTLED = 0.3  # seconds without anything new after which a log has been read
+
+
+class Printed(NamedTuple):
+    """A piece of what a worker printed; the bytes of one ``file`` are in order."""
+
+    rank: int
+    file: str
+    stream: str
+    data: bytes
+
+
+def run_view(ledger: Ledger, row: RunRow) -> RunView:
+    """A run as the ledger has it, with its outcomes and without its logs.
+
+    Raises:
+        LedgerError: the ledger cannot be read.
+    """
+    view = RunView(row.run, ledger.pool(row.token).name, row.function, row.kind, row.total, row.opened_at)
+    view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
+    for outcome, _ in ledger.outcomes(row.run):
+        view.tasks[outcome.index] = TaskView(
+            outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome
+        )
+        view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    return view
+
+
+def printed(ledger: Ledger, run: str) -> Iterator[Printed]:
+    """What the ranks of a run have printed, as far as it is here; rank by rank."""
+    found = RunLogs(ledger, run)
+    for rank in sorted(found.parts):
+        for part in found.parts[rank]:
+            yield from _pieces(found, part)
+
+
+def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[Printed]:
+    """What the ranks of a running run print: from where those of runs before it ended, as it comes here.
+
+    Args:
+        ended: done when nothing comes any more, whose error then is raised; None to end when nothing has come for a
+            moment.
+    """
+    seen: dict[str, Place] = {}
+    quiet = 0.0
+    while True:
+        over = quiet >= SETTLED if ended is None else ended.done()
+        found = RunLogs(ledger, run)
+        came = False
+        for part in itertools.chain.from_iterable(found.parts.values()):
+            at = seen.get(part.stem, (0, 0))
+            start = max(at[0], part.start[0]), max(at[1], part.start[1])
+            yield from _pieces(found, part._replace(start=start))
+            seen[part.stem] = end = max(start[0], part.end[0]), max(start[1], part.end[1])
+            came |= start != end
+        if over:
+            break
+        quiet = 0.0 if came else quiet + PERIOD
+        time.sleep(PERIOD)
+    if ended is not None:
+        ended.result()
+
+
+def _pieces(found: RunLogs, part: Part) -> Iterator[Printed]:
+    for piece in weave(found.folder, *part):
+        yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data)

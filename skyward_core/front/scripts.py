@@ -1,0 +1,58 @@
+"""Scripts as a person names them: what is in them to run, what they need, and the task that comes of a call."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ..tasks.arguments import Text
+from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing
+from ..tasks.scripts import (
+    FunctionInfo,
+    build_task,
+    find_function,
+    list_functions,
+    parse,
+    parse_arguments,
+    split_target,
+)
+from ..tasks.task import Task
+
+__all__ = [
+    "FunctionInfo",
+    "Task",
+    "Text",
+    "advice",
+    "build_task",
+    "find_function",
+    "imports_of",
+    "list_functions",
+    "missing_of",
+    "parse_arguments",
+    "split_target",
+]
+
+
+def imports_of(script: Path) -> set[str]:
+    """The top-level packages that a script imports anywhere.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    roots = set()
+    for node in ast.walk(parse(script)):
+        if isinstance(node, ast.Import):
+            roots |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            roots.add((node.module or "").partition(".")[0])
+    return roots
+
+
+def missing_of(script: Path) -> list[str]:
+    """The frameworks that a script imports and that are not installed where scripts are loaded; see :func:`advice`.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    needs = imports_of(script)
+    return [name for name in FRAMEWORKS if name in needs and is_missing(name)]
