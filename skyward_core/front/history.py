@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..store.archive import rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
-from ..store.prune import prune
+from ..store.prune import prune, prune_environments
 from ..store.run_logs import Part, RunLogs
 from ..store.stored_lines import StoredLines, tail_of
 from ..views.views import RunView, TaskView
@@ -28,6 +28,7 @@ __all__ = [
     "following",
     "printed",
     "prune",
+    "prune_environments",
     "run_view",
     "tail_of",
 ]

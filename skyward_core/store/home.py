@@ -24,6 +24,7 @@ BASE_LIMIT = (
     55  # bytes of a folder's path below which a socket of ours fits into the 104 that some systems allow
 )
 
+ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
 PRUNE_EVERY = 86400.0  # seconds between two such times
 

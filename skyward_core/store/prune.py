@@ -1,7 +1,9 @@
-"""Making room on the client: logs, results and records of pools that are long over, by age and by size."""
+"""Making room on the client: logs, results and records of pools that are long over, by age and by size; environments
+that no pool has used for long."""
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.errors import LedgerError
-from .home import PRUNED, home, pool_path, prune_is_due
+from ..node.boot.environment import MADE
+from .home import ENVIRONMENTS, PRUNED, home, pool_path, prune_is_due
 from .ledger import Ledger
 from .ledger_rows import PoolRow
 
@@ -58,6 +61,42 @@ def prune(ledger: Ledger, *, age: float = AGE, most: float = MOST, only_look: bo
     return gone
 
 
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """An environment that is here no more: its folder's name, when it was last used (Unix time), and its bytes."""
+
+    folder: str
+    used_at: float
+    size: int
+
+
+def prune_environments(ledger: Ledger, *, age: float = AGE, only_look: bool = False) -> list[Unused]:
+    """Remove environments of images that no pool has begun to use for long, but for those that a pool which is up may
+    use, or that somebody is just making.
+
+    Args:
+        age: seconds since an environment was last asked for.
+        only_look: remove nothing, and tell what would go.
+    """
+    before = min([time.time() - age, *(row.created_at for row in ledger.live())])
+    gone = []
+    for folder in sorted((home() / ENVIRONMENTS).glob("env-*/")):
+        made = folder / MADE
+        used_at = (made if made.exists() else folder).stat().st_mtime
+        if used_at >= before:
+            continue
+        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            gone.append(Unused(folder.name, used_at, _size(folder)))
+            if not only_look:
+                made.unlink(missing_ok=True)  # first: what is half gone is nobody's environment
+                shutil.rmtree(folder, ignore_errors=True)
+    return gone
+
+
 def prune_when_due(ledger: Ledger) -> None:
     """Do so once a day, with the limits that hold where nobody gives others. Nobody waits for it: what cannot be done
     today (a ledger that another process holds, a full disk) is for the next day."""
@@ -65,6 +104,7 @@ def prune_when_due(ledger: Ledger) -> None:
         if prune_is_due():
             (home() / PRUNED).touch()
             prune(ledger)
+            prune_environments(ledger)
 
 
 def _over(ledger: Ledger) -> Iterator[PoolRow]:

@@ -100,12 +100,16 @@ def prune(older: str, most: str, only_look: bool, console: Console) -> int:
         raise UsageError(f"--older or --most {error}") from error
     with opened(console) as session:
         gone = history.prune(session.ledger, age=age, most=limit, only_look=only_look)
+        unused = history.prune_environments(session.ledger, age=age, only_look=only_look)
+    done = "would remove" if only_look else "removed"
     for each in gone:
         ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.ended_at))
-        console.note(
-            f"{'would remove' if only_look else 'removed'} pool {each.pool}, ended {ended}: {each.size:,} bytes"
-        )
-    if not gone:
+        console.note(f"{done} pool {each.pool}, ended {ended}: {each.size:,} bytes")
+    for one in unused:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_at))
+        console.note(f"{done} environment {one.folder}, last used {used}: {one.size:,} bytes")
+    if not gone and not unused:
         console.note("nothing is old or large enough to go")
-    console.result({"pruned": [asdict(each) for each in gone]})
+    rows = {"pruned": [asdict(each) for each in gone], "environments": [asdict(one) for one in unused]}
+    console.result(rows)
     return exit_status.OK

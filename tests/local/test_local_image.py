@@ -57,6 +57,10 @@ def test_ranks_have_the_packages_of_the_image(wheels: None, home: Path) -> None:
         found = seen() @ compute
     (made,) = environments(home)
     assert found == [(f"{made}/bin/python", "1.0")] * 2
+    os.utime(made / environment.MADE, (0, 0))
+    with pool(pip=["skytiny==1.0"]) as compute:
+        assert seen() @ compute == found
+    assert (made / environment.MADE).stat().st_mtime > 0  # what is used is not pruned
     with pool(pip=["skytiny>=2"]) as compute:
         assert [version for _, version in seen() @ compute] == ["2.0"] * 2
 

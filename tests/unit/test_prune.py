@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 from skyward_core.model.errors import LedgerError
 from skyward_core.model.machine import Machine
 from skyward_core.model.outcome import Outcome
-from skyward_core.store.home import PRUNED, pool_dir
+from skyward_core.node.boot.environment import MADE
+from skyward_core.store.home import ENVIRONMENTS, PRUNED, home, pool_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Kept, Receipt
-from skyward_core.store.prune import prune, prune_when_due
+from skyward_core.store.prune import prune, prune_environments, prune_when_due
 
 DAY = 86400.0
 
@@ -110,3 +112,42 @@ def test_a_pool_that_is_up_is_never_forgotten(ledger: Ledger) -> None:
     ledger.forget("t-up")
     assert ledger.find("up") is not None
     assert len(ledger.outcomes("run-up")) == 1
+
+
+def environment(name: str, days: float, *, made: bool = True) -> Path:
+    """An environment that was last used so many days ago, of 1,000 bytes and a few."""
+    folder = home() / ENVIRONMENTS / f"env-{name}"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_bytes(bytes(1000))
+    used = folder
+    if made:
+        used = folder / MADE
+        used.write_text("x")
+    os.utime(used, (time.time() - days * DAY,) * 2)
+    return folder
+
+
+def test_environments_that_nobody_has_used_for_long_go(ledger: Ledger) -> None:
+    old, new = environment("old", 100), environment("new", 10)
+    cut_off, being_made = environment("cut-off", 100, made=False), environment("being-made", 100, made=False)
+    with being_made.with_name("env-being-made.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert [each.folder for each in prune_environments(ledger, only_look=True)] == [
+            "env-cut-off",
+            "env-old",
+        ]
+        assert old.exists()
+        gone = prune_environments(ledger)
+    assert [(each.folder, each.size) for each in gone] == [("env-cut-off", 1000), ("env-old", 1001)]
+    assert [folder.exists() for folder in (old, new, cut_off, being_made)] == [False, True, False, True]
+
+
+def test_an_environment_that_a_pool_may_use_stays_however_long_it_is_up(ledger: Ledger) -> None:
+    used = environment("used", 100)
+    ledger.intend("t-up", "up", {"provider": "local"}, {})
+    ledger._write([("UPDATE pools SET created_at=? WHERE token=?", (time.time() - 101 * DAY, "t-up"))])
+    assert prune_environments(ledger) == []
+    assert used.exists()
+    older = environment("older", 102)
+    assert [each.folder for each in prune_environments(ledger)] == ["env-older"]
+    assert not older.exists()

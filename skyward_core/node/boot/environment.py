@@ -64,9 +64,11 @@ def own_command(python: str, module: str) -> list[str]:
 
 
 def ready(image: Mapping[str, Any], root: Path) -> str:
-    """The interpreter of an image's environment where that is made already, else ""."""
+    """The interpreter of an image's environment where that is made already, else "". It counts as used now."""
+    made = root / f"env-{key(image, sys.executable)}" / MADE
     try:
-        return (root / f"env-{key(image, sys.executable)}" / MADE).read_text(encoding="utf-8")
+        os.utime(made)
+        return made.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ...model.errors import PoolError
-from ...store.home import home
+from ...store.home import ENVIRONMENTS, home
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
 LONGEST = 1 << 20  # bytes of a line that an installer prints
@@ -46,7 +46,7 @@ async def interpreter(
         missing = await asyncio.to_thread(lacking, image["pip"]) if pip else []
         if not missing:
             return sys.executable, "all packages are here" if pip else "nothing to install"
-    root = home() / "environments"
+    root = home() / ENVIRONMENTS
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if made := environment.ready(image, root):
         return made, "the environment is there already"
