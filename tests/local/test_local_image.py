@@ -86,6 +86,29 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
     assert (len(environments(home)) == 2 and not (environments(home)[0] / environment.MADE).exists()) or True
 
 
+def test_what_an_interpreter_prints_as_it_starts_is_no_answer(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = "print([1]); print('x' * 3_000_000); print('no JSON')\n"
+    monkeypatch.setattr(environment, "_MAIN", noise + environment._MAIN)
+    with pool(setup=[f"touch {tmp_path}/made"]) as compute:
+        assert executable() @ compute == [sys.executable] * 2
+    assert (tmp_path / "made").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may install Debian packages")
+def test_debian_packages_that_are_installed_meanwhile_have_nothing_made_anew(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for there in (False, True):
+        monkeypatch.setattr(environment, "has_package", lambda package, there=there: there)
+        image = sky.Image(apt=["bash"], setup=[f"echo made >> {tmp_path}/made"])
+        options = sky.Options(console=False, allow_apt=True)
+        with sky.Compute(provider=sky.Local(), image=image, options=options) as compute:
+            executable() @ compute
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
 def test_a_package_that_is_nowhere_is_named(wheels: None, home: Path) -> None:
     with pytest.raises(sky.PoolError, match="skynowhere"), pool(pip=["skynowhere"]):
         pass

@@ -41,7 +41,7 @@ async def interpreter(
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
         raise _refused(absent)
     pip = [str(each) for each in image.get("pip") or ()]
-    image = {**image, "apt": absent, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
+    image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
     if not image.get("setup") and not absent:
         missing = await asyncio.to_thread(lacking, image["pip"]) if pip else []
         if not missing:
@@ -107,11 +107,26 @@ async def _converse(
         await process.stdin.drain()  # type: ignore[union-attr]
         process.stdin.close()  # type: ignore[union-attr]
     answer: dict[str, Any] = {}
-    async for line in process.stdout:  # type: ignore[union-attr]
-        answer = json.loads(line)
-        if "line" in answer:
-            said(str(answer["line"]))
+    while line := await _line(process.stdout):
+        try:
+            told = json.loads(line)
+        except ValueError:
+            continue  # a start-up file of the interpreter's may print what it likes
+        if type(told) is not dict:
+            continue
+        if "line" in told:
+            said(str(told["line"]))
+        else:
+            answer = told
     return answer
+
+
+async def _line(stream: asyncio.StreamReader | None) -> bytes:
+    """The next line, b"" at the end; one that is too long to be an answer is passed over."""
+    while stream is not None:
+        with suppress(ValueError):
+            return await stream.readline()
+    return b""
 
 
 async def _rest(stream: asyncio.StreamReader | None) -> bytes:
