@@ -73,6 +73,17 @@ async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
     assert (blobs / ("a" * 32)).read_bytes() == source.read_bytes()
 
 
+async def test_a_connection_that_breaks_as_the_file_is_to_go_is_made_anew(
+    host: Host, way: SSHTransport, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"data")
+    assert way._link is not None
+    way._link.ssh.abort()  # which is told a turn of the loop later
+    await way.put(source, "c" * 32)
+    assert not way._link.lost.is_set()
+
+
 async def test_a_host_out_of_reach_is_a_connection_error(
     host: Host, way: SSHTransport, tmp_path: Path
 ) -> None:

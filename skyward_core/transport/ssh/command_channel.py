@@ -318,7 +318,7 @@ async def open_session(
             lambda: handler, command, encoding=None, window=WINDOW, request_pty=False
         )
     except asyncssh.Error as error:
-        raise no_channel(link.target.host, error, lost=link.lost.is_set()) from error
+        raise no_channel(link.target.host, error, lost=await link.is_lost()) from error
     return channel
 
 

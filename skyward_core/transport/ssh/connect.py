@@ -148,6 +148,12 @@ class Link(asyncssh.SSHClient):
             self.jump.release()
             self.jump = None
 
+    async def is_lost(self) -> bool:
+        """Whether that is why no channel could be opened: asyncssh refuses those a turn of the loop before it tells
+        that a connection is closed."""
+        await asyncio.sleep(0)
+        return self.lost.is_set()
+
     async def close(self) -> None:
         """Close the connection; what runs on the host goes on."""
         self.ssh.close()

@@ -232,7 +232,7 @@ class SSHTransport:
         try:
             await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
         except asyncssh.ChannelOpenError:
-            if link.lost.is_set():
+            if await link.is_lost():
                 raise
             # OpenSSH answers alike where it forwards no sockets and where nobody listens; the relay can tell.
             return None
