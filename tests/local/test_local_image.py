@@ -16,6 +16,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.node.boot import environment
 from skyward_core.transport.local.image import without_cuda
+from skyward_core.transport.local.transport import LocalTransport
 from tests.local.faults import wait_until
 from tests.wheels import tiny_wheels
 
@@ -195,6 +196,41 @@ def test_a_start_that_takes_too_long_leaves_no_installer_behind(home: Path, tmp_
     with pool(setup=[wait]) as compute:
         assert executable() @ compute == [sys.executable] * 2
     assert (made / environment.MADE).exists()
+
+
+def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: Path) -> None:
+    wait = f"touch {tmp_path}/began; until test -e {tmp_path}/go; do sleep 0.1; done"
+    failures: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            with pool(setup=[wait]):
+                pass
+        except sky.PoolError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    wait_until((tmp_path / "began").exists)
+    (installer,) = [pid for pid in running("boot.environment import main") if Path(f"/proc/{pid}").exists()]
+    os.kill(installer, signal.SIGKILL)
+    thread.join()
+    assert "cannot be made on this machine" in str(failures[0])
+    wait_until(lambda: not running(f"{tmp_path}/go"))
+
+
+async def test_a_node_never_goes_back_to_an_earlier_phase(home: Path, tmp_path: Path) -> None:
+    class Starter:
+        async def start(self, request: dict[str, Any]) -> dict[str, Any]:
+            return {}
+
+    way = LocalTransport(tmp_path / "node", tmp_path / "socket", Starter())  # type: ignore[arg-type]
+    for image in ({}, {"pip": ["cloudpickle"]}):
+        told: list[str] = []
+        config = {"nodes": 1, "ranks_per_node": 1, "image": image}
+        await way.prepare(config, lambda phase, *said, told=told, **more: told.append(phase))
+        order = ["running", "connected", "synced", "installed"]
+        assert sorted(told, key=order.index) == told and set(told) == set(order)
 
 
 def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path) -> None:

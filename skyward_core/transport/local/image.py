@@ -37,7 +37,7 @@ async def interpreter(
     from ...node.boot.host import NVIDIA
     from ...node.boot.satisfied import lacking
 
-    absent = [package for package in image.get("apt") or () if not environment.has_package(package)]
+    absent = await asyncio.to_thread(_absent, image.get("apt") or ())
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
         raise _refused(absent)
     pip = [str(each) for each in image.get("pip") or ()]
@@ -53,6 +53,12 @@ async def interpreter(
     wanted = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
     made = await _make(environment.own_command(sys.executable, "environment"), wanted, said)
     return made, f"environment made in {root}"
+
+
+def _absent(packages: Sequence[str]) -> list[str]:
+    from ...node.boot.environment import has_package
+
+    return [package for package in packages if not has_package(package)]
 
 
 def without_cuda(requirements: Sequence[str]) -> list[str]:
@@ -82,17 +88,20 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
         limit=LONGEST,
         start_new_session=True,  # a ctrl-c in the terminal is for the client alone
     )
+    made = ""
     try:
         # Variables may be secrets: they come by standard input.
         errors = asyncio.ensure_future(_rest(process.stderr))
         answer = await _converse(process, wanted, said)
         await process.wait()
-        if made := answer.get("python"):
-            return str(made)
+        if made := str(answer.get("python") or ""):
+            return made
         why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:]
         raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
     finally:
-        if process.returncode is None:
+        if (
+            not made
+        ):  # what it has started may live on where it was killed, and write into the next attempt's folder
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -71,7 +71,8 @@ class LocalTransport:
         python, detail = sys.executable, ""
         image = config.get("image") or {}
         check_python(image)
-        if any(image.get(part) for part in ("pip", "apt", "setup")):
+        asked = any(image.get(part) for part in ("pip", "apt", "setup"))
+        if asked:
             for phase in ("connected", "synced"):
                 report(phase)
             report("installed", detail="looking at the environment")
@@ -88,7 +89,7 @@ class LocalTransport:
         }
         with timed(_log, f"{self.folder}: starting an agent"):
             await self._starter.start(request)
-        for phase in ("connected", "synced"):
+        for phase in () if asked else ("connected", "synced"):
             report(phase)
         report("installed", detail=detail)
 
