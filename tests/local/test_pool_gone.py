@@ -17,7 +17,7 @@ import pytest
 from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.providers.local.provider import Local
+from skyward_core.providers.local.provider import Local, _remove
 
 QUIET = sky.Options(console=False, grace=1.0)
 
@@ -86,6 +86,15 @@ def test_two_who_see_a_pool_gone_may_both_clear_it_away(home: Path) -> None:
 
     asyncio.run(both())
     assert not root.exists()
+
+
+def test_a_folder_that_another_makes_anew_as_it_is_cleared_away_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_dir", lambda path: False)  # so it was when we looked
+        _remove(tmp_path)
+    assert tmp_path.exists()
 
 
 def test_a_run_on_a_pool_whose_time_is_over_says_so(home: Path) -> None:

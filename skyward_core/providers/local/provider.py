@@ -151,7 +151,8 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(IsADirectoryError):  # another who clears it away has just made it anew, and removes it
+            path.unlink(missing_ok=True)
 
 
 PROVIDER = Local
