@@ -23,9 +23,9 @@ from .model.function import Function, PendingFunction, PendingGroup, function, g
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Compute": "api.compute",
-    "attach": "api.attach",
-    "results": "api.fetched_results",
+    "Compute": "front.api.compute",
+    "attach": "front.api.attach",
+    "results": "front.api.fetched_results",
     "Image": "model.spec",
     "PipIndex": "model.spec",
     "Worker": "model.spec",
@@ -41,13 +41,13 @@ _WHERE = {
     "stderr": "runtime.output",
     "silent": "runtime.output",
     "DistributedSampler": "runtime.sampler",
-    "ComputePool": "api.older_names",
-    "compute": "api.older_names",
-    "integrations": "api.older_names",
-    "Accelerator": "api.older_names",
-    "NVIDIA": "api.older_names",
-    "AMD": "api.older_names",
-    "AWS": "api.older_names",
+    "ComputePool": "front.api.older_names",
+    "compute": "front.api.older_names",
+    "integrations": "front.api.older_names",
+    "Accelerator": "front.api.older_names",
+    "NVIDIA": "front.api.older_names",
+    "AMD": "front.api.older_names",
+    "AWS": "front.api.older_names",
     "SkywardError": "model.errors",
     "UsageError": "model.errors",
     "SpecError": "model.errors",
@@ -83,16 +83,16 @@ __all__ = [
 
 if TYPE_CHECKING:
     from . import plugins as plugins
-    from .api.attach import attach as attach
-    from .api.compute import Compute as Compute
-    from .api.fetched_results import results as results
-    from .api.older_names import AMD as AMD
-    from .api.older_names import AWS as AWS
-    from .api.older_names import NVIDIA as NVIDIA
-    from .api.older_names import Accelerator as Accelerator
-    from .api.older_names import ComputePool as ComputePool
-    from .api.older_names import compute as compute
-    from .api.older_names import integrations as integrations
+    from .front.api.attach import attach as attach
+    from .front.api.compute import Compute as Compute
+    from .front.api.fetched_results import results as results
+    from .front.api.older_names import AMD as AMD
+    from .front.api.older_names import AWS as AWS
+    from .front.api.older_names import NVIDIA as NVIDIA
+    from .front.api.older_names import Accelerator as Accelerator
+    from .front.api.older_names import ComputePool as ComputePool
+    from .front.api.older_names import compute as compute
+    from .front.api.older_names import integrations as integrations
     from .model import accelerators as accelerators
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused

@@ -1,1 +1,1 @@
-"""What the app and the command line use of the library."""
+"""What people use of the library: scripts by ``api/``, app and command line by the rest."""

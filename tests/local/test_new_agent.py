@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.attach import Attached
+from skyward_core.front.api.attach import Attached
 from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
 from tests.local.faults import agent_pids, exists, wait_until

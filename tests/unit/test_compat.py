@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import skyward_core as sky
-from skyward_core.api import older_names
+from skyward_core.front.api import older_names
 from skyward_core.model.errors import UsageError
 
 
@@ -35,7 +35,7 @@ def test_compute_is_function_bare_and_with_arguments():
     assert limited.timeout == 5
 
 
-@pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.api.compute"])
+@pytest.mark.parametrize("first", ["sky.compute", "sky.Compute", "import skyward_core.front.api.compute"])
 def test_compute_works_whatever_was_imported_first(first):
     code = f"import skyward_core as sky\n{first}\nassert sky.compute(len).local([1]) == 1\nassert sky.Compute"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)

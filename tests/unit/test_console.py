@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.api.console import Console
+from skyward_core.front.api.console import Console
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
 from skyward_core.tasks import stdout_lines

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.api.attach import Attached
+from skyward_core.front.api.attach import Attached
 from skyward_core.providers.base import Provider
 
 SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skyward_core.api.streams import split
+from skyward_core.front.api.streams import split
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, RunError
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool_end import PoolEnd

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..pool.runs.run import Run
+from ...pool.runs.run import Run
 
 
 def split(run: Run, cancel: Callable[[], None]) -> list[Iterator[Any]]:

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..tasks.stdout_lines import release, stand_in
-from ..transport.background_loop import submit
-from ..views.logs import Lines, prefix_of
-from ..wire.safe_text import closed
+from ...tasks.stdout_lines import release, stand_in
+from ...transport.background_loop import submit
+from ...views.logs import Lines, prefix_of
+from ...wire.safe_text import closed
 
 if TYPE_CHECKING:
-    from ..pool.news import News
+    from ...pool.news import News
 
 
 class Console:

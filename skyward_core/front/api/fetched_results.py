@@ -6,16 +6,16 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..model.errors import PoolError, RunError, UsageError
-from ..model.hint import Hint
-from ..model.outcome import Outcome, RootCause
-from ..pool.runs.results import describe, rebuild
-from ..pool.runs.root_cause import is_failure
-from ..pool.unfetched import fetch
-from ..store.archive import Archive
-from ..store.ledger import Ledger
-from ..store.ledger_rows import RunRow
-from ..transport.background_loop import submit
+from ...model.errors import PoolError, RunError, UsageError
+from ...model.hint import Hint
+from ...model.outcome import Outcome, RootCause
+from ...pool.runs.results import describe, rebuild
+from ...pool.runs.root_cause import is_failure
+from ...pool.unfetched import fetch
+from ...store.archive import Archive
+from ...store.ledger import Ledger
+from ...store.ledger_rows import RunRow
+from ...transport.background_loop import submit
 
 
 def results(run: str) -> list[Any]:

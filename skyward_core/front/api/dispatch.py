@@ -8,15 +8,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import PoolError, UsageError
-from ..model.function import PendingFunction, PendingGroup
-from ..model.states import RunKind
-from ..transport.background_loop import background, this_process
+from ...model.errors import PoolError, UsageError
+from ...model.function import PendingFunction, PendingGroup
+from ...model.states import RunKind
+from ...transport.background_loop import background, this_process
 
 if TYPE_CHECKING:
-    from ..pool.pool import Pool
-    from ..pool.runs.run import Run
-    from ..tasks.task import Task
+    from ...pool.pool import Pool
+    from ...pool.runs.run import Run
+    from ...tasks.task import Task
 
 
 class Dispatching:
@@ -114,7 +114,7 @@ class Dispatching:
             raise UsageError(f"a group cannot hold generator functions ({streaming[0]}); run each with >>")
         if not group.items:
             return iter(()) if group.stream else ()
-        from ..tasks.payload import make_tasks
+        from ...tasks.payload import make_tasks
 
         tasks = list(make_tasks(group.items, self.plugins, self._folder()))
         if group.stream:
@@ -155,7 +155,7 @@ class Dispatching:
         return future
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
-        from ..tasks.payload import make_task
+        from ...tasks.payload import make_task
 
         return make_task(pending, self.plugins, self._folder())
 
@@ -175,7 +175,7 @@ class Dispatching:
 
     def _run(self, kind: RunKind, tasks: Sequence[Task]) -> list[Any]:
         """Open a run and wait for its values; one change of threads each way."""
-        from ..pool.runs.run import Ending
+        from ...pool.runs.run import Ending
 
         pool = self.pool
         ended = Ending()

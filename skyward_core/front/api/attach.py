@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-from ..model.errors import PoolError
-from ..model.hint import Hint
-from ..pool.pool import Pool
-from ..providers import from_json
-from ..runtime.phase import refuse_pool_while_loading
-from ..store import debug_log
-from ..store.ledger import Ledger
-from ..store.ledger_rows import Receipt
-from ..tasks import loader
-from ..transport.background_loop import submit
-from ..views.views import PoolView, RunView
+from ...model.errors import PoolError
+from ...model.hint import Hint
+from ...pool.pool import Pool
+from ...providers import from_json
+from ...runtime.phase import refuse_pool_while_loading
+from ...store import debug_log
+from ...store.ledger import Ledger
+from ...store.ledger_rows import Receipt
+from ...tasks import loader
+from ...transport.background_loop import submit
+from ...views.views import PoolView, RunView
 from .console import Console
 from .dispatch import Dispatching
 

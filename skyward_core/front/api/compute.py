@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..model.errors import TeardownError
-from ..model.hint import Hint
-from ..model.spec import Image, Options, PoolSpec, Worker, made_up_name
-from ..runtime.phase import refuse_pool_while_loading
-from ..store import debug_log, home
-from ..tasks import loader
-from ..transport.background_loop import submit
+from ...model.errors import TeardownError
+from ...model.hint import Hint
+from ...model.spec import Image, Options, PoolSpec, Worker, made_up_name
+from ...runtime.phase import refuse_pool_while_loading
+from ...store import debug_log, home
+from ...tasks import loader
+from ...transport.background_loop import submit
 from .dispatch import Dispatching
 
 if TYPE_CHECKING:
-    from ..store.ledger_rows import Receipt
+    from ...store.ledger_rows import Receipt
 
 
 class Compute(Dispatching):
@@ -65,17 +65,17 @@ class Compute(Dispatching):
         options: Options | None = None,
         name: str | None = None,
     ) -> None:
-        from ..plugins.base import check_plugins
-        from ..providers import resolve
+        from ...plugins.base import check_plugins
+        from ...providers import resolve
 
         provider = resolve(home.provider_override or provider)
         check_plugins(plugins)
         if accelerator is not None:
-            from ..model import accelerators
+            from ...model import accelerators
 
             accelerator = accelerators.resolve(accelerator)
         if nodes is None:
-            from ..providers.base import default_nodes
+            from ...providers.base import default_nodes
 
             nodes = default_nodes(provider)
         self.spec = PoolSpec(
@@ -109,11 +109,11 @@ class Compute(Dispatching):
             with self.spec.provider.warm(self.spec):
                 # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
                 # on the other one.
-                from ..pool import pool  # noqa: F401
+                from ...pool import pool  # noqa: F401
                 from .console import Console
 
                 coming = submit(self._come_up())
-                from ..tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
+                from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
 
                 coming.result()
             if self.spec.options.console and sys.stdout is not None:
@@ -130,9 +130,9 @@ class Compute(Dispatching):
         return self
 
     async def _come_up(self) -> None:
-        from ..pool.pool import Pool
-        from ..store.ledger import Ledger
-        from ..store.working_folder import working_folder
+        from ...pool.pool import Pool
+        from ...store.ledger import Ledger
+        from ...store.working_folder import working_folder
 
         if said := debug_log.begin():
             sys.stderr.write(f"{said}\n")

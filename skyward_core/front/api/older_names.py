@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..model.errors import UsageError
-from ..model.function import Function, function
-from ..plugins.base import Plugin, enter_late
+from ...model.errors import UsageError
+from ...model.function import Function, function
+from ...plugins.base import Plugin, enter_late
 
 if TYPE_CHECKING:
-    from ..model.accelerators import Factory
+    from ...model.accelerators import Factory
     from .compute import Compute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,9 +64,9 @@ def ComputePool(
     Raises:
         UsageError: what was asked for makes no sense.
     """
-    from ..model.accelerators import resolve
-    from ..model.spec import Image, Worker
-    from ..plugins import mig
+    from ...model.accelerators import resolve
+    from ...model.spec import Image, Worker
+    from ...plugins import mig
     from .compute import Compute
 
     _old("ComputePool", "sky.Compute")
@@ -95,7 +95,7 @@ class _Integrations:
             fn: the function.
             backend: as the plugin takes it.
         """
-        from ..plugins import torch
+        from ...plugins import torch
 
         _old("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
         return _decorator((torch(backend=backend),), fn)
@@ -107,7 +107,7 @@ class _Integrations:
             fn: the function.
             backend: as the plugin takes it.
         """
-        from ..plugins import keras
+        from ...plugins import keras
 
         _old("integrations.keras", "plugins=[sky.plugins.keras(backend=...)] on the pool")
         return _decorator((keras(backend=backend),), fn)  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ class _Integrations:
         Args:
             fn: the function.
         """
-        from ..plugins import jax
+        from ...plugins import jax
 
         _old("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
         return _decorator((jax(),), fn)
@@ -129,7 +129,7 @@ class _Integrations:
         Args:
             fn: the function.
         """
-        from ..plugins import tensorflow
+        from ...plugins import tensorflow
 
         _old("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
         return _decorator((tensorflow(),), fn)
@@ -141,7 +141,7 @@ class _Integrations:
             fn: the function.
             backend: of the process group, as the plugin torch takes it.
         """
-        from ..plugins import accelerate, torch
+        from ...plugins import accelerate, torch
 
         _old("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
         # Not the plugin huggingface: it may hold a token, and a decorator travels inside the function.
@@ -184,7 +184,7 @@ class _Maker:
         self._path = path
 
     def __getattr__(self, name: str) -> Factory:
-        from ..model import accelerators
+        from ...model import accelerators
 
         made = accelerators.factories(self._maker).get(name)
         if made is None:
@@ -196,7 +196,7 @@ class _Maker:
         return made
 
     def __dir__(self) -> list[str]:
-        from ..model import accelerators
+        from ...model import accelerators
 
         return list(accelerators.factories(self._maker))
 
