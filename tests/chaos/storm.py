@@ -19,7 +19,7 @@ from typing import cast
 
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
-from tests.support import descendants, read_log
+from tests.support.processes import descendants, read_log
 
 from .beside import Another
 from .work import Printed, count, work

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from fates import listening
-
 import skyward_core as sky
+from tests.support.fates import listening
 
 PLUGINS = [sky.plugins.accelerate(mixed_precision="bf16"), sky.plugins.keras(backend="torch")]
 

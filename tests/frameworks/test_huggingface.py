@@ -5,10 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fates import listening
-
 import skyward_core as sky
 from skyward_tui.examples import finetune as example
+from tests.support.fates import listening
 
 TOKEN = "hf_" + "NeverWrittenAnywhere".ljust(34, "x")
 PLUGINS = [sky.plugins.torch(), sky.plugins.huggingface(token=TOKEN)]

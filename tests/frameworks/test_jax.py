@@ -5,10 +5,10 @@ import signal
 from typing import Any
 
 import pytest
-from fates import gone, listening, pids
 
 import skyward_core as sky
 from skyward_tui.examples import jax_mesh, keras_fit
+from tests.support.fates import gone, listening, pids
 
 PLUGINS = [sky.plugins.jax()]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whole_scripts import run_script
+
+from tests.support.whole_scripts import run_script
 
 
 def run(script: str, folder: Path) -> Any:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from whole_scripts import run_script
+from tests.support.whole_scripts import run_script
 
 
 def run(script: str, tmp_path: Path) -> tuple[list[object], str]:

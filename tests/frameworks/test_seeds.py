@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_scripts import run_script
+
+from tests.support.whole_scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,7 +217,7 @@ with sky.ComputePool(
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler for the driver's stand-in")
 def test_older_names_of_tensorflow_and_mig(tmp_path: Path) -> None:
-    source, library = ROOT / "tests" / "unit" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"
+    source, library = ROOT / "tests" / "support" / "fake_nvml.c", tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     lists = tmp_path / "bin" / "nvidia-smi"  # the set-up asks it whether the GPUs are cut already
     lists.parent.mkdir()

@@ -5,9 +5,9 @@ import signal
 from typing import Any
 
 import pytest
-from fates import gone, listening, pids
 
 import skyward_core as sky
+from tests.support.fates import gone, listening, pids
 
 PLUGINS = [sky.plugins.torch()]
 

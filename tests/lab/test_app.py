@@ -18,8 +18,7 @@ from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
-from tests.tui.conftest import screen_text
-from tests.tui.waiting import typed, until
+from tests.support.app_driver import screen_text, typed, until
 
 from . import Lab
 from .tools import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from tests.local.cli import EXAMPLES
+from tests.support.cli import EXAMPLES
 
 from . import Host, Lab
 from .pools import pool, ssh

@@ -17,7 +17,7 @@ from time import perf_counter, time
 import asyncssh
 import pytest
 
-from tests.child import Child
+from tests.support.child import Child
 
 from . import DelayProxy, Host, HostOptions, Lab, LabError, missing
 from .conftest import MakeLab

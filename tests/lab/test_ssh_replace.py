@@ -11,6 +11,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from tests.support.waiting import wait_until
 
 from . import Lab
 
@@ -37,13 +38,6 @@ def provider(lab: Lab) -> sky.SSH:
         known_hosts=str(lab.known_hosts),
         config=False,
     )
-
-
-def wait_until(true: Callable[[], object], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not true():
-        assert time.monotonic() < deadline, f"waited in vain: {what()}"
-        time.sleep(0.02)
 
 
 @sky.function
@@ -73,7 +67,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) ->
         view = compute.pool.view
 
         def cut() -> None:
-            wait_until(lambda: view.logs.rank(1).lines(0, 1) == ["asleep"], lambda: view)
+            wait_until(lambda: view.logs.rank(1).lines(0, 1) == ["asleep"], what=lambda: view)
             victim.power_off()
 
         cutter = threading.Thread(target=cut)
@@ -83,7 +77,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) ->
         cutter.join()
         assert [caught.value.outcomes[rank].kind for rank in (0, 1)] == ["collateral", "lost"]
         assert place() @ compute == [(head.name, 0, 43), (spare.name, 1, 43)]
-        wait_until(lambda: view.state == "up", lambda: view)
+        wait_until(lambda: view.state == "up", what=lambda: view)
         assert view.nodes[1].address == spare.address
         assert spare.processes()
     # The host without power cannot be asked: the receipt says so. With its power back everything is accounted for.
@@ -97,7 +91,7 @@ def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) ->
     finally:
         session.detach()
     assert (receipt.created, receipt.gone, receipt.ok) == (3, (0, 1, 1), True)
-    wait_until(lambda: not any(host.processes() for host in lab.hosts), lambda: "the end of the last errand")
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")
 
 
 def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_lab: MakeLab) -> None:
@@ -109,7 +103,7 @@ def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_la
         view = compute.pool.view
         assert place() @ compute == [(head.name, 0, 43), (victim.name, 1, 43)]
         victim.power_off()
-        wait_until(lambda: view.nodes[1].retry_at is not None, lambda: view)
+        wait_until(lambda: view.nodes[1].retry_at is not None, what=lambda: view)
         assert "no host can take node 1" in view.nodes[1].detail
         assert "name more hosts than nodes" in view.nodes[1].detail
         victim.power_on()
@@ -119,4 +113,4 @@ def test_a_host_that_is_back_takes_its_own_place_where_there_is_no_spare(make_la
         assert len(folders) == 2 and all(host.processes() for host in lab.hosts)
     assert compute.receipt is not None
     assert (compute.receipt.created, compute.receipt.gone, compute.receipt.ok) == (3, (0, 1, 1), True)
-    wait_until(lambda: not any(host.processes() for host in lab.hosts), lambda: "the end of the last errand")
+    wait_until(lambda: not any(host.processes() for host in lab.hosts), what="the end of the last errand")

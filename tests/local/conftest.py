@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
-from tests.local.cli import Cli
+from tests.support.cli import Cli
 
 
 @pytest.fixture(scope="module")

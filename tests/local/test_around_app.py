@@ -14,8 +14,9 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin, PluginError
-from tests.local.faults import agent_pids, exists, wait_until, worker_pids
-from tests.support import descendants
+from tests.support.faults import agent_pids, worker_pids
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
 

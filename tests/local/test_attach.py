@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-from faults import wait_until
-
-from tests.local.cli import Cli
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 LINES = 20_000
 

@@ -21,9 +21,10 @@ from skyward_core.views import events as ev
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.frames import VERSION, Decoder, frame
 from skyward_core.wire.messages import from_agent
-from tests.local.cli import Cli
-from tests.local.faults import agent_pids, on_loop, wait_until
-from tests.unit.test_messages import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
+from tests.support.cli import Cli
+from tests.support.faults import agent_pids, on_loop
+from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
+from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False, grace=2.0)
 

@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from faults import wait_until
 
 import skyward_core as sky
 from skyward_core.pool.links import blobs
+from tests.support.waiting import wait_until
 
 SIZE = 200_000
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import agent_pids, wait_until, worker_pids
-from test_log_integrity import last_run, settled
-from test_log_order import stored
 
 import skyward_core as sky
+from tests.support.faults import agent_pids, worker_pids
+from tests.support.pool_logs import last_run, settled, stored
+from tests.support.waiting import wait_until
 
 
 def die(words: str = "") -> None:

@@ -11,8 +11,8 @@ import pytest
 import skyward_core as sky
 from tests.chaos.beside import Another
 from tests.chaos.storm import Storm
-from tests.local.faults import exists, wait_until
-from tests.support import descendants
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 
 class Here:

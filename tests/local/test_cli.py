@@ -16,9 +16,9 @@ import pexpect
 import pytest
 
 from skyward_tui.cli import main
-from tests.child import Child
-from tests.local.cli import COMMAND, EXAMPLES, PATIENCE, Cli
-from tests.local.faults import wait_until
+from tests.support.child import Child
+from tests.support.cli import COMMAND, EXAMPLES, PATIENCE, Cli
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import Any
 import asyncssh
 import pytest
 
-from tests.local.cli import Cli
-from tests.local.sshd import Host
+from tests.support.cli import Cli
+from tests.support.sshd import Host
 
 
 @pytest.fixture

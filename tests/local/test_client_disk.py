@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from faults import wait_until
-
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
+from tests.support.waiting import wait_until
 
 LIMIT = 1 << 20  # bytes; the ledger stays below it
 

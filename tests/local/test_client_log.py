@@ -16,9 +16,10 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool.links import link
-from tests.local.cli import Cli
-from tests.local.faults import agent_pids, wait_until
-from tests.local.test_replace import lose
+from tests.support.cli import Cli
+from tests.support.faults import agent_pids
+from tests.support.loss import lose
+from tests.support.waiting import wait_until
 
 SECRET = "hf_0f1e2d3c4b5a6978"
 

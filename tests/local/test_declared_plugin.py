@@ -15,10 +15,9 @@ from skyward_core.plugins import PluginError
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.widgets.toggles import Toggles
-from tests.local.cli import Cli
-from tests.tui.conftest import screen_text
-from tests.tui.fakes import FakeSession
-from tests.tui.waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.cli import Cli
+from tests.support.fake_session import FakeSession
 
 PLUGIN = '''
 """Says who is there, before each rank's first call."""

@@ -23,10 +23,9 @@ from skyward_tui.commands.run import Wish
 from skyward_tui.commands.run import _spec as spec_of_command
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
-from tests.local.cli import Cli
-from tests.tui.conftest import screen_text
-from tests.tui.fakes import FakeSession
-from tests.tui.waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.cli import Cli
+from tests.support.fake_session import FakeSession
 
 PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""

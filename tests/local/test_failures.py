@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import exists, wait_until, worker_pids
 
 import skyward_core as sky
+from tests.support.faults import worker_pids
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
 
 
 @sky.function

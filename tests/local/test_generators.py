@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import on_loop, wait_until
 
 import skyward_core as sky
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.runs.run import Run
+from tests.support.faults import on_loop
+from tests.support.waiting import wait_until
 
 COUNT = 120
 LARGE = 100_000  # bytes; travels as a file of the spool

@@ -14,10 +14,10 @@ from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError
 from skyward_core.pool.nodes import replace
 from skyward_core.transport.ssh.transport import SSHTransport
-from tests.local import test_ssh_loopback as ssh
-from tests.local.faults import on_loop
-from tests.local.sshd import Host
-from tests.local.test_replace import lose, wait_for
+from tests.support import one_host as ssh
+from tests.support.faults import on_loop
+from tests.support.loss import lose, wait_for
+from tests.support.sshd import Host
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
@@ -29,7 +29,7 @@ PER_GPU = sky.Worker(ranks_per_node="gpu")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).parents[1] / "unit" / "fake_nvml.c"
+    source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
     command = [str(COMPILER), "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)]
     subprocess.run(command, check=True)
     return folder

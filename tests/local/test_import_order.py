@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.cli import PATIENCE, Cli
+from tests.support.cli import PATIENCE, Cli
 
 # An installed package, as the tests run by it, has the name of the module beside the script.
 LOOK = """

@@ -7,10 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults import wait_until
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from tests.support.waiting import wait_until
 
 
 def spec(name: str, **wishes: float) -> sky.PoolSpec:

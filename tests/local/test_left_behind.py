@@ -21,8 +21,9 @@ import pytest
 import skyward_core as sky
 from skyward_core.node.boot.host import MARK, environment, members
 from skyward_core.wire.frames import Decoder, frame
-from tests.local.faults import agent_pids, exists, wait_until
-from tests.support import descendants
+from tests.support.faults import agent_pids
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False, grace=1.0)
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from faults import agent_pids, exists, remove, wait_until, worker_pids
 
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
-from tests.support import descendants
+from tests.support.child import read_line, script
+from tests.support.faults import agent_pids, remove, worker_pids
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
 
@@ -27,24 +26,6 @@ QUIET = sky.Options(console=False)
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
-
-
-def script(home: Path, text: str) -> subprocess.Popen[str]:
-    """Run a client of its own, whose output can be read line by line."""
-    path = home.parent / f"client{time.monotonic_ns()}.py"
-    path.write_text("import os, sys, time\nimport skyward_core as sky\n" + textwrap.dedent(text))
-    return subprocess.Popen(
-        [sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def read_line(client: subprocess.Popen[str]) -> str:
-    assert client.stdout is not None
-    line = client.stdout.readline().strip()
-    if not line:
-        assert client.stderr is not None
-        raise AssertionError(f"the client ended: {client.stderr.read()}")
-    return line
 
 
 def test_the_block_tears_down_and_gives_a_receipt(home: Path) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import worker_pids
 
 import skyward_core as sky
+from tests.support.faults import worker_pids
 
 QUIET = sky.Options(console=False)
 

@@ -17,8 +17,8 @@ import skyward_core as sky
 from skyward_core.node.boot import environment
 from skyward_core.transport.local.image import without_cuda
 from skyward_core.transport.local.transport import LocalTransport
-from tests.local.faults import wait_until
-from tests.wheels import tiny_wheels
+from tests.support.waiting import wait_until
+from tests.support.wheels import tiny_wheels
 
 ROOT = Path(__file__).parents[2]
 

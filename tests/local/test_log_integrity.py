@@ -8,32 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from faults import on_loop, wait_until
 
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
-from tests.support import read_log
-
-
-def log_of(pool: sky.Compute, run: str, rank: int, stream: str = "out") -> bytes:
-    on_loop(pool.pool.news.records.flush)
-    return read_log(Ledger(), run, rank, stream)
-
-
-def last_run(pool: sky.Compute) -> str:
-    return list(pool.pool.view.runs)[-1]
-
-
-def settled(pool: sky.Compute) -> None:
-    """Wait until the client has every byte that the nodes have, and has kept its books."""
-    on_loop(pool.pool.background.catch_up)
-    spools = [Path(machine.extra["folder"]) / "spool" for machine in pool.pool.machines]
-
-    def complete() -> bool:
-        sizes = {f.name: f.stat().st_size for spool in spools for f in spool.glob("r*.*")}
-        return all(pool.pool.archive.cursors.get(name, 0) == size for name, size in sizes.items() if size)
-
-    wait_until(complete, what="the last log byte")
+from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.processes import read_log
 
 
 def test_a_flood_of_all_ranks_arrives_complete(pool: sky.Compute) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faults import on_loop, wait_until
-
 import skyward_core as sky
 from skyward_core.transport.background_loop import submit
 from skyward_core.views.events import NodeLink
-from tests.support import read_log
+from tests.support.faults import on_loop
+from tests.support.processes import read_log
+from tests.support.waiting import wait_until
 
 LIMIT = 200_000
 

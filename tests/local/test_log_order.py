@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import on_loop, wait_until
-from test_log_integrity import last_run, settled
 
 import skyward_core as sky
 from skyward_core.front.session import Session
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.run_logs import RunLogs
 from skyward_core.views.logs import Line
+from tests.support.pool_logs import last_run, settled, stored
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +23,6 @@ def pool(world: Path) -> Iterator[sky.Compute]:
     """One node, and nobody else's lines."""
     with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
         yield compute
-
-
-def stored(pool: sky.Compute, run: str) -> list[Line]:
-    on_loop(pool.pool.news.records.flush)
-    return list(RunLogs(Ledger(), run).lines(0))
 
 
 def told(lines: list[Line]) -> list[tuple[str, str]]:

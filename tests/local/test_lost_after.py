@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import on_loop, wait_until
 
 import skyward_core as sky
-from skyward_core.pool.links.link import Link
+from tests.support.faults import on_loop
+from tests.support.loss import cut
+from tests.support.waiting import wait_until
 
 
 @sky.function
@@ -24,18 +25,6 @@ def forever() -> None:
 @sky.function
 def rank() -> int:
     return sky.instance_info().rank
-
-
-def cut(link: Link) -> Path:
-    """Take the way to an agent; gives it."""
-    there: Path = link.transport.socket  # type: ignore[attr-defined]
-
-    def work() -> None:
-        link.transport.socket = there.with_name("elsewhere")  # type: ignore[attr-defined]
-        link._pipe.close()  # type: ignore[union-attr]
-
-    on_loop(work)
-    return there
 
 
 def test_the_only_node_is_suspected_and_then_lost_with_both_times(home: Path) -> None:

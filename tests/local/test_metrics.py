@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from faults import wait_until
-
 import skyward_core as sky
 from skyward_core.front.session import Session
-from tests.local.cli import Cli
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 
 @sky.function

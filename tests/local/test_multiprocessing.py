@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.cli import PATIENCE, Cli
+from tests.support.cli import PATIENCE, Cli
 
 METHODS = ("fork", "spawn", "forkserver")
 

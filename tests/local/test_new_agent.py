@@ -15,9 +15,10 @@ import skyward_core as sky
 from skyward_core.front.api.attach import Attached
 from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
-from tests.local.faults import agent_pids, exists, wait_until
-from tests.local.test_lifecycle import read_line, script
-from tests.support import descendants
+from tests.support.child import read_line, script
+from tests.support.faults import agent_pids
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 PLUGIN = """
     from contextlib import contextmanager

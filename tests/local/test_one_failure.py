@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faults import on_loop, wait_until
 
 import skyward_core as sky
 from skyward_core.model.errors import LedgerError
@@ -19,8 +19,19 @@ from skyward_core.pool.links import link
 from skyward_core.pool.nodes.roster import Roster
 from skyward_core.store import ledger
 from skyward_core.views.events import Event, NodeLink, NodePhase
-from tests.local.test_lost_after import cut, forever, rank
-from tests.local.test_replace import REPLACE, Provider, lose, wait_for
+from tests.support.faults import on_loop
+from tests.support.loss import REPLACE, Provider, cut, lose, wait_for
+from tests.support.waiting import wait_until
+
+
+@sky.function
+def forever() -> None:
+    threading.Event().wait()
+
+
+@sky.function
+def rank() -> int:
+    return sky.instance_info().rank
 
 
 @contextmanager

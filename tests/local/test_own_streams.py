@@ -9,9 +9,9 @@ import sys
 import time
 
 import pytest
-from test_log_integrity import last_run, log_of, settled
 
 import skyward_core as sky
+from tests.support.pool_logs import last_run, log_of, settled
 
 WAYS = (
     "echo {line} > /dev/stderr",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,9 @@ from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.plugins import Plugin
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks.payload import make_task
+from tests.support.waiting import wait_until
 
 PATIENCE = 60.0
-
-
-def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline, "never came true"
-        time.sleep(0.01)
 
 
 def hold(gate: Path) -> None:
@@ -103,11 +97,11 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
     session.create(spec).result(90)
     began = time.time()
     run = session.launch("p", make_task(train())).result(90)
-    until(lambda: phases(session) == {0: "joining", 1: "importing"})
+    wait_until(lambda: phases(session) == {0: "joining", 1: "importing"})
     other = Session()
     try:
         other.refresh().result(90)
-        until(lambda: phases(other) == {0: "joining", 1: "importing"})
+        wait_until(lambda: phases(other) == {0: "joining", 1: "importing"})
         for each in (session, other):
             assert all(began - 60 < since <= time.time() for _, since in each.view("p").rank_phases.values())
         # A phase that lasts keeps its time: who comes later is told the same one.
@@ -115,13 +109,13 @@ def test_each_step_before_a_function_is_told_with_its_time(session: Session, tmp
         assert abs(ours - theirs) < 1.0
         # What it prints meanwhile is the log of the run that it is set up for.
         log = session.view("p").logs.of(run.id).rank(0)
-        until(lambda: log.lines(0, 9) == ["waits for the others"])
+        wait_until(lambda: log.lines(0, 9) == ["waits for the others"])
         imported.touch()
-        until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
+        wait_until(lambda: phases(session) == phases(other) == {0: "joining", 1: "joining"})
         met.touch()
-        until(lambda: phases(session) == phases(other) == {0: "importing", 1: "importing"})
+        wait_until(lambda: phases(session) == phases(other) == {0: "importing", 1: "importing"})
         loaded.touch()
-        until(lambda: phases(session) == phases(other) == {0: "running", 1: "running"})
+        wait_until(lambda: phases(session) == phases(other) == {0: "running", 1: "running"})
     finally:
         done.touch()
         other.detach()

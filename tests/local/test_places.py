@@ -7,10 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from faults import agent_pids, on_loop, wait_until
 
 import skyward_core as sky
-from tests.support import descendants
+from tests.support.faults import agent_pids, on_loop
+from tests.support.processes import descendants
+from tests.support.waiting import wait_until
 
 
 @sky.function

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import on_loop, wait_until
 
 import skyward_core as sky
 from skyward_core.providers.local.provider import Local, _remove
+from tests.support.faults import on_loop
+from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False, grace=1.0)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import wait_until
-from test_log_integrity import last_run, log_of, settled
 
 import skyward_core as sky
+from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
 
 SCRIPT = """
 import atexit, logging, logging.handlers, sys, threading, time

@@ -7,12 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from faults import wait_until
-
 from skyward_core.front.session import Session
 from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import RunView
-from tests.local.cli import Cli
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 SCRIPT = """
 import sys, threading, time

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import shutil
 import signal
 import threading
 import time
@@ -24,11 +23,11 @@ from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
-from tests.local.faults import agent_pids, wait_until
-from tests.local.test_lifecycle import script
-from tests.support import descendants
-
-REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
+from tests.support.child import script
+from tests.support.faults import agent_pids
+from tests.support.loss import REPLACE, Provider, lose, wait_for
+from tests.support.processes import descendants
+from tests.support.waiting import wait_until
 
 
 @sky.function
@@ -45,37 +44,6 @@ def forever() -> None:
 def say(word: str) -> str:
     print(word, flush=True)
     return word
-
-
-def lose(compute: sky.Compute, node: int) -> set[int]:
-    """A node is gone for good, with all that ran there; gives the pids."""
-    agent = compute.pool.links[node].welcome["pid"]
-    below = descendants(agent)
-    shutil.rmtree(compute.pool.machines[node].extra["folder"])
-    for pid in (agent, *below):
-        os.kill(pid, signal.SIGKILL)
-    return below
-
-
-def wait_for(compute: sky.Compute, state: str) -> None:
-    wait_until(lambda: compute.pool.view.state == state, 60.0, f"{state}: {compute.pool.view}")
-
-
-class Provider:
-    """What a provider's ``replace`` does in place of its own, and what it was asked."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.refuses = True
-        self.asked: list[str] = []
-        real = sky.Local.replace
-
-        async def replace(local: sky.Local, pool: str, token: str, *more: Any) -> Machine:
-            self.asked.append(token)
-            if self.refuses:
-                raise PoolError("none is left in the shop")
-            return await real(local, pool, token, *more)
-
-        monkeypatch.setattr(sky.Local, "replace", replace)
 
 
 def test_a_run_ends_as_lost_and_the_next_has_all_ranks(home: Path, tmp_path: Path) -> None:
@@ -413,7 +381,7 @@ KILLED_HALF_WAY = """
     sys.path.append(REPOSITORY)
     from skyward_core.transport.local.transport import LocalTransport
     from skyward_core.providers.local.provider import Local
-    from tests.support import descendants
+    from tests.support.processes import descendants
     async def die(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
     options = sky.Options(console=False, grace=0.5, on_loss="replace", idle_timeout=60.0)

@@ -19,8 +19,9 @@ import skyward_core as sky
 from skyward_core.plugins import Plugin
 from skyward_core.views import events as ev
 from skyward_core.wire.content_name import name_of
-from tests.local.cli import Cli
-from tests.local.faults import wait_until, worker_pids
+from tests.support.cli import Cli
+from tests.support.faults import worker_pids
+from tests.support.waiting import wait_until
 
 # Of this copy of the tests: another one may run beside it, and its workers hold values of their own.
 OURS = name_of(__file__.encode())[:8]

@@ -23,7 +23,7 @@ from skyward_core.transport.ssh import connect
 from skyward_core.transport.ssh.command_channel import Channel
 from skyward_core.transport.ssh.dial import Dials
 from skyward_core.transport.ssh.target import Target
-from tests.local.sshd import Host
+from tests.support.sshd import Host
 
 
 @pytest.fixture(autouse=True)

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skyward_core.transport.base import Gate
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
-from tests.local.sshd import Host
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(90):
-        while not true():
-            await asyncio.sleep(0.01)
+from tests.support.sshd import Host
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["all come", "one never comes"])

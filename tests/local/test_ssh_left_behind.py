@@ -21,7 +21,7 @@ from skyward_core.node.boot import host as on_host
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
-from tests.local.sshd import Host
+from tests.support.sshd import Host
 
 
 def leave(root: Path, name: str, age: float, idle_timeout: float = 600.0) -> Path:

@@ -11,7 +11,6 @@ import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,9 +40,9 @@ from skyward_core.transport.ssh.questions import Questions
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.transport.upload import working_folder
-from skyward_core.wire.frames import Decoder, frame
 from skyward_tui.hints import detail_of, words_of
-from tests.local.sshd import Host
+from tests.support.one_host import Reports, config, greet, provider, running, target
+from tests.support.sshd import Host
 
 NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
 
@@ -68,70 +67,6 @@ def known(host: Host, tmp_path: Path) -> Path:
     file = tmp_path / "known"
     file.write_text(host.known_line())
     return file
-
-
-def target(host: Host, known: Path, **wishes: Any) -> Target:
-    return Target(
-        "127.0.0.1",
-        port=host.port,
-        keys=(str(host.client_key),),
-        known_hosts=str(known),
-        config=False,
-        **wishes,
-    )
-
-
-def provider(host: Host, known: Path, **wishes: Any) -> SSH:
-    return SSH(
-        [f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False, **wishes
-    )
-
-
-class Reports:
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-
-    def __call__(
-        self, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
-    ) -> None:
-        self.lines.append((phase, detail))
-
-    def of(self, phase: str) -> str:
-        return "\n".join(detail for name, detail in self.lines if name == phase)
-
-
-def config(**more: Any) -> dict[str, Any]:
-    return {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1} | more
-
-
-@asynccontextmanager
-async def running(transport: SSHTransport) -> AsyncIterator[None]:
-    """Ends the agent and the connection, whatever happened."""
-    try:
-        yield
-    finally:
-        channel = await transport.channel()
-        if channel.facts["bundle"]:
-            await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
-        channel.close()
-        await transport.close()
-
-
-async def greet(transport: SSHTransport) -> dict[str, Any]:
-    """Say hello to the agent; its welcome."""
-    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    decoder = Decoder()
-
-    def take(data: bytes | memoryview) -> None:
-        for header, _ in decoder.feed(data):
-            answers.put_nowait(header)
-
-    pipe = await transport.open(take, lambda error: None)
-    pipe.write(frame({"t": "hello"}))
-    try:
-        return await asyncio.wait_for(answers.get(), 90)
-    finally:
-        pipe.close()
 
 
 # ---- host keys ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from skyward_core.node.boot import host as on_host
 from skyward_core.transport.ssh import command_channel
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
-from tests.local.sshd import Host
+from tests.support.sshd import Host
 
 SIZE = 20_000_000
 

@@ -17,8 +17,10 @@ import skyward_core as sky
 from skyward_core.plugins import Plugin
 from skyward_core.pool.nodes import replace
 from skyward_core.store.ledger import Ledger
-from tests.local.faults import agent_pids, exists, wait_until, worker_pids
-from tests.local.test_replace import Provider, lose
+from tests.support.faults import agent_pids, worker_pids
+from tests.support.loss import Provider, lose
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("home")
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import exists, wait_until
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.boot.host import members
 from skyward_core.transport.local.agent_starter import Starter
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
 
 
 def config(folder: Path, node: int) -> dict[str, Any]:

@@ -9,9 +9,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import exists, wait_until
-
 import skyward_core as sky
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
 
 SCRIPT = """
 import sys

@@ -6,8 +6,8 @@ import sys
 
 import pexpect
 
-from tests.local.cli import PATIENCE, Cli
-from tests.terminals import harm
+from tests.support.cli import PATIENCE, Cli
+from tests.support.hostile_text import harm
 
 EVIL = "E\x1b]52;c;aGk=\x07\x1b]0;t\x1b\\\x1b[\x002J\x9b2J\u202eV\tW\nOTHER"
 

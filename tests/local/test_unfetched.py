@@ -10,13 +10,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from faults import wait_until
 
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from tests.local.cli import Cli
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 LEAVES = """
 import os, sys, time

@@ -10,13 +10,14 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from faults import agent_pids, exists, worker_pids
 
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.pool import teardown
 from skyward_core.store import ledger
 from skyward_core.store.ledger import Ledger
+from tests.support.faults import agent_pids, worker_pids
+from tests.support.processes import exists
 
 Break = Callable[[], Callable[[], None]]  # breaks the ledger, and gives what mends it
 

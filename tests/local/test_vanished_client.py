@@ -7,9 +7,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import wait_until
-
 import skyward_core as sky
+from tests.support.waiting import wait_until
 
 SCRIPT = """
 import pathlib, sys, time

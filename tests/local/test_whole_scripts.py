@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from tests.child import Child
-from tests.local.cli import EXAMPLES, PATIENCE, Cli
+from tests.support.child import Child
+from tests.support.cli import EXAMPLES, PATIENCE, Cli
 
 
 class TestModule:

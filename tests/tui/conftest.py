@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,8 @@ from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
-
-from .fakes import FakeSession
+from tests.support.app_driver import screen_svg, screen_text
+from tests.support.fake_session import FakeSession
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -44,17 +43,6 @@ def app(session: FakeSession) -> SkywardApp:
 def log_of(screen: Screen[Any]) -> LogPanel:
     """The log of a run screen."""
     return screen.query_one(LogPanel)
-
-
-def screen_text(app: SkywardApp) -> str:
-    """What the screen shows, as lines of text."""
-    strips = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
-
-
-def screen_svg(app: SkywardApp) -> str:
-    """The screen as SVG, without the ids that differ from run to run."""
-    return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(title="skyward-tui"))
 
 
 @pytest.fixture

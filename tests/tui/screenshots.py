@@ -21,8 +21,7 @@ from textual.pilot import Pilot
 import skyward_tui
 from skyward_core.front.session import Session
 from skyward_tui.app import SkywardApp
-
-from .conftest import screen_svg, screen_text
+from tests.support.app_driver import screen_svg, screen_text
 
 FOLDER = Path(__file__).parents[2] / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"

@@ -58,10 +58,8 @@ async def watch() -> None:
     from skyward_tui.app import SkywardApp
     from skyward_tui.dialogs.help import HelpScreen
     from skyward_tui.screens.run import RunScreen
-
-    from .conftest import screen_text
-    from .fakes import FakeSession
-    from .waiting import until
+    from tests.support.app_driver import screen_text, until
+    from tests.support.fake_session import FakeSession
 
     session = FakeSession()
     view = session.pool("llama-ft")

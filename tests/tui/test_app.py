@@ -25,10 +25,8 @@ from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-
-from .conftest import screen_svg, screen_text
-from .fakes import FakeSession, failed_run
-from .waiting import until
+from tests.support.app_driver import screen_svg, screen_text, until
+from tests.support.fake_session import FakeSession, failed_run
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,10 +14,8 @@ from skyward_tui.app import FRAMES, FRAMES_OVER_SSH, SkywardApp
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
-
-from .conftest import screen_text
-from .fakes import FakeSession
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
 
 SIZE = (100, 30)
 LEFT = Receipt("paid", 1, (), ("i-0123",), 9.0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from pathlib import Path
 
-import asyncssh
 import pytest
 from textual.pilot import Pilot
 
@@ -15,21 +13,12 @@ from skyward_core.transport.ssh import host_keys
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.dialogs.quit import QuitScreen
+from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.fake_session import FakeSession
+from tests.support.host_key import shown
 
-from .conftest import screen_text
-from .fakes import FakeSession
-from .test_snapshots import Snap, at_every_size
-from .waiting import until
 
-FILE = Path("/home/me/.local/state/skyward/known_hosts")
 # A fixed key, so that its fingerprint is the same in every picture.
-PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
-
-
-def shown(host: str = "gpu1", port: int = 22) -> host_keys.ServerKey:
-    return host_keys.ServerKey(host, "10.0.0.5", port, asyncssh.import_public_key(PUBLIC), FILE)
-
-
 @pytest.fixture(autouse=True)
 def _home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")

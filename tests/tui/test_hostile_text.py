@@ -12,11 +12,9 @@ from skyward_core.model.outcome import ErrorInfo, RootCause, Summary
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
-from tests.terminals import is_harmful
-
-from .conftest import screen_text
-from .fakes import FakeSession, value
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
+from tests.support.hostile_text import is_harmful
 
 # The clipboard, the title, the screen wiped (in both forms of control characters, and past a filter that takes out
 # only once), text turned round, another line begun, and markup of the app's own.

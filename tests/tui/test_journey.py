@@ -9,8 +9,7 @@ import pytest
 
 from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
-
-from .terminal import Terminal
+from tests.support.terminal import Terminal
 
 
 @pytest.fixture

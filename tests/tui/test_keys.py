@@ -12,12 +12,10 @@ from skyward_tui.actions import ACTIONS, SCOPES, Action
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.base import Dialog
 from skyward_tui.dialogs.host_key import HostKeyScreen
-
-from .conftest import screen_text
-from .fakes import FakeSession
-from .test_host_keys import shown
-from .test_themes import every_screen
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.every_screen import every_screen
+from tests.support.fake_session import FakeSession
+from tests.support.host_key import shown
 
 BY_ID = {action.id: action for action in ACTIONS}
 

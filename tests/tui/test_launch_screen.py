@@ -22,10 +22,8 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.toggles import Toggles
-
-from .conftest import screen_text
-from .fakes import FakeSession
-from .waiting import typed, until
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession
 
 SIZE = (120, 40)
 SCRIPT = '''

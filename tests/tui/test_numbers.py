@@ -12,10 +12,8 @@ from skyward_tui.screens.base import pool_status
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.numbers import RANKS_DRAWN, NumbersPane
 from skyward_tui.widgets.rank_state import rank_states
-
-from .conftest import screen_text
-from .fakes import FakeSession, value
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
 
 
 def test_the_newest_numbers_are_shown_while_a_rank_runs():

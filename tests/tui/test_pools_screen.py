@@ -18,10 +18,8 @@ from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-
-from .conftest import screen_text
-from .fakes import FakeSession
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
 
 SIZE = (100, 30)
 

@@ -9,8 +9,7 @@ import pytest
 from skyward_core.model.outcome import Outcome
 from skyward_core.views import events as ev
 from skyward_tui.widgets.rank_state import nothing_yet, rank_states
-
-from .fakes import FakeSession, value
+from tests.support.fake_session import FakeSession, value
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])

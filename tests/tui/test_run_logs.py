@@ -13,10 +13,9 @@ from skyward_core.views.logs import LogBook
 from skyward_core.views.views import RunView
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-
-from .conftest import log_of, screen_text
-from .fakes import NOW, FakeSession
-from .waiting import typed, until
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import NOW, FakeSession
+from tests.tui.conftest import log_of
 
 SIZE = (120, 40)
 

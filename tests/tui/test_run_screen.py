@@ -15,10 +15,9 @@ from skyward_tui.app import SkywardApp
 from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
-
-from .conftest import log_of, screen_text
-from .fakes import FakeSession, failed_run, value
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, failed_run, value
+from tests.tui.conftest import log_of
 
 SIZE = (120, 40)
 

@@ -21,10 +21,8 @@ from skyward_core.model.outcome import ErrorInfo
 from skyward_tui.app import SkywardApp
 from skyward_tui.clipboard import NotCopied, pass_on
 from skyward_tui.saving import results_csv, results_json, results_text, save
-
-from .conftest import screen_text
-from .fakes import FakeSession, value
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession, value
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_of_what_fails(tmp_path: Path) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
-
-from .conftest import screen_text
-from .fakes import FakeSession, failed_run, value
-from .waiting import until
+from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.fake_session import FakeSession, failed_run, logged, value
 
 SCRIPT = """
 import skyward_core as sky
@@ -22,10 +17,6 @@ import torch
 @sky.function
 def train(epochs: int, lr: float = 0.01, resume: bool = False) -> float: ...
 """
-SIZES = [(80, 24), (120, 40), (160, 48)]
-Snap = Callable[[SkywardApp, str], None]
-
-at_every_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 
 
 def training(session: FakeSession, nodes: int = 4, ranks_per_node: int = 1) -> tuple[PoolView, RunView]:
@@ -76,19 +67,6 @@ async def test_run(app: SkywardApp, session: FakeSession, snap: Snap, size: tupl
     session.end_rank(view, run, 1, summary=value({"loss": 0.21, "accuracy": 0.91}))
     session.end_rank(view, run, 3, summary=value({"loss": 0.23, "accuracy": 0.9}))
     await show(app, snap, "run", size, ["enter"], "step=59")
-
-
-def logged(view: PoolView, run: RunView, session: FakeSession, ranks: int = 4, steps: int = 120) -> None:
-    """Numbers of a training: a loss that falls, a rate that wavers."""
-    for step in range(steps):
-        for rank in range(ranks):
-            values = {
-                "step": step,
-                "loss": 2.3 / (1 + step / 10) + 0.3 * rank / (step + 4) + 0.05 * ((step * 7 + rank) % 5),
-                "lr": 0.01 * (1 - step / steps),
-                "tokens/s": 12_000 + 400 * ((step * 3 + rank) % 7),
-            }
-            view.metrics.note(run.id, rank, session.now - 40 + step / 3, values)
 
 
 @at_every_size

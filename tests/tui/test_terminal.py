@@ -14,8 +14,7 @@ import pytest
 from skyward_core.front.session import Session
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.providers.local.provider import Local
-
-from .terminal import PATIENCE, Terminal
+from tests.support.terminal import PATIENCE, Terminal
 
 
 @pytest.fixture

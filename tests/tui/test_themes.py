@@ -5,58 +5,20 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from textual.screen import Screen
 from textual.style import Style
 
 from skyward_tui import cli
 from skyward_tui.app import SkywardApp
-from skyward_tui.dialogs.accelerators import AcceleratorsScreen
-from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
-from skyward_tui.dialogs.files import FilesScreen
-from skyward_tui.dialogs.help import HelpScreen
-from skyward_tui.dialogs.host_key import HostKeyScreen
-from skyward_tui.dialogs.quit import QuitScreen
-from skyward_tui.dialogs.teardown import TeardownScreen
-from skyward_tui.screens.errors import ErrorsScreen
-from skyward_tui.screens.launch import LaunchScreen
-from skyward_tui.screens.pools import PoolsScreen
-from skyward_tui.screens.run import RunScreen
-
-from .conftest import screen_text
-from .fakes import FakeSession, failed_run
-from .test_host_keys import shown
-from .test_snapshots import logged
-from .waiting import until
+from tests.support.app_driver import screen_text, until
+from tests.support.every_screen import every_screen
+from tests.support.fake_session import FakeSession
 
 PACKAGE = Path(cli.__file__).parent
-
-
-def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
-    """How to make one of each; all kinds of the package are among them (see below)."""
-    view = session.pool("llama-ft", price=1.0)
-    run = failed_run(session, view)
-    logged(view, run, session, steps=8)
-    session.print(view, 0, "\x1b[31mred\x1b[0m plain\n")
-    return [
-        PoolsScreen,
-        lambda: RunScreen(view.key),
-        lambda: ErrorsScreen(run),
-        LaunchScreen,
-        lambda: TeardownScreen([view.key]),
-        lambda: QuitScreen([view.name]),
-        HelpScreen,
-        AcceleratorsScreen,
-        lambda: AskScreen("Go to rank"),
-        lambda: ChoiceScreen("Sure?", "It ends.", [("no", "No", False), ("yes", "Yes", True)], "no"),
-        lambda: FilesScreen(Path.cwd()),
-        lambda: HostKeyScreen(shown()),
-    ]
 
 
 def test_every_kind_of_screen_is_tried(session: FakeSession) -> None:

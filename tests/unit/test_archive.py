@@ -17,7 +17,7 @@ from skyward_core.model.outcome import Outcome
 from skyward_core.store.archive import Archive, Journal, log_ranges, merged, replay
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
-from tests.support import read_log
+from tests.support.processes import read_log
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,9 @@ import random
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from skyward_core.transport.direct.transfer import Transfer
 from skyward_core.transport.incoming_result import Landing
 from skyward_core.wire.content_name import name_of
 from skyward_core.wire.tls_stream import CLIENT, Line, LineError, Refused, context
+from tests.support.waiting import wait_until
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
 NAME = name_of(DATA)
@@ -77,13 +77,6 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
     path.write_bytes(DATA)
     return path
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = monotonic() + 20
-    while not holds():
-        assert monotonic() < deadline
-        threading.Event().wait(0.005)
 
 
 def files(folder: Path) -> list[str]:
@@ -205,7 +198,7 @@ def test_a_blob_is_handed_on_while_it_still_comes(hosts: list[Host], ours: ssl.S
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
-        until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
+        wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         assert NAME not in files(hosts[0].blobs)
         half.line.write(DATA[2_000_000:])
         half.line.hear()
@@ -220,11 +213,11 @@ def test_a_blob_that_breaks_off_is_kept_nowhere(hosts: list[Host], ours: ssl.SSL
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
-        until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
+        wait_until(lambda: arrived(hosts[1]) * 512 >= 1 << 20)
         half.line.close()
         with pytest.raises(OSError, match="hung up"):
             pulling.result()
-    until(lambda: not files(hosts[0].blobs))
+    wait_until(lambda: not files(hosts[0].blobs))
     assert not files(hosts[1].blobs)
 
 
@@ -232,7 +225,7 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
     half = Half(hosts, ours)
     with ThreadPoolExecutor(1) as beside:
         pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
-        until(lambda: arrived(hosts[1]) > 0)
+        wait_until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
         with pytest.raises(Refused, match="something else"):
             half.line.hear()
@@ -379,7 +372,7 @@ def test_a_transfer_that_is_told_to_end_makes_no_new_line(
     transfer = Transfer(fickle.node, ours, kept)
     with ThreadPoolExecutor(1) as beside:
         getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(PICKLE)))
-        until(lambda: len(fickle.asked) == 2)
+        wait_until(lambda: len(fickle.asked) == 2)
         transfer.stop()
         with pytest.raises(LineError):
             getting.result()
@@ -397,7 +390,7 @@ def test_a_node_ends_a_line_that_asks_nothing_more(
 ) -> None:
     monkeypatch.setattr(blob_server, "IDLE", 0.001)
     assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
-    until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
+    wait_until(lambda: not [each for each in threading.enumerate() if "_serve" in each.name])
     monkeypatch.undo()
     assert get(hosts[0].node, ours, kept, tmp_path / "target") == DATA
 

@@ -19,7 +19,7 @@ from skyward_core.model.function import PendingFunction
 from skyward_core.tasks import stdout_lines
 from skyward_core.tasks.payload import make_task
 from skyward_core.transport.background_loop import submit
-from tests.terminals import through_pty
+from tests.support.hostile_text import through_pty
 
 
 class News:

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import pytest
 
 from skyward_core.node.boot import environment
-from tests.wheels import tiny_wheels
+from tests.support.wheels import tiny_wheels
 
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
 

@@ -14,7 +14,7 @@ import skyward_core as sky
 from skyward_core.model import errors
 from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome, RootCause
-from tests.terminals import is_harmful
+from tests.support.hostile_text import is_harmful
 
 
 def every_error() -> list[type[Exception]]:

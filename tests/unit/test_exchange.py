@@ -16,7 +16,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.processes import reap
 from skyward_core.transport.direct.certificates import Authority, node_name
 from skyward_core.wire.content_name import name_of
-from tests.support import descendants
+from tests.support.processes import descendants
 
 DATA = b"payload" * 100_000
 NAME = name_of(DATA)

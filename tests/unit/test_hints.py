@@ -27,7 +27,7 @@ from skyward_core.wire.redact import Redactor
 from skyward_tui.cli import cli
 from skyward_tui.commands.console import Console
 from skyward_tui.hints import advice, detail_of, words_of
-from tests.terminals import is_harmful
+from tests.support.hostile_text import is_harmful
 
 HINTS = [Hint(action, "train", "/my keys/known") for action in get_args(Action)]
 CORE = Path(sky.__file__).parent

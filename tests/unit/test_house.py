@@ -71,8 +71,6 @@ def test_no_modules_import_each_other() -> None:
     "package",
     [
         "pool",
-        "api",
-        "front",
         "providers",
         "transport",
         "tasks",
@@ -87,8 +85,33 @@ def test_no_modules_import_each_other() -> None:
 def test_nothing_below_a_pool_knows_it(package: str) -> None:
     for name in MODULES:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
-            allowed = package in ("api", "front")
-            assert allowed or "skyward_core.pool.pool" not in set(imported(name)), name
+            assert "skyward_core.pool.pool" not in set(imported(name)), name
+
+
+def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
+    folder = ROOT / "skyward_core"
+    entries = {each.name for each in folder.glob("*.py")} | {
+        each.parent.name for each in folder.glob("*/*.py")
+    }
+    assert len(entries) <= 14, sorted(entries)
+
+
+def test_no_test_imports_another() -> None:
+    """What two of them need stands in ``tests/support/``."""
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in (
+            [node.module or "", *(alias.name for alias in node.names)]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else []
+        )
+        if name.rpartition(".")[2].startswith("test_") and not name.endswith(path.stem)
+    ]
+    assert found == []
 
 
 def test_the_extra_of_the_test_command_holds_what_the_groups_hold() -> None:

@@ -15,7 +15,8 @@ from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.pool.runs.run import Run
 from skyward_core.views import events as ev
-from tests.unit.staged_pool import Stage, large_task, said, staged, task, until
+from tests.support.staged_pool import Stage, large_task, said, staged, task
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -16,6 +16,7 @@ from skyward_core.pool.links import link as module
 from skyward_core.pool.links.link import Link
 from skyward_core.transport.incoming_result import Landing
 from skyward_core.wire.frames import VERSION, Decoder, Header, WireError, frame
+from tests.support.waiting import until
 
 WELCOME = {
     "t": "welcome", "version": VERSION, "epoch": 2, "broken": "", "node": 0, "address": "", "ranks_per_node": 1,
@@ -114,12 +115,6 @@ async def link() -> AsyncIterator[Link]:
 
 def parts(link: Link) -> tuple[Transport, Listener]:
     return link.transport, link._listener  # type: ignore[return-value]
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not done():
-            await asyncio.sleep(0.001)
 
 
 async def test_hello_welcome_and_logs_from_the_cursor(link: Link) -> None:

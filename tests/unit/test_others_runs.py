@@ -15,7 +15,8 @@ from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
-from tests.unit.pool_parts import TOKEN, Client, World, attached, intended, until
+from tests.support.pool_parts import TOKEN, Client, World, attached, intended
+from tests.support.waiting import until
 
 RUN = "ab12"
 BOOM = {"type": "ValueError", "message": "boom"}

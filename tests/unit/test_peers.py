@@ -10,7 +10,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from skyward_core.node.agent.blob_server import PAUSE, STRANGERS, Peers
 from skyward_core.transport.direct.certificates import Authority, Papers, node_name
 from skyward_core.wire import tls_stream
 from skyward_core.wire.content_name import name_of
+from tests.support.waiting import wait_until
 
 DATA = b"payload" * 300_000
 NAME = name_of(DATA)
@@ -121,13 +122,6 @@ def no_thread_raises(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
 
 def threads_of(peers: Peers) -> int:
     return sum(thread.name.endswith("(_serve)") for thread in threading.enumerate())
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_strangers_neither_keep_a_peer_out_nor_cost_more_than_a_few_threads(

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from gang import PRELUDE, places
 
 from skyward_core import plugins
 from skyward_core.model.accelerators import parse
 from skyward_core.model.spec import PoolSpec
 from skyward_core.plugins.base import bootstrap_steps
 from skyward_core.plugins.built_in.mig import slices_per_gpu
+from tests.support.plugin_gang import PRELUDE, places
 
 COMPILER = shutil.which("cc")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler for the driver's stand-in")
@@ -31,7 +31,7 @@ with enter_process([plugins.mig(profile=sys.argv[2])], info):
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("driver")
-    source = Path(__file__).with_name("fake_nvml.c")
+    source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
     library = folder / "libnvidia-ml.so.1"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     return folder

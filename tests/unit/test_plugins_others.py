@@ -10,7 +10,6 @@ import sys
 from dataclasses import asdict, replace
 
 import pytest
-from gang import places, run_gang
 
 from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
@@ -18,6 +17,7 @@ from skyward_core.model.spec import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import tf_config
 from skyward_core.plugins.support.network import claim_port
 from skyward_core.runtime.info import InstanceInfo, Peer
+from tests.support.plugin_gang import places, run_gang
 
 GPU = "H100:8"
 

@@ -1,12 +1,12 @@
 """The torch plugin: what it installs, and the process group that it makes across real processes."""
 
 import pytest
-from gang import places, run_gang
 
 from skyward_core import plugins
 from skyward_core.model.spec import Image, PoolSpec
 from skyward_core.plugins.support.network import interface_of, threads_per_rank
 from skyward_core.runtime.info import InstanceInfo, Peer
+from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
 NO_CUDA = "MI300X"

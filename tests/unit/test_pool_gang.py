@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from skyward_core.pool.gang.gang import GangKeeper
 from skyward_core.pool.gang.standalone import Standalone
+from tests.support.waiting import until
 
 Header = dict[str, Any]
 
@@ -84,12 +84,6 @@ class Gang:
         task = asyncio.create_task(self.start())
         await until(lambda: len(self.head.of("lock")) > asked)
         return task
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not done():
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from skyward_core.wire.frames import WireError
-from tests.unit.pool_parts import TOKEN, Client, World, dead_process, intended, machine, until
+from tests.support.pool_parts import TOKEN, Client, World, dead_process, intended, machine
+from tests.support.waiting import until
 
 Come = Callable[..., Awaitable[Client]]
 

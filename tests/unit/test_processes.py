@@ -7,15 +7,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skyward_core.node.agent import processes
 from skyward_core.node.boot import host as on_host
-from tests.support import descendants
+from tests.support.processes import descendants, exists
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="by /proc")
 
@@ -35,21 +35,6 @@ os.read(left, 1)
 print(inside, outside, flush=True)
 time.sleep(600)
 """
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-
-
-def lives(pid: int) -> bool:
-    """Whether a process is there and not just waiting to be collected."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture
@@ -76,18 +61,20 @@ def test_a_signal_reaches_the_whole_group_and_nobody_else(
 ) -> None:
     leader, inside, outside = family
     assert processes.signal_group(leader.pid, signal.SIGKILL)
-    until(lambda: not lives(inside), "its child is in the group")
+    wait_until(lambda: not exists(inside), what="its child is in the group")
     assert leader.wait() == -signal.SIGKILL
-    assert lives(outside)
-    until(lambda: not processes.signal_group(leader.pid, signal.SIGKILL), "nothing of the group is left")
+    assert exists(outside)
+    wait_until(
+        lambda: not processes.signal_group(leader.pid, signal.SIGKILL), what="nothing of the group is left"
+    )
     processes.kill_all([outside, outside, leader.pid])
-    until(lambda: not lives(outside), "killed")
+    wait_until(lambda: not exists(outside), what="killed")
 
 
 REAPER = """
 import os, sys, time
 from skyward_core.node.agent.processes import become_reaper, kill_all, reap
-from tests.support import descendants
+from tests.support.processes import descendants
 assert become_reaper()
 if os.fork() == 0:          # a rank ...
     if os.fork() == 0:      # ... whose child left its session, and then the rank ends
@@ -171,7 +158,7 @@ def test_a_process_is_known_by_when_it_started() -> None:
     when = processes.started(child.pid)
     assert int(when) >= int(processes.started(os.getpid()))
     child.kill()
-    until(lambda: not lives(child.pid), "killed")
+    wait_until(lambda: not exists(child.pid), what="killed")
     assert processes.started(child.pid) == "", "it has ended, reaped or not"
     child.wait()
     assert processes.started(child.pid) == ""
@@ -184,5 +171,5 @@ def test_a_group_is_killed_by_any_of_it_and_our_own_is_not(
     ours = subprocess.Popen(["sleep", "600"])
     processes.kill_groups([inside, ours.pid])
     assert leader.wait() == ours.wait() == -signal.SIGKILL
-    until(lambda: not lives(inside), "it was named")
-    assert lives(outside)
+    wait_until(lambda: not exists(inside), what="it was named")
+    assert exists(outside)

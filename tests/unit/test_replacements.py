@@ -15,7 +15,8 @@ from skyward_core.model.machine import Machine
 from skyward_core.pool.nodes import replace as module
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Replacement
-from tests.unit.pool_parts import TOKEN, Client, World, attached, dead_process, intended, machine, until
+from tests.support.pool_parts import TOKEN, Client, World, attached, dead_process, intended, machine
+from tests.support.waiting import until
 
 Come = Callable[..., Awaitable[Client]]
 

@@ -20,7 +20,8 @@ from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.pool.runs import run as module
 from skyward_core.pool.runs.run import Ending, Run
 from skyward_core.views import events as ev
-from tests.unit.staged_pool import Stage, said, staged, task, until
+from tests.support.staged_pool import Stage, said, staged, task
+from tests.support.waiting import until
 
 GRACE = 3.5
 GANG = {"type": "torch.distributed.DistBackendError", "message": "a peer went away", "traceback": ""}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skyward_core.views.logs import Lines
 from skyward_core.wire.safe_text import closed, colored, field, is_clean, paragraph, value
 from skyward_tui.commands.console import LogPrinter
-from tests.terminals import SGR, harm, is_harmful, through_pty
+from tests.support.hostile_text import SGR, harm, is_harmful, through_pty
 
 # Pieces that hostile text is made of: introducers and ends in both forms, what parsers ignore and what breaks off.
 PIECES = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import pytest
 from skyward_core.node.agent.tail import PIECE, Tail
 from skyward_core.wire.frames import CHUNK
 from skyward_core.wire.redact import Redactor
+from tests.support.waiting import until
 
 
 class Slow:
@@ -40,12 +41,6 @@ class Slow:
 
     async def drain(self) -> None:
         await self.hold.wait()
-
-
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not done():
-            await asyncio.sleep(0.005)
 
 
 def tail_of(

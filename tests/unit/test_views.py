@@ -17,7 +17,7 @@ from skyward_core.views import events as ev
 from skyward_core.views import views
 from skyward_core.views.views import PoolView, aggregate, apply
 from skyward_tui.words import number as shown
-from tests.terminals import is_harmful
+from tests.support.hostile_text import is_harmful
 
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from skyward_core.runtime.info import InstanceInfo, Peer
 
@@ -46,7 +47,7 @@ def places(nodes: int, ranks_per_node: int = 1) -> list[InstanceInfo]:
     ]
 
 
-def run_gang(code: str, infos: list[InstanceInfo], timeout: float = 90, **env: str) -> list[object]:
+def run_gang(code: str, infos: list[InstanceInfo], timeout: float = 90, **env: str) -> list[Any]:
     """Run code in one fresh interpreter per rank; give what each wrote as its last line, in rank order.
 
     The code sees ``info``, ``plugins``, ``enter_process``, ``json``, ``os``, ``sys``.

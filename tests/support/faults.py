@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import skyward_core as sky
 from skyward_core.transport.background_loop import background
-from tests.support import descendants
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
-    """Wait for a condition with a deadline that fails the test."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds} s in vain for {what or condition}")
-        time.sleep(0.01)
+from tests.support.processes import descendants
+from tests.support.waiting import wait_until
 
 
 def on_loop(work: Callable[[], object]) -> None:
@@ -39,14 +30,6 @@ def agent_pids(compute: sky.Compute) -> list[int]:
 def worker_pids(compute: sky.Compute) -> list[int]:
     """Process ids of everything that runs below a pool's agents."""
     return sorted(pid for agent in agent_pids(compute) for pid in descendants(agent))
-
-
-def exists(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def remove(folder: Path | str) -> None:

@@ -26,6 +26,14 @@ def descendants(root: int) -> set[int]:
     return below
 
 
+def exists(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
     """What a rank printed during a run that has ended, from the client's files.
 

@@ -232,3 +232,16 @@ def failed_run(session: FakeSession, view: PoolView) -> RunView:
     session.end_rank(view, run, 0, "collateral")
     session.end_run(view, run, "failed", RootCause(2, "raised", "ZeroDivisionError", "division by zero"))
     return run
+
+
+def logged(view: PoolView, run: RunView, session: FakeSession, ranks: int = 4, steps: int = 120) -> None:
+    """Numbers of a training: a loss that falls, a rate that wavers."""
+    for step in range(steps):
+        for rank in range(ranks):
+            values = {
+                "step": step,
+                "loss": 2.3 / (1 + step / 10) + 0.3 * rank / (step + 4) + 0.05 * ((step * 7 + rank) % 5),
+                "lr": 0.01 * (1 - step / steps),
+                "tokens/s": 12_000 + 400 * ((step * 3 + rank) % 7),
+            }
+            view.metrics.note(run.id, rank, session.now - 40 + step / 3, values)

@@ -1,16 +1,25 @@
-"""Wait for what must become true."""
+"""The app driven in this process: waiting for what its screen shows, typing, and the screen as text or a picture."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
 
+from skyward_tui.app import SkywardApp
+
 PATIENCE = 15.0
+
+
+SIZES = [(80, 24), (120, 40), (160, 48)]
+Snap = Callable[[SkywardApp, str], None]
+at_every_size = pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
@@ -19,8 +28,6 @@ async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
     await pilot.pause()
     while not true():
         if time.monotonic() > deadline:
-            from .conftest import screen_text
-
             raise AssertionError(f"never came true; the screen was\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
         await asyncio.sleep(0.02)
         await pilot.pause()
@@ -31,3 +38,14 @@ async def typed(app: Any, pilot: Pilot[Any], text: str) -> None:
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
+
+
+def screen_text(app: SkywardApp) -> str:
+    """What the screen shows, as lines of text."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+
+
+def screen_svg(app: SkywardApp) -> str:
+    """The screen as SVG, without the ids that differ from run to run."""
+    return re.sub(r"terminal-\d+-", "terminal-", app.export_screenshot(title="skyward-tui"))

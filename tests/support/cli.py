@@ -11,7 +11,7 @@ from typing import Any
 
 import pexpect
 
-from tests.child import Child
+from tests.support.child import Child
 
 EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
 COMMAND = [sys.executable, "-m", "skyward_tui"]

@@ -28,13 +28,6 @@ from skyward_core.wire.frames import VERSION, Decoder, Header, frame
 TOKEN = "t0"
 
 
-async def until(done: Callable[[], object]) -> None:
-    """Wait for a condition, and let everybody else go on meanwhile."""
-    async with asyncio.timeout(60):
-        while not done():
-            await asyncio.sleep(0.001)
-
-
 def dead_process() -> int:
     """The number of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])

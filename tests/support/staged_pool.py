@@ -33,12 +33,6 @@ SUMMARY = {"type": "int", "text": "1", "json": 1, "is_json": True, "size": 5}
 _tokens = itertools.count()
 
 
-async def until(done: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not done():
-            await asyncio.sleep(0.001)
-
-
 def task(number: int = 0, **more: Any) -> Task:
     """A call of ``f``, which no other task is alike."""
     data = pickle.dumps(((number,), {}), protocol=5)

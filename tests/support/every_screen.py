@@ -1,0 +1,45 @@
+"""One of each screen of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from textual.screen import Screen
+
+from skyward_tui.dialogs.accelerators import AcceleratorsScreen
+from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.files import FilesScreen
+from skyward_tui.dialogs.help import HelpScreen
+from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.quit import QuitScreen
+from skyward_tui.dialogs.teardown import TeardownScreen
+from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from skyward_tui.screens.run import RunScreen
+from tests.support.fake_session import FakeSession, failed_run, logged
+from tests.support.host_key import shown
+
+
+def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
+    """How to make one of each; all kinds of the package are among them (see below)."""
+    view = session.pool("llama-ft", price=1.0)
+    run = failed_run(session, view)
+    logged(view, run, session, steps=8)
+    session.print(view, 0, "\x1b[31mred\x1b[0m plain\n")
+    return [
+        PoolsScreen,
+        lambda: RunScreen(view.key),
+        lambda: ErrorsScreen(run),
+        LaunchScreen,
+        lambda: TeardownScreen([view.key]),
+        lambda: QuitScreen([view.name]),
+        HelpScreen,
+        AcceleratorsScreen,
+        lambda: AskScreen("Go to rank"),
+        lambda: ChoiceScreen("Sure?", "It ends.", [("no", "No", False), ("yes", "Yes", True)], "no"),
+        lambda: FilesScreen(Path.cwd()),
+        lambda: HostKeyScreen(shown()),
+    ]

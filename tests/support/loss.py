@@ -1,0 +1,64 @@
+"""Losing nodes for good, and the machines that take their place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.model.errors import PoolError
+from skyward_core.model.machine import Machine
+from skyward_core.pool.links.link import Link
+from tests.support.faults import on_loop
+from tests.support.processes import descendants
+from tests.support.waiting import wait_until
+
+REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
+
+
+def lose(compute: sky.Compute, node: int) -> set[int]:
+    """A node is gone for good, with all that ran there; gives the pids."""
+    agent = compute.pool.links[node].welcome["pid"]
+    below = descendants(agent)
+    shutil.rmtree(compute.pool.machines[node].extra["folder"])
+    for pid in (agent, *below):
+        os.kill(pid, signal.SIGKILL)
+    return below
+
+
+def wait_for(compute: sky.Compute, state: str) -> None:
+    wait_until(lambda: compute.pool.view.state == state, 60.0, f"{state}: {compute.pool.view}")
+
+
+class Provider:
+    """What a provider's ``replace`` does in place of its own, and what it was asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refuses = True
+        self.asked: list[str] = []
+        real = sky.Local.replace
+
+        async def replace(local: sky.Local, pool: str, token: str, *more: Any) -> Machine:
+            self.asked.append(token)
+            if self.refuses:
+                raise PoolError("none is left in the shop")
+            return await real(local, pool, token, *more)
+
+        monkeypatch.setattr(sky.Local, "replace", replace)
+
+
+def cut(link: Link) -> Path:
+    """Take the way to an agent; gives it."""
+    there: Path = link.transport.socket  # type: ignore[attr-defined]
+
+    def work() -> None:
+        link.transport.socket = there.with_name("elsewhere")  # type: ignore[attr-defined]
+        link._pipe.close()  # type: ignore[union-attr]
+
+    on_loop(work)
+    return there

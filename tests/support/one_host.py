@@ -1,0 +1,79 @@
+"""The SSH transport and provider for one host on loopback, and its agent's first words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from skyward_core.providers.ssh.provider import SSH
+from skyward_core.transport.ssh.target import Target
+from skyward_core.transport.ssh.transport import SSHTransport
+from skyward_core.wire.frames import Decoder, frame
+from tests.support.sshd import Host
+
+
+def target(host: Host, known: Path, **wishes: Any) -> Target:
+    return Target(
+        "127.0.0.1",
+        port=host.port,
+        keys=(str(host.client_key),),
+        known_hosts=str(known),
+        config=False,
+        **wishes,
+    )
+
+
+def provider(host: Host, known: Path, **wishes: Any) -> SSH:
+    return SSH(
+        [f"127.0.0.1:{host.port}"], keys=str(host.client_key), known_hosts=str(known), config=False, **wishes
+    )
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def __call__(
+        self, phase: str, detail: str = "", retry_at: float | None = None, address: str = ""
+    ) -> None:
+        self.lines.append((phase, detail))
+
+    def of(self, phase: str) -> str:
+        return "\n".join(detail for name, detail in self.lines if name == phase)
+
+
+def config(**more: Any) -> dict[str, Any]:
+    return {"pool": "p", "node": 0, "nodes": 1, "idle_timeout": 30.0, "grace": 0.1} | more
+
+
+@asynccontextmanager
+async def running(transport: SSHTransport) -> AsyncIterator[None]:
+    """Ends the agent and the connection, whatever happened."""
+    try:
+        yield
+    finally:
+        channel = await transport.channel()
+        if channel.facts["bundle"]:
+            await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+        channel.close()
+        await transport.close()
+
+
+async def greet(transport: SSHTransport) -> dict[str, Any]:
+    """Say hello to the agent; its welcome."""
+    answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    decoder = Decoder()
+
+    def take(data: bytes | memoryview) -> None:
+        for header, _ in decoder.feed(data):
+            answers.put_nowait(header)
+
+    pipe = await transport.open(take, lambda error: None)
+    pipe.write(frame({"t": "hello"}))
+    try:
+        return await asyncio.wait_for(answers.get(), 90)
+    finally:
+        pipe.close()

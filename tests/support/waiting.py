@@ -1,0 +1,35 @@
+"""Wait for what must become true: for a condition, never for a time. A deadline ends only what hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+PATIENCE = 60.0  # seconds
+
+
+def wait_until(
+    condition: Callable[[], object], seconds: float = PATIENCE, what: str | Callable[[], object] = ""
+) -> None:
+    """Wait for a condition with a deadline that fails the test.
+
+    Args:
+        what: it is waited for, or gives the text of it when the wait was in vain.
+    """
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"waited {seconds:g} s in vain for {(what() if callable(what) else what) or condition}"
+            )
+        time.sleep(0.005)
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for a condition, and let everything else on this loop go on meanwhile."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {PATIENCE:g} s in vain for {what or condition}")
+        await asyncio.sleep(0.001)
