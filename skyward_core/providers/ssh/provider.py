@@ -33,7 +33,7 @@ from .settings import SETTINGS
 
 if TYPE_CHECKING:
     from ...transport.ssh.transport import SSHTransport
-    from ...wire.frame_types import GpusDone, ReachDone
+    from ...wire.host_fact_types import GpusDone, ReachDone
     from ..setting import Setting
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
