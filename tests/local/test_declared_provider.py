@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession
+from tests.support.installed_package import install_package
 
 PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
@@ -69,13 +71,7 @@ class Cupboard(Local):
 '''
 
 
-def declare(folder: Path, name: str, value: str, module: str, text: str) -> None:
-    """What pip leaves of an installed package."""
-    (folder / f"{module}.py").write_text(text)
-    info = folder / f"{module}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[skyward.providers]\n{name} = {value}\n")
+declare = partial(install_package, "skyward.providers")
 
 
 @pytest.fixture

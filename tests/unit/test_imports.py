@@ -71,7 +71,7 @@ def loaded_by(code: str, *options: str) -> set[str]:
         ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output", ("asyncio",)),
         ("skyward_core.runtime.shard", ("asyncio",)),
-        ("skyward_core.plugins", ("asyncio",)),
+        ("skyward_core.plugins", ("asyncio", "skyward_core.model.declared")),
         ("skyward_core.plugins.base", ("asyncio",)),
         ("skyward_core.wire.frames", ("asyncio",)),
         ("skyward_core.model.outcome", ("asyncio",)),
