@@ -81,9 +81,9 @@ def _words(check: Check) -> str:
     made_by, _, made = check.__qualname__.partition(".<locals>")
     inner = inspect.getclosurevars(check).nonlocals if made else {}
     match made_by:
-        case "_or_none":
+        case "or_none":
             return f"{_words(inner['check'])} or null"
-        case "_all":
+        case "all_of":
             return f"[{_words(inner['check'])}]"
         case "_each":
             return f"{{{_words(inner['name'])}: {_words(inner['check'])}}}"

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from .. import providers
+from ..model.capabilities import ChecksSettings, settings_of
 from ..model.errors import SkywardError, hint_of, what_of
 from ..model.machine import Check
-from ..providers.base import ChecksSettings, settings_of
 from ..store.home import home as state_folder
 from ..store.home import socket_dir
 from ..store.ledger import Ledger

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..model.capabilities import default_nodes
 from ..model.spec import Image, PoolSpec, Worker
-from ..providers.base import default_nodes
 from ..store.working_folder import workdir
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ..store import home
@@ -26,18 +25,11 @@ def remember(name: str, text: str) -> None:
     """Keep a text in the person's own folder, for nobody else to read; the old one stays until the new one is whole.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or another process is just writing it.
     """
-    import tempfile  # late: the app reads its keys while it starts
+    from ..store.whole_file import write_whole  # late: the app reads its keys while it starts
 
-    handle, draft = tempfile.mkstemp(dir=home.home(), prefix=f"{name}-")
-    try:
-        with open(handle, "w", encoding="utf-8") as target:
-            target.write(text)
-        os.replace(draft, _file(name))  # noqa: PTH105
-    except OSError:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    write_whole(_file(name), text.encode())
 
 
 def _file(name: str) -> Path:

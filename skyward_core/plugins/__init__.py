@@ -126,42 +126,33 @@ def _built_in(name: str) -> Any:
 
 def _installed() -> dict[str, list[EntryPoint]]:
     """What packages declare, by name; reading it takes as long as the rest of a start."""
-    from importlib.metadata import entry_points
+    from ..model.declared import declared  # late: workers import this package, and read no such thing
 
-    own = _own_names()
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=GROUP):
-        if point.name not in own:  # none may hide one of ours
-            found.setdefault(point.name, []).append(point)
-    return found
+    return declared(GROUP, _own_names())
 
 
 def _load(name: str, points: Sequence[EntryPoint]) -> Any:
-    if len(points) > 1:
-        packages = " and ".join(sorted(_package(point) for point in points))
-        raise UsageError(
-            f"plugin {name!r} is declared by {packages}: uninstall all but one of these packages"
-        )
+    from ..model.declared import the_one
+
+    point = the_one("plugin", points)
     try:
-        return points[0].load()
+        return point.load()
     except Exception as error:  # code of another package may raise anything
         raise PluginError(
-            f"plugin {name} ({points[0].value}) cannot be imported: {type(error).__name__}: {error}", name
+            f"plugin {name} ({point.value}) cannot be imported: {type(error).__name__}: {error}", name
         ) from error
 
 
 def _info(name: str, points: Sequence[EntryPoint]) -> PluginInfo:
     """What an installed plugin is for, or why it cannot be had."""
+    from ..model.declared import package
+
     try:
         found = _load(name, points)
     except SkywardError as error:
         return PluginInfo(name, str(error))
     said = found.help if isinstance(found, type) and issubclass(found, Plugin) else ""
-    return PluginInfo(name, said or f"from {_package(points[0])}", _parameters(found))
-
-
-def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} ({point.value})" if point.dist else point.value
+    return PluginInfo(name, said or f"from {package(points[0])}", _parameters(found))
 
 
 def _parameters(made: Any) -> dict[str, str]:

@@ -23,8 +23,7 @@ DEFAULT = "local"
 
 def names() -> list[str]:
     """The providers that there are: ours, then declared ones."""
-    ours = own_names()
-    return ours + sorted(_declared().keys() - set(ours))
+    return own_names() + sorted(_declared())
 
 
 def own_names() -> list[str]:
@@ -81,49 +80,38 @@ def by_name(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name not in (module, f"{module}.provider"):
                 raise
-    declared = _declared().get(name)
-    if not declared:
+    points = _declared().get(name)
+    if points is None:
         near = get_close_matches(name, names(), 1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names())}"
         raise UsageError(f"no provider is called {name!r}{meant}")
-    if len(declared) > 1:
-        packages = " and ".join(sorted(f"{_package(each)} ({each.value})" for each in declared))
-        raise UsageError(
-            f"provider {name!r} is declared by {packages}: uninstall all but one of these packages"
-        )
-    return _load(declared[0])
+    from ..model.declared import the_one
+
+    return _load(the_one("provider", points))
 
 
 @cache
 def _declared() -> dict[str, list[EntryPoint]]:
-    from importlib.metadata import entry_points  # it takes as long to load as the rest of a start
+    from ..model.declared import declared  # late: most starts are with one of ours
 
-    declared: dict[str, list[EntryPoint]] = {}
-    for found in entry_points(group=GROUP):
-        declared.setdefault(found.name, []).append(found)
-    return declared
+    return declared(GROUP, own_names())
 
 
-def _package(declared: EntryPoint) -> str:
-    """The name of the distribution that declares it."""
-    return declared.dist.name if declared.dist is not None else "a package without a name"
-
-
-def _load(declared: EntryPoint) -> Any:
+def _load(point: EntryPoint) -> Any:
     try:
-        found = declared.load()
+        found = point.load()
     except Exception as error:
         raise UsageError(
-            f"provider {declared.name!r} ({declared.value}) cannot be loaded: {type(error).__name__}: {error}"
+            f"provider {point.name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     said = getattr(found, "name", None)
-    if said != declared.name:
-        raise UsageError(f"provider {declared.name!r} ({declared.value}) calls itself {said!r}")
+    if said != point.name:
+        raise UsageError(f"provider {point.name!r} ({point.value}) calls itself {said!r}")
     for words in ("about", "machine"):
         if not isinstance(getattr(found, words, None), str):
-            raise UsageError(f"provider {declared.name!r} ({declared.value}) has no text under {words!r}")
+            raise UsageError(f"provider {point.name!r} ({point.value}) has no text under {words!r}")
     from .making import wrong
 
     if why := wrong(found):
-        raise UsageError(f"provider {declared.name!r} ({declared.value}): {why}")
+        raise UsageError(f"provider {point.name!r} ({point.value}): {why}")
     return found

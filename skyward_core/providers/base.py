@@ -1,8 +1,9 @@
-"""The provider protocol: seven verbs that know machines and nothing of runs; and what some providers can do besides."""
+"""The provider protocol: seven verbs that know machines and nothing of runs; :mod:`..model.capabilities` has what some
+providers can do besides."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from ..model.spec import PoolSpec
     from ..transport.base import Transport
     from ..transport.ssh.target import Target
-    from .setting import Setting
 
 
 class Provider(Protocol):
@@ -102,51 +102,7 @@ class Provider(Protocol):
         """What rebuilds this provider in another process; no secrets."""
 
 
-# What only some providers have. A front end asks for it by isinstance, of the class or of one that is made, and names
-# no provider.
-
-
-@runtime_checkable
-class HasSettings(Protocol):
-    """Its class says what a person may choose.
-
-    Attributes:
-        settings: the parameters of the class that can be given as texts.
-    """
-
-    settings: Sequence[Setting]
-
-
-@runtime_checkable
-class Priced(Protocol):
-    """Its machines cost money.
-
-    Attributes:
-        price_hourly: dollars for a machine and an hour.
-    """
-
-    price_hourly: float
-
-
-@runtime_checkable
-class HasHosts(Protocol):
-    """It was given machines that are there already.
-
-    Attributes:
-        hosts: their names.
-        default_nodes: nodes of a pool for which no number is asked.
-    """
-
-    hosts: Sequence[str]
-    default_nodes: int
-
-
-@runtime_checkable
-class Asks(Protocol):
-    """It may ask the person about what nobody else can judge, such as a host's key."""
-
-    def asking(self) -> Self:
-        """The same provider, for a front end that can put such a question."""
+# The one capability that tells of a transport. All others are where a front end may have them.
 
 
 @runtime_checkable
@@ -159,22 +115,3 @@ class ReachedOverSSH(Protocol):
         Args:
             host: its address.
         """
-
-
-@runtime_checkable
-class ChecksSettings(Protocol):
-    """It cannot be checked by its name alone, and knows what to look at here."""
-
-    @classmethod
-    async def check_all(cls) -> list[Check]:
-        """What :meth:`Provider.check` says of all that the person's ``skyward.toml`` holds for it."""
-
-
-def default_nodes(provider: object) -> int:
-    """Nodes of a pool for which no number is asked: all hosts, else one."""
-    return provider.default_nodes if isinstance(provider, HasHosts) else 1
-
-
-def settings_of(provider: object) -> tuple[Setting, ...]:
-    """What a provider's class declares; nothing where it has no settings."""
-    return tuple(provider.settings) if isinstance(provider, HasSettings) else ()

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from ..model.capabilities import settings_of
 from ..model.errors import SkywardError, UsageError
-from .base import settings_of
-from .setting import Setting
+from ..model.setting import Setting
 
 
 def make(provider: Any, texts: Mapping[str, str]) -> Any:

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from ..model.errors import LedgerError
-from ..node.boot.environment import MADE
+from ..node.boot.environment import MADE, locked
 from .home import ENVIRONMENTS, PRUNED, home, pool_path, prune_is_due
 from .ledger import Ledger
 from .ledger_rows import PoolRow
@@ -81,20 +82,29 @@ def prune_environments(ledger: Ledger, *, age: float = AGE, only_look: bool = Fa
     before = min([time.time() - age, *(row.created_at for row in ledger.live())])
     gone = []
     for folder in sorted((home() / ENVIRONMENTS).glob("env-*/")):
-        made = folder / MADE
-        used_at = (made if made.exists() else folder).stat().st_mtime
-        if used_at >= before:
+        if _used_at(folder) >= before:
             continue
-        with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        with locked(folder) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
+            used_at = _used_at(folder)  # again: until now somebody may have taken it, or removed it
+            if used_at >= before:
+                continue
             gone.append(Unused(folder.name, used_at, _size(folder)))
             if not only_look:
-                made.unlink(missing_ok=True)  # first: what is half gone is nobody's environment
+                (folder / MADE).unlink(missing_ok=True)  # first: what is half gone is nobody's environment
                 shutil.rmtree(folder, ignore_errors=True)
     return gone
+
+
+def _used_at(folder: Path) -> float:
+    """When an environment was last used, or one that is half made was begun; never where it is gone by now."""
+    for path in (folder / MADE, folder):
+        with suppress(FileNotFoundError):
+            return path.stat().st_mtime
+    return inf
 
 
 def prune_when_due(ledger: Ledger) -> None:

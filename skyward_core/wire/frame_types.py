@@ -1,8 +1,10 @@
-"""Frames as type checkers see them: one type for each kind in the tables of :mod:`.messages`.
+"""Frames between machines as type checkers see them: one type for each kind in the tables of :mod:`.messages`. Those
+that stay on a node are in :mod:`.node_frame_types`; what a host says before there are frames, in
+:mod:`.host_fact_types`.
 
-Nothing loads this when a program runs: who needs it imports it for type checkers only. Who takes frames off a stream
-gets headers of no type (:data:`.frames.Heard`), says once which side they come from, and what handles one kind says
-which: a key that its kind has not is an error of the type checker then. A test compares all of it with the tables.
+Nothing loads these modules when a program runs: who needs one imports it for type checkers only. Who takes frames off a
+stream gets headers of no type (:data:`.frames.Heard`), says once which side they come from, and what handles one kind
+says which: a key that its kind has not is an error of the type checker then. A test compares all of it with the tables.
 
 Names begin with who says it; unions of what each side says are at the end.
 """
@@ -35,18 +37,6 @@ class ErrorWords(TypedDict):
     type: str
     message: str
     traceback: NotRequired[str]
-
-
-class PluginErrorWords(ErrorWords):
-    """One of a plugin's ``around_app``."""
-
-    plugin: NotRequired[str]
-
-
-class Started(TypedDict, total=False):
-    """What a worker was started with, for an agent that has not started it."""
-
-    env: dict[str, str]
 
 
 class Timed(TypedDict, total=False):
@@ -82,22 +72,6 @@ class Papers(TypedDict):
     authority: str
     certificate: str
     key: str
-
-
-class Exit(TypedDict):
-    """How a process ended."""
-
-    exit_code: int | None
-    signal: int | None
-
-
-class Ended(TypedDict):
-    """The part of an outcome that says how its call ended, where its worker does not."""
-
-    kind: Kind
-    error: NotRequired[ErrorWords | None]
-    exit_code: NotRequired[int | None]
-    signal: NotRequired[int | None]
 
 
 # -- what an agent says to clients -----------------------------------------------------------------------
@@ -475,123 +449,6 @@ class ClientMove(TypedDict):
     t: Literal["move"]
 
 
-# -- what an agent asks its helper for, which talks to peers ---------------------------------------------
-
-
-class HelperPeers(ClientPeers):
-    blobs: str
-    spool: str
-    address: str
-
-
-HelperPull = TypedDict(
-    "HelperPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int]}
-)
-
-
-# -- what an agent writes down for the one after it ------------------------------------------------------
-
-
-class Given(TypedDict):
-    """A worker has been given a call."""
-
-    t: Literal["given"]
-    slot: int
-    rank: int
-    log: Sizes
-    call: ClientCall
-
-
-Written = Given | AgentOutcome | ClientAck
-
-
-# -- what workers, and the process around them, say to their agent ---------------------------------------
-
-
-class WorkerHello(TypedDict):
-    t: Literal["hello"]
-    pid: int
-    phase: NotRequired[str]
-    age: NotRequired[float]
-    state: NotRequired[Literal["fresh", "entering", "entered"]]
-    env: NotRequired[dict[str, str]]
-    epoch: NotRequired[int]
-    info: NotRequired[Place]
-    secrets: NotRequired[list[str]]
-    hooks: NotRequired[bool]
-    apps: NotRequired[bool]
-    alone: NotRequired[bool]
-
-
-class WorkerOutcome(Told):
-    t: Literal["outcome"]
-    run: str
-    i: int
-    kind: Kind
-    unusable: NotRequired[bool]
-
-
-class WorkerItem(Told):
-    t: Literal["item"]
-    run: str
-    i: int
-    seq: int
-
-
-class WorkerPhase(TypedDict):
-    t: Literal["phase"]
-    phase: str
-
-
-class WorkerEntering(TypedDict):
-    t: Literal["entering"]
-    plugin: str
-
-
-class WorkerFailed(TypedDict):
-    t: Literal["failed"]
-    error: ErrorWords
-
-
-class WorkerReady(TypedDict):
-    t: Literal["ready"]
-    epoch: int
-
-
-class WorkerEntered(TypedDict):
-    t: Literal["entered"]
-
-
-# -- what an agent says to workers -----------------------------------------------------------------------
-
-
-class ToWorkerSetup(TypedDict):
-    t: Literal["setup"]
-    info: Place
-    epoch: NotRequired[int]
-    gang: NotRequired[bool]
-    hooks: NotRequired[bool]
-    apps: NotRequired[bool]
-    alone: NotRequired[bool]
-    secrets: NotRequired[list[str]]
-    failed: NotRequired[PluginErrorWords]
-
-
-class ToWorkerPlace(TypedDict):
-    t: Literal["place"]
-    info: Place
-
-
-class ToWorkerCall(Call): ...
-
-
-class ToWorkerCredit(Credit): ...
-
-
-class ToWorkerExit(TypedDict):
-    t: Literal["exit"]
-
-
 # -- what is said over lines for files -------------------------------------------------------------------
 
 
@@ -628,61 +485,6 @@ class FileComes(TypedDict):
 class FileAnswer(TypedDict):
     t: Literal["answer"]
     error: str
-
-
-# -- what a host tells of itself, and says when something was done on it ---------------------------------
-
-
-class HostFacts(TypedDict):
-    """Of a host that can hold nothing of ours some is missing; what is asked of a pool is told where it was asked."""
-
-    python: str
-    version: list[int]
-    home: str
-    hostname: str
-    system: str
-    machine: str
-    address: str
-    port: int
-    time: float
-    root: str
-    unusable: list[str]
-    doubted: str
-    gpus: list[str]
-    nvml: bool
-    cpus: int | None
-    free: NotRequired[int]
-    bundle: NotRequired[bool]
-    socket: NotRequired[str]
-    shared: NotRequired[bool]
-    running: NotRequired[bool]
-    kept: NotRequired[dict[str, Any]]
-    orphans: NotRequired[list[int]]
-    left: NotRequired[bool]
-    ended: NotRequired[str]
-
-
-class EnvironmentDone(TypedDict):
-    python: str
-
-
-class ManifestDone(TypedDict):
-    folder: str
-    wanted: list[int]
-    doubtful: list[tuple[int, str]]
-    current: NotRequired[bool]  # the host has all of it
-
-
-class GpusDone(TypedDict):
-    gpus: list[str]
-
-
-class ReachDone(TypedDict):
-    reached: list[bool]
-
-
-class AgentDone(TypedDict):
-    socket: str
 
 
 # -- all that one side says ------------------------------------------------------------------------------
@@ -730,8 +532,5 @@ FromClient = (
     | ClientForm
     | ClientMove
 )
-OfApp = WorkerEntering | WorkerFailed | WorkerEntered
-FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerReady | OfApp
-ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit
 FileAsked = FileBlob | FilePut | FileResult
 OfFiles = FileAsked | FileGo | FileThere | FileComes | FileAnswer

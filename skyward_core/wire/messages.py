@@ -116,11 +116,11 @@ def _one_of(*values: str) -> Check:
     return lambda value: type(value) is str and value in values
 
 
-def _or_none(check: Check) -> Check:
+def or_none(check: Check) -> Check:
     return lambda value: value is None or check(value)
 
 
-def _all(check: Check) -> Check:
+def all_of(check: Check) -> Check:
     return lambda value: type(value) is list and all(map(check, value))
 
 
@@ -173,26 +173,12 @@ def _is_blob(value: Any) -> object:
     return type(size) is int and 0 <= size < MOST and is_file(name)
 
 
-def _is_path(value: Any) -> bool:
-    """A whole path on a host."""
-    return type(value) is str and value[:1] == "/" and len(value) <= 4096 and "\0" not in value
-
-
 def _is_place(value: Any) -> bool:
     """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
     return type(value) is dict
 
 
-def _is_object(value: Any) -> bool:
-    return type(value) is dict
-
-
-def _is_doubt(value: Any) -> object:
-    """Which file a host has with another time, and the hash of what it has."""
-    return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
-
-
-def _is_port(value: Any) -> bool:
+def is_port(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 16
 
 
@@ -216,7 +202,7 @@ _IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_tex
 _IS_PLUGIN_ERROR = _made_of(
     {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
 )
-_OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": _all(is_text)}
+_OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": all_of(is_text)}
 _SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
 _SPANS = _each(_names_log, _is_span)
 _SIZES = _each(_names_log, is_count)
@@ -228,19 +214,19 @@ _WHEN: Checks = {"at": is_number}
 _RUN_KIND: Checks = {"kind": _one_of("", "broadcast", "single", "gather")}
 _ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
-    "summary": _or_none(_IS_SUMMARY),
-    "error": _or_none(_IS_ERROR),
+    "summary": or_none(_IS_SUMMARY),
+    "error": or_none(_IS_ERROR),
     "seconds": is_number,
-    "exit_code": _or_none(lambda code: type(code) is int),
-    "signal": _or_none(is_rank),
+    "exit_code": or_none(lambda code: type(code) is int),
+    "signal": or_none(is_rank),
     "file": is_file,
     "size": is_count,
     "log": _SPANS,
     "items": is_count,
-    "last": _or_none(_IS_SUMMARY),
+    "last": or_none(_IS_SUMMARY),
     "begun": is_flag,
 }
-_ITEM: Checks = _CALL | {"seq": is_count, "summary": _or_none(_IS_SUMMARY)}
+_ITEM: Checks = _CALL | {"seq": is_count, "summary": or_none(_IS_SUMMARY)}
 _RECORD: Checks = {
     "run": is_run,
     "function": is_text,
@@ -249,8 +235,8 @@ _RECORD: Checks = {
 } | _RUN_KIND
 _ASKED_TO_RUN: Checks = _CALL | {"fn": _is_blob, "args": _is_blob}
 _HOW_TO_RUN: Checks = {
-    "rank": _or_none(is_rank),
-    "timeout": _or_none(is_number),
+    "rank": or_none(is_rank),
+    "timeout": or_none(is_number),
     "name": is_text,
     "total": is_call,
     "epoch": is_count,
@@ -264,11 +250,11 @@ _HOW_TO_RUN: Checks = {
 _REMEMBERED = _made_of(
     _RECORD
     | {
-        "outcomes": _all(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _TOLD | _WHEN)),
-        "began": _all(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
+        "outcomes": all_of(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _TOLD | _WHEN)),
+        "began": all_of(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
         "returned": is_call,
     },
-    {"items": _all(_made_of({"t": _one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
+    {"items": all_of(_made_of({"t": _one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = _each(is_run, is_count)
@@ -284,12 +270,12 @@ FROM_AGENT: Forms = {
             "node": is_rank,
             "address": is_text,
             "ranks_per_node": _is_some,
-            "lease": _or_none(is_number),
-            "runs": _all(_REMEMBERED),
+            "lease": or_none(is_number),
+            "runs": all_of(_REMEMBERED),
         },
         {
             "now": is_number,
-            "phases": _all(_made_of(_PHASE)),
+            "phases": all_of(_made_of(_PHASE)),
             "unfetched": _UNFETCHED,
             "pool": is_text,
             "pid": is_count,
@@ -345,7 +331,7 @@ FROM_AGENT: Forms = {
     "held": Form("Another client holds the lock on the gang.", {"by": is_text}),
     "pong": Form(
         "It answers a ping: seconds left of the lease, and what nobody has fetched.",
-        {"lease": _or_none(is_number)},
+        {"lease": or_none(is_number)},
         {"unfetched": _UNFETCHED} | _ASKED,
     ),
     "known": Form(
@@ -356,7 +342,7 @@ FROM_AGENT: Forms = {
     ),
     "formed": Form(
         'It answers "form": the next epoch, and where its ranks find one another.',
-        _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": _is_port},
+        _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
     ),
     "bye": Form(
         "All that there was to say is said, and the log files are this long; the connection ends.",
@@ -370,61 +356,20 @@ FROM_AGENT: Forms = {
 
 # What it says in answer, by what it was asked.
 ANSWERS: Mapping[str, Checks] = {
-    "claim": {"calls": _all(is_call)},
-    "ports": {"ports": _all(_is_port)},
-    "line": {"port": _is_port},
-    "peers": {"port": _is_port},
+    "claim": {"calls": all_of(is_call)},
+    "ports": {"ports": all_of(is_port)},
+    "line": {"port": is_port},
+    "peers": {"port": is_port},
     "setup": {
-        "env": _or_none(_each(is_text, is_text)),
+        "env": or_none(_each(is_text, is_text)),
         "known": is_flag,
-        "secrets": _all(is_text),
+        "secrets": all_of(is_text),
         "apps": is_flag,
     },
     "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
 FAILS = {"line", "peers", "pull"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
-
-# What a host tells of itself; of one that can hold nothing of ours some of it is missing.
-FACTS: Checks = {
-    "python": is_text,
-    "version": _all(is_count),
-    "home": is_text,
-    "hostname": is_text,
-    "system": is_text,
-    "machine": is_text,
-    "address": is_text,
-    "port": _is_port,
-    "time": is_number,
-    "root": is_text,
-    "unusable": _all(is_text),
-    "doubted": is_text,
-    "gpus": _all(is_text),
-    "nvml": is_flag,
-    "cpus": _or_none(is_count),
-}
-FACTS_OF_ROOT: Checks = {
-    "free": is_count,
-    "bundle": is_flag,
-    "socket": is_text,
-    "shared": is_flag,
-    "running": is_flag,
-}
-FACTS_OF_POOL: Checks = {
-    "kept": _is_object,  # looked into where it is written down
-    "orphans": _all(is_count),
-    "left": is_flag,
-    "ended": is_text,
-}
-
-# What it says when something was done on it, by what that was.
-DONE: Mapping[str, Checks] = {
-    "environment": {"python": _is_path},
-    "manifest": {"folder": _is_path, "wanted": _all(is_count), "doubtful": _all(_is_doubt)},
-    "gpus": {"gpus": _all(is_text)},
-    "reach": {"reached": _all(is_flag)},
-    "agent": {"socket": _is_path},
-}
 
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
@@ -446,7 +391,7 @@ FROM_CLIENT: Forms = {
     ),
     "ack": Form(
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
-        {"calls": _each(is_run, _or_none(_all(is_call)))},
+        {"calls": _each(is_run, or_none(all_of(is_call)))},
     ),
     "credit": Form("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
     "stop": Form(
@@ -463,7 +408,7 @@ FROM_CLIENT: Forms = {
     "pull": Form(
         "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": _is_any}
     ),
-    "drop": Form("Remove these blobs: their calls have ended.", _ASKED | {"blobs": _all(is_file)}),
+    "drop": Form("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
     "line": Form("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
     "ports": Form("Name ports that are free on the node, one for each rank.", _ASKED),
     "setup": Form("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
@@ -471,7 +416,7 @@ FROM_CLIENT: Forms = {
     "shutdown": Form(
         "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
         {},
-        {"drop": _all(is_run), "keep": is_number},
+        {"drop": all_of(is_run), "keep": is_number},
     ),
     "gang": Form(
         "Set the ranks up for this epoch; the body is the plugins, pickled.",
@@ -613,33 +558,6 @@ def answer(asked: str, header: Mapping[str, Any]) -> None:
         if key not in header or not check(header[key]):
             # What it is stays unsaid: it may hold secrets.
             raise WireError(f"{key!r} of an answer to {asked!r} cannot be a {type(header.get(key)).__name__}")
-
-
-def facts(told: Mapping[str, Any], *, status: bool) -> None:
-    """Look at what a host tells of itself.
-
-    Args:
-        status: whether it was asked for the state of a pool, too.
-
-    Raises:
-        WireError: it is not as such facts are.
-    """
-    _look_at(told, FACTS | (FACTS_OF_ROOT | (FACTS_OF_POOL if status else {}) if told.get("root") else {}))
-
-
-def done(what: str, told: dict[str, Any]) -> None:
-    """Look at what a host says when something was done on it.
-
-    Raises:
-        WireError: it is not as such answers are.
-    """
-    _look_at(told, DONE.get(what, {}))
-
-
-def _look_at(told: Mapping[str, Any], checks: Checks) -> None:
-    for key, check in checks.items():
-        if key not in told or not check(told[key]):
-            raise WireError(f"its {key!r} cannot be {told.get(key)!r:.80}")
 
 
 from_client = partial(admit, FROM_CLIENT)

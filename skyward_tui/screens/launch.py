@@ -15,8 +15,9 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static
 
-from skyward_core.front.providers import DEFAULT, Field
+from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
+from skyward_core.model.setting import Field
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
@@ -44,8 +45,8 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
-    from skyward_core.front.providers import Setting
     from skyward_core.front.scripts import FunctionInfo, Task
+    from skyward_core.model.setting import Setting
     from skyward_core.plugins import PluginInfo
 
 _NEW = "new pool"

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
-from skyward_core.front.providers import Asks
+from skyward_core.model.capabilities import Asks
 from skyward_core.model.errors import Cancelled, PoolError, SkywardError
 from skyward_core.views.views import PoolView
 

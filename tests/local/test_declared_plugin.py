@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from skyward_tui.widgets.toggles import Toggles
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession
+from tests.support.installed_package import install_package
 
 PLUGIN = '''
 """Says who is there, before each rank's first call."""
@@ -53,13 +55,7 @@ def greeting() -> str:
 """
 
 
-def declare(folder: Path, name: str, value: str, module: str, text: str) -> None:
-    """What pip leaves of an installed package."""
-    (folder / f"{module}.py").write_text(text)
-    info = folder / f"{module}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[skyward.plugins]\n{name} = {value}\n")
+declare = partial(install_package, "skyward.plugins")
 
 
 @pytest.fixture

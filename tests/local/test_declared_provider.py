@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.front.providers import available
 from skyward_core.model.errors import UsageError
 from skyward_tui import launch_plan
 from skyward_tui.app import SkywardApp
@@ -26,6 +28,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.cli import Cli
 from tests.support.fake_session import FakeSession
+from tests.support.installed_package import install_package
 
 PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
@@ -33,7 +36,7 @@ PROVIDER = '''
 from skyward_core.model.errors import UsageError
 from skyward_core.model.machine import Check
 from skyward_core.providers.local.provider import Local
-from skyward_core.providers.setting import Field, Setting
+from skyward_core.model.setting import Field, Setting
 
 def which() -> Field:
     return Field(label="Shelf", placeholder="top or bottom", missing="name a shelf: top", suggestions=["top", "bottom"])
@@ -69,13 +72,7 @@ class Cupboard(Local):
 '''
 
 
-def declare(folder: Path, name: str, value: str, module: str, text: str) -> None:
-    """What pip leaves of an installed package."""
-    (folder / f"{module}.py").write_text(text)
-    info = folder / f"{module}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[skyward.providers]\n{name} = {value}\n")
+declare = partial(install_package, "skyward.providers")
 
 
 @pytest.fixture
@@ -222,6 +219,17 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
     assert set(choices) == {"local", "ssh", "cupboard", "broken", "other"}
     with pytest.raises(launch_plan.FieldError, match="cannot be loaded"):
         choices["broken"].make(launch_plan.Form(provider="broken"))
+
+
+def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: Path) -> None:
+    declare(installed, "broken", "its_broken:Broken", "its_broken", "import not_installed_here\n")
+    _forget()
+    listed = {each.name: each for each in available()}
+    assert list(listed) == ["local", "ssh", "broken", "cupboard"]
+    assert (listed["cupboard"].about, listed["cupboard"].trouble) == ("an old machine in the cupboard", "")
+    assert [each.name for each in listed["cupboard"].settings] == ["shelf", "drawers"]
+    assert "ModuleNotFoundError" in listed["broken"].trouble and not listed["broken"].settings
+    assert all(each.about for name, each in listed.items() if name != "broken")
 
 
 def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -> None:

@@ -6,6 +6,7 @@ import compileall
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -127,6 +128,26 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(
     assert bundle().archive == first
     if spoilt != "folder":
         assert file.read_bytes() == data
+    assert [path.name for path in kept.iterdir()] == ["plain"]
+
+
+def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(
+    unpacked: Path, kept: Path
+) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from skyward_core.transport.upload import archive_cache\n"
+        "sys.dont_write_bytecode = False\n"
+        "archive_cache._path = lambda variant: f'{sys.argv[1]}/{variant}'\n"
+        "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "archive_cache.store('bundle-0/all.zip', 'plain', b'another' * 1000)"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(kept)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in kept.iterdir()] not in ([], ["plain"])
+    bundle.cache_clear()
+    assert bundle().archive
     assert [path.name for path in kept.iterdir()] == ["plain"]
 
 

@@ -14,7 +14,7 @@ from typing import Any, get_args, is_typeddict
 import pytest
 
 import skyward_core
-from skyward_core.wire import frame_types
+from skyward_core.wire import frame_types, host_fact_types, node_frame_types
 
 ROOT = Path(skyward_core.__file__).parent
 UNTYPED = {"Header", "Heard"}
@@ -206,7 +206,8 @@ def keys_of(made: Any) -> set[str]:
     return {key for one in get_args(made) for key in keys_of(one)}
 
 
-KEYS = {name: keys for name, made in vars(frame_types).items() if (keys := keys_of(made))}
+TYPES = vars(frame_types) | vars(node_frame_types) | vars(host_fact_types)
+KEYS = {name: keys for name, made in TYPES.items() if (keys := keys_of(made))}
 
 
 def said_keys(annotation: ast.expr) -> set[str] | None:

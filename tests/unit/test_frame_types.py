@@ -9,16 +9,16 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
-from skyward_core.wire import frame_types, messages
+from skyward_core.wire import frame_types, host_fact_types, host_facts, messages, node_frame_types
 from skyward_core.wire.messages import Check, Form
 from tests.protocol_page import _words
 
 SIDES: dict[str, tuple[Any, Mapping[str, Form]]] = {
     "agent": (frame_types.FromAgent, messages.FROM_AGENT),
     "client": (frame_types.FromClient, messages.FROM_CLIENT),
-    "worker": (frame_types.FromWorker, messages.FROM_WORKER),
+    "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),
     "files": (frame_types.OfFiles, messages.OF_FILES),
-    "to worker": (frame_types.ToWorker, messages.TO_WORKER),
+    "to worker": (node_frame_types.ToWorker, messages.TO_WORKER),
 }
 
 
@@ -98,17 +98,17 @@ def test_an_answer_has_the_keys_of_its_table(asked: str) -> None:
 
 
 def test_what_a_host_tells_has_the_keys_of_its_tables() -> None:
-    made = frame_types.HostFacts
-    assert made.__required_keys__ == messages.FACTS.keys()
-    assert made.__optional_keys__ == {**messages.FACTS_OF_ROOT, **messages.FACTS_OF_POOL}.keys()
-    compare(made, {**messages.FACTS, **messages.FACTS_OF_ROOT, **messages.FACTS_OF_POOL})
+    made = host_fact_types.HostFacts
+    assert made.__required_keys__ == host_facts.FACTS.keys()
+    assert made.__optional_keys__ == {**host_facts.FACTS_OF_ROOT, **host_facts.FACTS_OF_POOL}.keys()
+    compare(made, {**host_facts.FACTS, **host_facts.FACTS_OF_ROOT, **host_facts.FACTS_OF_POOL})
 
 
-@pytest.mark.parametrize("what", messages.DONE)
+@pytest.mark.parametrize("what", host_facts.DONE)
 def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
-    made = getattr(frame_types, f"{what.capitalize()}Done")
-    assert made.__required_keys__ == messages.DONE[what].keys()
-    compare(made, messages.DONE[what])
+    made = getattr(host_fact_types, f"{what.capitalize()}Done")
+    assert made.__required_keys__ == host_facts.DONE[what].keys()
+    compare(made, host_facts.DONE[what])
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_was_done_has_the_keys_of_its_table(what: str) -> None:
     [
         (frame_types.SummaryWords, messages._IS_SUMMARY),
         (frame_types.ErrorWords, messages._IS_ERROR),
-        (frame_types.PluginErrorWords, messages._IS_PLUGIN_ERROR),
+        (node_frame_types.PluginErrorWords, messages._IS_PLUGIN_ERROR),
         (frame_types.Remembered, messages._REMEMBERED),
     ],
 )
@@ -142,5 +142,6 @@ def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check
     ],
 )
 def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
-    code = f"import sys, {module}; sys.exit('skyward_core.wire.frame_types' in sys.modules)"
+    types = {made.__name__ for made in (frame_types, node_frame_types, host_fact_types)}
+    code = f"import sys, {module}; sys.exit(not sys.modules.keys().isdisjoint({types}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

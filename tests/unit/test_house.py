@@ -143,7 +143,7 @@ def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
 
 
 def test_nobody_guesses_what_a_provider_can_do() -> None:
-    """It is asked by a capability (``providers/base.py``), which says what is meant, and not by an attribute's name."""
+    """It is asked by a capability (``model/capabilities.py``), which says what is meant, not by an attribute's name."""
     guessed = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()

@@ -105,61 +105,6 @@ def test_what_a_value_looks_like_can_be_written_down(value: Any) -> None:
     assert not refused(from_agent, OUTCOME | {"summary": SUMMARY | {"json": deep(32)}})
 
 
-FACTS: dict[str, Any] = {
-    "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
-    "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "socket": "/s",
-    "shared": False, "running": False,
-}  # fmt: skip
-STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": ""}
-
-
-@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("nan"), 1 << 70])
-def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
-    messages.facts(dict(FACTS), status=False)
-    messages.facts(FACTS | STATUS, status=True)
-    messages.facts({key: FACTS[key] for key in messages.FACTS} | {"root": ""}, status=True)
-    for key in (
-        (FACTS | STATUS).keys()
-        - {"uid", "kept", "cpus"}
-        - ({"version", "orphans"} if value == [1] else set())
-    ):
-        with pytest.raises(WireError, match=key):
-            messages.facts(FACTS | STATUS | {key: value}, status=True)
-
-
-DONE: dict[str, dict[str, Any]] = {
-    "environment": {"python": "/root/.cache/skyward/env-1/bin/python"},
-    "manifest": {"folder": "/srv/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
-    "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
-    "reach": {"reached": [True, False]},
-    "agent": {"socket": "/tmp/skyward/a.sock"},
-    "end": {},
-}
-NO_ANSWERS: list[Any] = [
-    None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1},
-    [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("what", sorted(DONE))
-def test_what_a_host_says_when_something_was_done_is_looked_at(what: str) -> None:
-    messages.done(what, DONE[what])
-    for key, value in DONE[what].items():
-        with pytest.raises(WireError, match=f"its '{key}' cannot be None"):
-            messages.done(what, {name: each for name, each in DONE[what].items() if name != key})
-        others = [
-            other[name] for other in DONE.values() for name in other if type(other[name]) is not type(value)
-        ]
-        for wrong in (*NO_ANSWERS, *others):
-            if wrong == [True] and what == "reach":
-                continue
-            if wrong == ["0"] and what == "gpus":
-                continue
-            with pytest.raises(WireError, match=f"its '{key}' cannot be"):
-                messages.done(what, DONE[what] | {key: wrong})
-
-
 @pytest.mark.parametrize("missing", ["run", "i", "rank", "node", "kind"])
 def test_an_outcome_is_whole(missing: str) -> None:
     assert refused(from_agent, {key: value for key, value in OUTCOME.items() if key != missing})

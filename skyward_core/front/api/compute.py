@@ -75,7 +75,7 @@ class Compute(Dispatching):
 
             accelerator = accelerators.resolve(accelerator)
         if nodes is None:
-            from ...providers.base import default_nodes
+            from ...model.capabilities import default_nodes
 
             nodes = default_nodes(provider)
         self.spec = PoolSpec(

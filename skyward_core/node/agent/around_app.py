@@ -18,7 +18,8 @@ from .processes import signal_group
 from .spawn import spawn, when_ended
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ErrorWords, FromWorker, PluginErrorWords, WorkerHello
+    from ...wire.frame_types import ErrorWords
+    from ...wire.node_frame_types import FromWorker, PluginErrorWords, WorkerHello
 
 PLACE = (-1, 0)  # what stands for a worker's rank and number on its command line
 

@@ -24,7 +24,8 @@ from ...wire.frames import Decoder, Header, frame
 from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, Line, LineError, Refused, Whole, context
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FileAsked, FileComes, HelperPeers, HelperPull, Papers
+    from ...wire.frame_types import FileAsked, FileComes, Papers
+    from ...wire.node_frame_types import HelperPeers, HelperPull
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
 STRANGERS = 32  # connections that have not shown a certificate yet; the next one takes the oldest one's place

@@ -19,15 +19,8 @@ from .slow_calls import SlowCalls
 from .yields import Yields
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import (
-        AgentBegan,
-        AgentOutcome,
-        ClientCall,
-        ClientClaim,
-        Ended,
-        WorkerItem,
-        WorkerOutcome,
-    )
+    from ...wire.frame_types import AgentBegan, AgentOutcome, ClientCall, ClientClaim
+    from ...wire.node_frame_types import Ended, WorkerItem, WorkerOutcome
 
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
 

@@ -13,7 +13,8 @@ from .connection import Connection
 from .yields import Yields
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall, Ended, WorkerOutcome
+    from ...wire.frame_types import AgentBegan, AgentItem, AgentOutcome, ClientCall
+    from ...wire.node_frame_types import Ended, WorkerOutcome
 
 RECORDS = 64  # runs remembered after they ended, for clients that come later
 

@@ -23,7 +23,8 @@ from .config import AgentConfig
 from .connection import Connection
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ClientGang, WorkerHello
+    from ...wire.frame_types import ClientGang
+    from ...wire.node_frame_types import WorkerHello
 
 PORT_TRIES = 64
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...wire.frames import Decoder, WireError
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import Written
+    from ...wire.node_frame_types import Written
 
 ROOM = 4 << 20  # bytes that it may always have
 

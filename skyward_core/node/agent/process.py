@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .connection import Connection
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import Ended, Exit
+    from ...wire.node_frame_types import Ended, Exit
 
 
 class Process:

@@ -27,7 +27,7 @@ from .rank_logs import RankLogs
 from .spawn import spawn, when_ended
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import WorkerHello, WorkerOutcome
+    from ...wire.node_frame_types import WorkerHello, WorkerOutcome
 
 START_ATTEMPTS = 2
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended

@@ -20,7 +20,7 @@ from .processes import reap
 from .slot import Slot
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FromWorker, WorkerHello
+    from ...wire.node_frame_types import FromWorker, WorkerHello
 
 PAUSE = 0.01  # seconds between looks at whether those that were told to end have
 

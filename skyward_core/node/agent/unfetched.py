@@ -17,7 +17,7 @@ from ...wire.frames import WORK
 from ...wire.node_paths import ERR, OUT, NodePaths
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import Written
+    from ...wire.node_frame_types import Written
 
 AT_LEAST = 3600.0  # seconds that a client which ends a pool has for fetching, or giving up, what is left
 BLANKED_AT_ONCE = 1 << 20

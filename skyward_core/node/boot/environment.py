@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,12 +66,35 @@ def own_command(python: str, module: str) -> list[str]:
 
 def ready(image: Mapping[str, Any], root: Path) -> str:
     """The interpreter of an image's environment where that is made already, else "". It counts as used now."""
-    made = root / f"env-{key(image, sys.executable)}" / MADE
-    try:
-        os.utime(made)
-        return made.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    return _ready(root / f"env-{key(image, sys.executable)}")
+
+
+def _ready(folder: Path) -> str:
+    """The same by the environment's folder; "", too, while somebody makes or removes it."""
+    if not (folder / MADE).exists():
         return ""
+    with locked(folder) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return _used(folder)
+        except (BlockingIOError, FileNotFoundError):
+            return ""
+
+
+def locked(folder: Path) -> IO[str]:
+    """The file to have locked while an environment is made or removed; shared, while it is told to be used."""
+    return folder.with_name(f"{folder.name}.lock").open("a")
+
+
+def _used(folder: Path) -> str:
+    """The interpreter of an environment that is locked: from now on it is none that nobody has used for long.
+
+    Raises:
+        FileNotFoundError: it is not made.
+    """
+    made, now = folder / MADE, time.time_ns()
+    os.utime(made, ns=(now, now))  # the file system's own clock may be behind that of the ledger
+    return made.read_text(encoding="utf-8")
 
 
 def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
@@ -110,13 +134,13 @@ def _ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: s
     folder = root / f"env-{key(image, python)}"
     made = folder / MADE
     interpreter = str(folder / "bin" / "python") if missing else python
-    if made.exists():
+    if there := _ready(folder):
         emit(f"environment {folder.name} is there already")
-        return made.read_text(encoding="utf-8")
-    with (root / f"{folder.name}.lock").open("w") as lock:
+        return there
+    with locked(folder) as lock:
         _wait_for(lock, emit)
         if made.exists():
-            return made.read_text(encoding="utf-8")
+            return _used(folder)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
         variables = _variables(env, image.get("pip_indexes") or ())
@@ -138,7 +162,7 @@ def _wait_for(lock: IO[str], emit: Emit) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        emit("somebody else is making this environment; waiting for it")
+        emit("somebody else is making or removing this environment; waiting for it")
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 

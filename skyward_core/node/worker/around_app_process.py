@@ -22,7 +22,7 @@ from .results import describe_error
 from .stop_signal import Stopped, StopSignal
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import ToWorker, ToWorkerSetup
+    from ...wire.node_frame_types import ToWorker, ToWorkerSetup
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:

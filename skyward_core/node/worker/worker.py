@@ -32,10 +32,10 @@ from .script_names import SIGN, Loaded, ScriptNames
 from .stop_signal import Stopped, StopSignal
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import (
+    from ...wire.frame_types import SummaryWords
+    from ...wire.node_frame_types import (
         PluginErrorWords,
         Started,
-        SummaryWords,
         ToWorker,
         ToWorkerCall,
         ToWorkerCredit,

@@ -32,9 +32,9 @@ from ...transport.upload.bundle import bundle
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
+    from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
-    from ...wire.frame_types import GpusDone, ReachDone
-    from ..setting import Setting
+    from ...wire.host_fact_types import GpusDone, ReachDone
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 

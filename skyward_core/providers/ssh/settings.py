@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...model.errors import UsageError
+from ...model.setting import Field, Setting, flag, words
 from ...store.home import host_groups
-from ..setting import Field, Setting, flag, words
 
 
 def _names(text: str) -> list[str] | str:

@@ -22,8 +22,8 @@ from typing import IO, TYPE_CHECKING, Any
 from ...model.errors import PoolError
 from ...store.loggers import logger, timed
 from ...wire.frames import Heard, WireError
-from ...wire.messages import done as check_done
-from ...wire.messages import facts as check_facts
+from ...wire.host_facts import done as check_done
+from ...wire.host_facts import facts as check_facts
 from ..base import MINOR, Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
@@ -31,7 +31,7 @@ from .connect import Link
 from .failures import link_lost, no_channel
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentDone, HostFacts
+    from ...wire.host_fact_types import AgentDone, HostFacts
 
 _log = logger("ssh")
 

@@ -30,7 +30,7 @@ from .failures import link_lost
 from .target import Target
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import EnvironmentDone, HostFacts, ManifestDone
+    from ...wire.host_fact_types import EnvironmentDone, HostFacts, ManifestDone
 
 _log = logger("ssh")
 

@@ -6,7 +6,6 @@ To pack one takes forty milliseconds, while the same process loads all that a st
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from contextlib import suppress
 from importlib.util import cache_from_source
@@ -35,16 +34,10 @@ def store(name: str, variant: str, archive: bytes) -> None:
     """Keep an archive for the next start; whole or not at all. Where that is not to be, nothing happens."""
     if sys.dont_write_bytecode:
         return
+    from ...store.whole_file import write_whole  # late: most starts find one here
+
     with suppress(OSError, NotImplementedError):
-        path = _path(variant)
-        partial = f"{path}.{os.getpid()}"
-        try:
-            with open(partial, "wb") as file:
-                file.write(_digest(name, archive) + archive)
-            Path(partial).replace(path)
-        except OSError:
-            Path(partial).unlink(missing_ok=True)
-            raise
+        write_whole(Path(_path(variant)), _digest(name, archive) + archive, mode=0o666)
 
 
 def _path(variant: str) -> str:

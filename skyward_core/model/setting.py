@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..model.errors import SkywardError, UsageError
+from .errors import SkywardError, UsageError
 
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}

@@ -1,0 +1,74 @@
+"""What only some providers have. Whoever wants it asks by isinstance, of a provider's class or of one that is made, and
+names no provider."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .machine import Check
+    from .setting import Setting
+
+
+@runtime_checkable
+class HasSettings(Protocol):
+    """Its class says what a person may choose.
+
+    Attributes:
+        settings: the parameters of the class that can be given as texts.
+    """
+
+    settings: Sequence[Setting]
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """Its machines cost money.
+
+    Attributes:
+        price_hourly: dollars for a machine and an hour.
+    """
+
+    price_hourly: float
+
+
+@runtime_checkable
+class HasHosts(Protocol):
+    """It was given machines that are there already.
+
+    Attributes:
+        hosts: their names.
+        default_nodes: nodes of a pool for which no number is asked.
+    """
+
+    hosts: Sequence[str]
+    default_nodes: int
+
+
+@runtime_checkable
+class Asks(Protocol):
+    """It may ask the person about what nobody else can judge, such as a host's key."""
+
+    def asking(self) -> Self:
+        """The same provider, for a front end that can put such a question."""
+
+
+@runtime_checkable
+class ChecksSettings(Protocol):
+    """It cannot be checked by its name alone, and knows what to look at here."""
+
+    @classmethod
+    async def check_all(cls) -> list[Check]:
+        """What a provider's ``check`` says of all that the person's ``skyward.toml`` holds for it."""
+
+
+def default_nodes(provider: object) -> int:
+    """Nodes of a pool for which no number is asked: all hosts, else one."""
+    return provider.default_nodes if isinstance(provider, HasHosts) else 1
+
+
+def settings_of(provider: object) -> tuple[Setting, ...]:
+    """What a provider's class declares; nothing where it has no settings."""
+    return tuple(provider.settings) if isinstance(provider, HasSettings) else ()

@@ -1,0 +1,172 @@
+"""Frames that stay on a node, as type checkers see them: between an agent and the processes that it starts, and what it
+writes down for the agent after it. What else is to be said of types: :mod:`.frame_types`.
+"""
+
+# Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
+from typing import Literal, NotRequired, TypedDict
+
+from .frame_types import (
+    AgentOutcome,
+    Call,
+    ClientAck,
+    ClientCall,
+    ClientPeers,
+    Credit,
+    ErrorWords,
+    Kind,
+    Place,
+    Sizes,
+    Told,
+)
+
+
+class Started(TypedDict, total=False):
+    """What a worker was started with, for an agent that has not started it."""
+
+    env: dict[str, str]
+
+
+class PluginErrorWords(ErrorWords):
+    """One of a plugin's ``around_app``."""
+
+    plugin: NotRequired[str]
+
+
+class Exit(TypedDict):
+    """How a process ended."""
+
+    exit_code: int | None
+    signal: int | None
+
+
+class Ended(TypedDict):
+    """The part of an outcome that says how its call ended, where its worker does not."""
+
+    kind: Kind
+    error: NotRequired[ErrorWords | None]
+    exit_code: NotRequired[int | None]
+    signal: NotRequired[int | None]
+
+
+# -- what an agent asks its helper for, which talks to peers ---------------------------------------------
+
+
+class HelperPeers(ClientPeers):
+    blobs: str
+    spool: str
+    address: str
+
+
+HelperPull = TypedDict(
+    "HelperPull", {"t": Literal["pull"], "id": int, "hash": str, "size": int, "from": tuple[str, int]}
+)
+
+
+# -- what an agent writes down for the one after it ------------------------------------------------------
+
+
+class Given(TypedDict):
+    """A worker has been given a call."""
+
+    t: Literal["given"]
+    slot: int
+    rank: int
+    log: Sizes
+    call: ClientCall
+
+
+Written = Given | AgentOutcome | ClientAck
+
+
+# -- what workers, and the process around them, say to their agent ---------------------------------------
+
+
+class WorkerHello(TypedDict):
+    t: Literal["hello"]
+    pid: int
+    phase: NotRequired[str]
+    age: NotRequired[float]
+    state: NotRequired[Literal["fresh", "entering", "entered"]]
+    env: NotRequired[dict[str, str]]
+    epoch: NotRequired[int]
+    info: NotRequired[Place]
+    secrets: NotRequired[list[str]]
+    hooks: NotRequired[bool]
+    apps: NotRequired[bool]
+    alone: NotRequired[bool]
+
+
+class WorkerOutcome(Told):
+    t: Literal["outcome"]
+    run: str
+    i: int
+    kind: Kind
+    unusable: NotRequired[bool]
+
+
+class WorkerItem(Told):
+    t: Literal["item"]
+    run: str
+    i: int
+    seq: int
+
+
+class WorkerPhase(TypedDict):
+    t: Literal["phase"]
+    phase: str
+
+
+class WorkerEntering(TypedDict):
+    t: Literal["entering"]
+    plugin: str
+
+
+class WorkerFailed(TypedDict):
+    t: Literal["failed"]
+    error: ErrorWords
+
+
+class WorkerReady(TypedDict):
+    t: Literal["ready"]
+    epoch: int
+
+
+class WorkerEntered(TypedDict):
+    t: Literal["entered"]
+
+
+# -- what an agent says to workers -----------------------------------------------------------------------
+
+
+class ToWorkerSetup(TypedDict):
+    t: Literal["setup"]
+    info: Place
+    epoch: NotRequired[int]
+    gang: NotRequired[bool]
+    hooks: NotRequired[bool]
+    apps: NotRequired[bool]
+    alone: NotRequired[bool]
+    secrets: NotRequired[list[str]]
+    failed: NotRequired[PluginErrorWords]
+
+
+class ToWorkerPlace(TypedDict):
+    t: Literal["place"]
+    info: Place
+
+
+class ToWorkerCall(Call): ...
+
+
+class ToWorkerCredit(Credit): ...
+
+
+class ToWorkerExit(TypedDict):
+    t: Literal["exit"]
+
+
+# -- all that one side says ------------------------------------------------------------------------------
+
+OfApp = WorkerEntering | WorkerFailed | WorkerEntered
+FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerReady | OfApp
+ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit

@@ -1,0 +1,90 @@
+"""A file that is written anew is there whole, or as it was before; whoever is killed meanwhile leaves no litter."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front import settings
+from skyward_core.store.whole_file import write_whole
+from tests.support.child import Child
+
+BEGIN = "import os, signal, sys, time\nfrom pathlib import Path\n"
+DIE = "Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+WRITE = (
+    "from skyward_core.store.whole_file import write_whole\nwrite_whole(Path(sys.argv[1]), b'new' * 1000)\n"
+)
+REMEMBER = "from skyward_core.front import settings\nsettings.remember('recent', 'new' * 1000)\n"
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_what_a_killed_process_leaves_is_gone_with_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write_whole(path, b"old")
+    killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + WRITE, str(path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (path.read_bytes(), len(names(tmp_path))) == (b"old", 2)
+    write_whole(path, b"short")
+    assert (path.read_bytes(), names(tmp_path)) == (b"short", {"a"})
+
+
+def test_what_is_remembered_leaves_nothing_for_ever_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    settings.remember("recent", "old")
+    killed = subprocess.run([sys.executable, "-c", BEGIN + DIE + REMEMBER], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert settings.remembered("recent") == "old"
+    settings.remember("recent", "newer")
+    assert settings.remembered("recent") == "newer"
+    assert names(tmp_path) == {"recent.json"}
+
+
+def test_two_that_write_at_once_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    halt = "was = Path.replace\nPath.replace = lambda *to: (print(flush=True), sys.stdin.read(), was(*to))\n"
+    command = [sys.executable, "-c", BEGIN + halt + WRITE, str(path)]
+    with Child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(BlockingIOError, match=r"a\.draft is just being written by another process"):
+            write_whole(path, b"ours")
+        assert not path.exists()
+        other.stdin.close()
+        assert other.wait() == 0
+    assert (path.read_bytes(), names(tmp_path)) == (b"new" * 1000, {"a"})
+
+
+def test_one_whose_writer_was_faster_is_let_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our opening it and our locking it, its writer puts it in its place."""
+    path = tmp_path / "a"
+    (tmp_path / "a.draft").write_bytes(b"theirs")
+
+    def lock(descriptor: int, how: int) -> None:
+        (tmp_path / "a.draft").rename(path)
+
+    monkeypatch.setattr("fcntl.flock", lock)
+    with pytest.raises(BlockingIOError):
+        write_whole(path, b"ours")
+    assert (path.read_bytes(), names(tmp_path)) == (b"theirs", {"a"})
+
+
+def test_permissions_are_as_asked_for(tmp_path: Path) -> None:
+    write_whole(tmp_path / "a", b"mine")
+    write_whole(tmp_path / "b", b"anybody's", mode=0o644)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in "ab"] == [0o600, 0o644]
+
+
+def test_nothing_is_left_where_it_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(OSError, match="a"):
+        write_whole(tmp_path / "a", b"x")
+    assert names(tmp_path) == {"a"}
