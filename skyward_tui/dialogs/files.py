@@ -11,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import missing_of
 
-from ..launch_plan import Form
+from ..launch_form import Form
 from ..packaged import about, examples, named
 from ..words import one_line
 from .picker import Picker

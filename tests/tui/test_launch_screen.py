@@ -16,7 +16,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
-from skyward_tui.launch_plan import FieldError, Form, check, command_line, free_name
+from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
