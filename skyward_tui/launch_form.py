@@ -117,11 +117,15 @@ def path_of(script: str) -> Path:
     Raises:
         UsageError: it names an example that there is not.
     """
-    path = Path(located(script.strip()))
+    return expanded(located(script.strip()))
+
+
+def expanded(text: str) -> Path:
+    """A path that somebody has typed, or is typing: ``~`` stands for a home folder where there is one."""
     try:
-        return path.expanduser()
-    except RuntimeError:  # nobody here is called so, or not yet: somebody is typing
-        return path
+        return Path(text).expanduser()
+    except RuntimeError:  # nobody here is called so
+        return Path(text)
 
 
 def functions_of(script: str) -> list[FunctionInfo]:

@@ -27,6 +27,7 @@ from ..launch_form import (
     Form,
     check,
     command_line,
+    expanded,
     functions_of,
     path_of,
     provider_choices,
@@ -350,7 +351,7 @@ class LaunchScreen(BaseScreen[None]):
             if path is not None:
                 self.query_one("#arguments").focus()
 
-        here = Path(self._text("script")).expanduser().parent
+        here = expanded(self._text("script")).parent
         files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
         self.app.push_screen(files, picked)
 
