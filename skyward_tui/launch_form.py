@@ -304,8 +304,8 @@ def _id_of(field: str, form: Form) -> str:
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
-    rows = _ROWS if form.pool else _ROWS | _POOL_ROWS
-    return rows[field].field if field in rows else "script"
+    row = (_ROWS | _POOL_ROWS).get(field)
+    return row.field if row else "script"
 
 
 def free_name(script: Path, taken: Collection[str]) -> str:

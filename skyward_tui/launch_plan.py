@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from skyward_core.views.views import PoolView
+
 from .words import count, money
 
 if TYPE_CHECKING:
@@ -19,12 +21,13 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     """What will happen, as (heading, text)."""
     from skyward_core.front.scripts import advice
 
-    world = plan.world_size
+    pool = plan.pool
+    world = pool.world_size
     given = ", ".join(f"{name}={_shown(value)}" for name, value in plan.values.items())
     where = "one rank" if plan.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
-        *(_used(plan) if plan.spec is None else _created(plan, plan.spec)),
+        *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool)),
         ("runs", f"{plan.function.name}({given}) on {where}{streams}"),
     ]
     if plan.plugins:
@@ -34,7 +37,7 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         lack = (
             "its plugin is off: the ranks will not meet"
             if plan.spec is not None
-            else f"pool {plan.name} has no plugin {unmet[0]}: the ranks will not meet there"
+            else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
         )
         told.append(("note", f"{unmet[0]} is imported, and {lack}"))
     if plan.spec is not None and plan.spec.accelerator is not None and not plan.price_hourly:
@@ -54,11 +57,8 @@ def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
     yield "cost", f"{money(plan.price_hourly)}/h"
 
 
-def _used(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    yield (
-        "uses",
-        f"pool {plan.name}: {count(len(plan.pool.nodes) if plan.pool else 0, 'node')}, world size {plan.world_size:,}",
-    )
+def _used(pool: PoolView) -> Iterator[tuple[str, str]]:
+    yield "uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, world size {pool.world_size:,}"
     yield "cost", "nothing new"
 
 

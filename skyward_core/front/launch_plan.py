@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Priced
-from ..model.errors import PoolError
+from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
-    from ..model.spec import PoolSpec
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -27,8 +26,7 @@ class LaunchPlan:
         script: path of the script.
         function: what is called.
         values: its arguments, as values by name.
-        spec: the pool that is made; None where one that is up is used.
-        pool: the pool that is up and is used; None where one is made.
+        pool: what is asked of the one that is made, or the one that is up and is used.
         plugins: those of the pool.
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
@@ -38,8 +36,7 @@ class LaunchPlan:
     script: Path
     function: FunctionInfo
     values: Mapping[str, Any]
-    spec: PoolSpec | None
-    pool: PoolView | None = None
+    pool: PoolSpec | PoolView
     plugins: Sequence[Any]
     one: bool = False
     keep: bool = False
@@ -53,27 +50,18 @@ class LaunchPlan:
         """
         with of_field("plugins"):
             plugins = tuple(by_name(name) for name in plugins_of(pool))
-        return replace(self, spec=None, pool=pool, plugins=plugins)
+        return replace(self, pool=pool, plugins=plugins)
 
     def asking(self) -> LaunchPlan:
         """The same, with a provider that asks the person where it can, such as about a host's key."""
         if self.spec is None or not isinstance(self.spec.provider, Asks):
             return self
-        return replace(self, spec=replace(self.spec, provider=self.spec.provider.asking()))
+        return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
 
     @property
-    def name(self) -> str:
-        """The pool's."""
-        found = self.spec or self.pool
-        if found is None:
-            raise PoolError("no pool is asked for")
-        return found.name
-
-    @property
-    def world_size(self) -> int:
-        """Ranks of the whole gang, as far as is known."""
-        found = self.spec or self.pool
-        return 0 if found is None else found.world_size
+    def spec(self) -> PoolSpec | None:
+        """What is asked of the pool that is made; None where one is used that is up."""
+        return self.pool if isinstance(self.pool, PoolSpec) else None
 
     @property
     def hosts(self) -> Sequence[str]:

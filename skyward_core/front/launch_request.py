@@ -146,7 +146,7 @@ class LaunchRequest:
             script=script,
             function=function,
             values=values,
-            spec=spec,
+            pool=spec,
             plugins=spec.plugins,
             one=self.one,
             keep=self.keep or self.detach,

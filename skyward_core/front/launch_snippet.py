@@ -43,7 +43,7 @@ def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Map
     with of_field("arguments"):
         arguments = ", ".join(_arguments(plan, source))
     if plan.spec is None:
-        pool, kept = f"sky.attach({plan.name!r})", ""
+        pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
         lines = "".join(f"    {each},\n" for each in _compute(plan.spec, name, provider, settings, source))
         pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""

@@ -38,15 +38,20 @@ def pool_spec(
         provider = resolve(provider)
     with of_field("plugins"):
         check_plugins(plugins)
+    # What only some pools need is imported for these alone: somebody waits for the start.
     if accelerator is not None:
-        from ..model import accelerators  # late: most pools need nothing of the kind, and it takes its time
+        from ..model import accelerators
 
         with of_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
+    if nodes is None:
+        from .base import default_nodes
+
+        nodes = default_nodes(provider)
     return PoolSpec(
         name=name or made_up_name(script),
         provider=provider,
-        nodes=default_nodes(provider) if nodes is None else nodes,
+        nodes=nodes,
         accelerator=accelerator,
         image=image or Image(),
         plugins=tuple(plugins),

@@ -43,7 +43,7 @@ def run(request: LaunchRequest, console: Console) -> int:
                 )
             plan = plan.on(found)
         task = plan.task(echo=True)
-        job = _Job(session, console, plan.name, ours=found is None, keep=plan.keep)
+        job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
             return job.execute(plan.spec, task, one=plan.one, detach=request.detach)
 

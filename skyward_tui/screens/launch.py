@@ -321,7 +321,7 @@ class LaunchScreen(BaseScreen[None]):
         self._say(f"loading {plan.script.name} in a process of its own …")
         try:
             task = await asyncio.to_thread(plan.task)
-            self._say(f"creating pool {plan.name} …" if plan.spec else "launching …")
+            self._say(f"creating pool {plan.pool.name} …" if plan.spec else "launching …")
             with self.app.host_keys.held():
                 self._leave_for(plan, task, await create(self.app, plan))
         except SkywardError as error:

@@ -37,16 +37,16 @@ async def create(app: AppFace, plan: LaunchPlan) -> Begun:
     if session is None:
         raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
     if plan.spec is None:
-        live = [pool.key for pool in session.pools() if pool.name == plan.name and pool.is_live]
+        live = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.is_live]
         if not live:
-            raise PoolError(f"pool {plan.name} is not up any more")
+            raise PoolError(f"pool {plan.pool.name} is not up any more")
         return Begun(live[0])
     if isinstance(plan.spec.provider, Asks):
         app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
     future = session.create(plan.spec)
     while True:
-        new = [pool.key for pool in session.pools() if pool.name == plan.name and pool.key not in before]
+        new = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.key not in before]
         if new:
             return Begun(new[0], future)
         if future.done():
@@ -68,9 +68,9 @@ async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: Begun) -> No
         await settled(session.wait(begun.key, run.id))
         receipt = await settled(session.down(begun.key))
     except SkywardError as error:
-        app.flash(f"{plan.name}: {one_line(words_of(error))}", "error")
+        app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
         return
-    app.flash(f"run ended, {plan.name} torn down: {receipt}", "done" if receipt.ok else "error")
+    app.flash(f"run ended, {plan.pool.name} torn down: {receipt}", "done" if receipt.ok else "error")
 
 
 async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:
@@ -80,7 +80,7 @@ async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> b
         app.flash(words_of(error))
         return False
     except SkywardError as error:
-        _offer_another_try(app, f"Pool {plan.name} did not start", words_of(error))
+        _offer_another_try(app, f"Pool {plan.pool.name} did not start", words_of(error))
         return False
     app.unlaunched = None
     return True

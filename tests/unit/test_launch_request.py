@@ -18,10 +18,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core import providers
 from skyward_core.front.launch_request import OPTIONS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
+from skyward_core.providers import DEFAULT
+from skyward_core.providers.setting import Setting
 from skyward_core.views.views import PoolView
 from skyward_tui.cli import cli
 from skyward_tui.launch_form import Form, check, command_line, form_of, path_of, request_of
@@ -242,7 +243,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     assert same_spec(again.spec(), request.spec())
     expected = request
     if not form.pool:  # the form shows what holds where nothing is said
-        expected = replace(request, provider=request.provider or providers.DEFAULT)
+        expected = replace(request, provider=request.provider or DEFAULT)
         if request.ranks_per_node == 1:
             expected = replace(expected, ranks_per_node=None)
     assert again == expected
@@ -440,6 +441,21 @@ def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["hi it's of 2"] * 2
+
+
+# -- the task --------------------------------------------------------------------------------------------
+
+
+def test_a_task_has_the_time_that_is_asked_for() -> None:
+    request = LaunchRequest(script="train_it.py", function="train")
+    assert request.plan().task().timeout is None
+    assert replace(request, timeout=1.5).plan().task().timeout == 1.5
+
+
+def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
+    ways = Setting("ways", help="", type=lambda text: text.split(";"))
+    assert ways.written(" a;b ") == "a;b"
+    assert ways.written("a") == "a"
 
 
 # -- what makes no sense ---------------------------------------------------------------------------------
