@@ -10,8 +10,7 @@ from itertools import count as count_from
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.front import providers
-from skyward_core.front.providers import settings_of
+from skyward_core.front.providers import DEFAULT, available
 from skyward_core.model.errors import SkywardError, SpecError, UsageError
 from skyward_core.views.views import PoolView
 
@@ -21,8 +20,8 @@ from .words import count, one_line
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.launch_request import LaunchRequest
-    from skyward_core.front.providers import Setting
     from skyward_core.front.scripts import FunctionInfo
+    from skyward_core.model.setting import Setting
 
 # Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
 OTHER_IDS = frozenset(
@@ -57,21 +56,12 @@ def provider_choices() -> Mapping[str, ProviderChoice]:
     """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
     taken = {field.name for field in fields(Form)} | OTHER_IDS
     choices = {}
-    for name in providers.names():
-        choices[name] = choice = _choice(name, taken)
-        taken |= set(choice.fields)
+    for each in available():
+        shown = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
+        label = f"{each.name}: {each.about}" if each.about else each.name
+        choices[each.name] = ProviderChoice(each.name, label, shown)
+        taken |= set(shown)
     return choices
-
-
-def _choice(name: str, taken: Collection[str]) -> ProviderChoice:
-    try:
-        found = providers.by_name(name)
-    except SkywardError:
-        return ProviderChoice(name, name, {})
-    shown = {
-        _free_id(setting.name, taken): setting for setting in settings_of(found) if setting.field is not None
-    }
-    return ProviderChoice(name, f"{name}: {found.about}", shown)
 
 
 def _free_id(name: str, taken: Collection[str]) -> str:
@@ -101,7 +91,7 @@ class Form:
     arguments: str = ""
     pool: str = ""
     name: str = ""
-    provider: str = providers.DEFAULT
+    provider: str = DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
     nodes: str = "4"
@@ -187,7 +177,7 @@ _ROWS: dict[str, _Row] = {
 }
 _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
     "pool": _Row("name"),
-    "provider": _Row("provider", str, lambda name: name or providers.DEFAULT),
+    "provider": _Row("provider", str, lambda name: name or DEFAULT),
     "nodes": _Row("nodes", _number),
     "ranks_per_node": _Row("ranks", _ranks, lambda ranks: _written(ranks or 1)),
     "accelerator": _Row("accelerator"),

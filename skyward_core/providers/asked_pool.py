@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..model.capabilities import default_nodes
 from ..model.spec import Image, Options, PoolSpec, Worker, made_up_name
 from ..model.wrong_field import of_field
 from ..plugins.base import check_plugins
@@ -45,7 +44,7 @@ def pool_spec(
         with of_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
     if nodes is None:
-        from .base import default_nodes
+        from ..model.capabilities import default_nodes
 
         nodes = default_nodes(provider)
     return PoolSpec(

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 import skyward_core as sky
 from skyward_core.front.launch_request import OPTIONS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.setting import Setting
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers import DEFAULT
-from skyward_core.providers.setting import Setting
 from skyward_core.views.views import PoolView
 from skyward_tui.cli import cli
 from skyward_tui.launch_form import Form, check, command_line, form_of, path_of, request_of
