@@ -245,13 +245,13 @@ def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
 
 
 def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
-    functions = [info.name for info in functions_of(form.script)]
+    if not form.function:
+        form = replace(form, function=functions_of(form.script)[0].name)
     try:
         shlex.split(form.arguments)
     except ValueError as error:
         raise FieldError("arguments", str(error)) from error
-    if form.function not in functions:
-        form = replace(form, function=functions[0])
+    request_of(form).call()  # first what stands above the pool
     if form.pool:
         if form.pool not in live:
             raise FieldError("pool", f"pool {form.pool} is not up any more; choose another or a new one")

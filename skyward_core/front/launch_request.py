@@ -17,7 +17,7 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
-from ..tasks.scripts import find_function, parse_arguments, split_target
+from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
 from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -136,14 +136,10 @@ class LaunchRequest:
         Raises:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
-        script = Path(self.script)
-        with of_field("script"):
-            function = find_function(script, self.function)
-        with of_field("arguments"):
-            values = parse_arguments(function, self.arguments)
+        function, values = self.call()
         spec = self.spec()
         return LaunchPlan(
-            script=script,
+            script=Path(self.script),
             function=function,
             values=values,
             pool=spec,
@@ -152,6 +148,17 @@ class LaunchRequest:
             keep=self.keep or self.detach,
             timeout=self.timeout,
         )
+
+    def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
+        """The function, and its arguments as values.
+
+        Raises:
+            UsageError: there is no such function, or it takes no such arguments; ``field`` says which.
+        """
+        with of_field("script"):
+            function = find_function(Path(self.script), self.function)
+        with of_field("arguments"):
+            return function, parse_arguments(function, self.arguments)
 
     def spec(self) -> PoolSpec:
         """The pool that is asked for; ranks find in it what lies beside the script.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from keyword import iskeyword
 from math import isfinite
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
@@ -76,22 +76,22 @@ class _Source:
         if kind is float and not isfinite(value):
             return f"float({str(value)!r})"
         if isinstance(value, PurePath):
-            return self.call(Path, str(value))
+            self.modules.add("pathlib")
+            return f"pathlib.Path({str(value)!r})"
         if isinstance(value, date):
             self.modules.add("datetime")
         elif not _is_plain(value):
             raise UsageError(f"{value!r:.80} is of a type that has to be made in the script itself")
         return repr(value)
 
-    def call(self, made: type, *values: Any, **named: Any) -> str:
+    def call(self, made: type, values: Mapping[str, Any]) -> str:
         """A call of a class: one of ours by its public name."""
         if _is_ours(made.__module__):
             name = f"sky.{made.__name__}"
         else:
-            self.modules.add(module := made.__module__.partition("._")[0])
-            name = f"{module}.{made.__qualname__}"
-        given = [*map(self.of, values), *(f"{key}={self.of(value)}" for key, value in named.items())]
-        return f"{name}({', '.join(given)})"
+            self.modules.add(made.__module__)
+            name = f"{made.__module__}.{made.__qualname__}"
+        return f"{name}({', '.join(f'{key}={self.of(value)}' for key, value in values.items())})"
 
 
 def _is_ours(module: str) -> bool:
@@ -110,7 +110,7 @@ def _compute(
     if name is not None:
         yield f"name={name!r}"
     with of_field("settings"):
-        yield f"provider={source.call(provider, **settings)}"
+        yield f"provider={source.call(provider, settings)}"
     yield f"nodes={spec.nodes}"
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from textual.widgets import Input, Select
@@ -127,6 +128,20 @@ def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -
     assert caught.value.field == "shelf"
     assert "--provider cupboard --set shelf=bottom" in launch_form.command_line(form("bottom"))
     assert "--set" not in launch_form.command_line(form(""))
+
+
+def test_it_is_in_the_python_that_does_the_same(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[sky.PoolSpec] = []
+
+    def compute(**given: Any) -> NoReturn:
+        asked.append(given["provider"])
+        raise KeyError
+
+    snippet = LaunchRequest(script="x.py", provider="cupboard", settings={"drawers": "2"}).snippet()
+    monkeypatch.setattr(sky, "Compute", compute)
+    with pytest.raises(KeyError):
+        exec(compile(snippet, "snippet", "exec"), {})
+    assert repr(asked) == "[Cupboard('top', 2)]"
 
 
 def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) -> None:

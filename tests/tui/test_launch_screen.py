@@ -313,6 +313,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"arguments": "epochs=x"}, "arguments", "epochs"),
         ({"arguments": "epoch=1"}, "arguments", "did you mean 'epochs'"),
         ({"arguments": 'epochs="1'}, "arguments", "quotation"),
+        ({"arguments": "", "name": "taken", "provider": "ssh", "nodes": ""}, "arguments", "needs epochs"),
         ({"nodes": "0"}, "nodes", "not 0"),
         ({"nodes": "-3"}, "nodes", "not -3"),
         ({"nodes": ""}, "nodes", "not nothing"),

@@ -22,7 +22,7 @@ from skyward_core.front.launch_request import OPTIONS, LaunchRequest
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.model.setting import Setting
 from skyward_core.model.spec import PoolSpec
-from skyward_core.providers import DEFAULT
+from skyward_core.providers import DEFAULT, by_name, own_names
 from skyward_core.views.views import PoolView
 from skyward_tui.cli import cli
 from skyward_tui.launch_form import Form, check, command_line, form_of, path_of, request_of
@@ -52,7 +52,7 @@ def counted(n: int = 2):
     yield from range(n)
 
 @sky.function
-def sky_(): ...
+def pool(): ...
 """
 
 
@@ -376,7 +376,7 @@ def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
         ("placed", ["first=[]", "class=1", "a-b=2"], ([],), {"class": 1, "a-b": 2}),
         ("placed", ["first={}", "day=2031-12-24", "where=a b"], None, None),
         ("counted", ["n=3"], (), {"n": 3}),
-        ("sky_", [], (), {}),
+        ("pool", [], (), {}),
     ],
 )
 def test_arguments_go_the_way_that_the_function_takes_them(
@@ -409,6 +409,11 @@ def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: 
     with pytest.raises(UsageError, match=words) as caught:
         request_of_it.snippet()
     assert caught.value.field == field
+
+
+def test_a_provider_of_ours_has_its_public_name() -> None:
+    for name in own_names():
+        assert getattr(sky, by_name(name).__name__) is by_name(name)
 
 
 def test_a_snippet_uses_the_pool_that_is_up() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.errors import TeardownError
 from ...model.hint import Hint
+from ...model.spec import Image, Options, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
@@ -18,7 +19,6 @@ from ...transport.background_loop import submit
 from .dispatch import Dispatching
 
 if TYPE_CHECKING:
-    from ...model.spec import Image, Options, Worker
     from ...store.ledger_rows import Receipt
 
 
