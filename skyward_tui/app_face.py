@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
-    from .launch_plan import Form
+    from .launch_form import Form
 
 T = TypeVar("T")
 

@@ -148,17 +148,19 @@ def cli(context: click.Context) -> int:
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @_json
-def run(as_json: bool, **wishes: Any) -> int:
+def run(target: str, as_json: bool, **said: Any) -> int:
     """Run a script's function on every rank, and show the results.
 
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
     """
     with _console(as_json) as console:
-        from .commands.run import Wish
-        from .commands.run import run as execute
+        from skyward_core.front.launch_request import LaunchRequest
 
-        return execute(Wish(**wishes), console)
+        from .commands.run import run as execute
+        from .packaged import located
+
+        return execute(LaunchRequest.from_options(located(target), **said), console)
 
 
 @cli.command()

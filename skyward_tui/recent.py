@@ -8,7 +8,7 @@ from typing import Any
 
 from skyward_core.front import settings
 
-from .launch_plan import Form, path_of
+from .launch_form import Form, path_of
 
 NAME = "recent"
 MOST = 30

@@ -1,43 +1,298 @@
-"""What a person says of a launch, made into the pool that it asks for."""
+"""What a person asks to run, and on what: the same whether a form, a command line or a program says it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.capabilities import default_nodes
+from ..model.capabilities import settings_of
+from ..model.errors import SkywardError, SpecError, UsageError
 from ..model.spec import Image, PoolSpec, Worker
+from ..model.wrong_field import of_field
+from ..plugins import by_name as plugin
+from ..providers import DEFAULT, by_name, own_names
+from ..providers.asked_pool import pool_spec
+from ..providers.making import make, values_of
 from ..store.working_folder import workdir
+from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
+from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
-    from ..model.accelerators import Accelerator
+    from ..model.setting import Setting
+    from ..views.views import PoolView
+
+HOSTS = "--hosts"
+"""The one setting of providers that has an option of its own on a command line."""
+
+# What each field is called on a command line, in the order in which they are written there.
+OPTIONS: Mapping[str, str] = {
+    "arguments": "--arg",
+    "provider": "--provider",
+    "settings": "--set",
+    "nodes": "--nodes",
+    "ranks_per_node": "--ranks-per-node",
+    "accelerator": "--accelerator",
+    "plugins": "--plugin",
+    "pool": "--pool",
+    "one": "--one",
+    "keep": "--keep",
+    "detach": "--detach",
+    "timeout": "--timeout",
+}
+_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins")
+_OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
-def pool_spec(
-    script: Path,
-    *,
-    name: str,
-    provider: Any,
-    nodes: int | None = None,
-    ranks_per_node: Any = 1,
-    accelerator: Accelerator | None = None,
-    plugins: Sequence[Any] = (),
-) -> PoolSpec:
-    """The pool on which a script's ranks find what lies beside it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """A function of a script, what it is called with, and the pool; None where nothing was said.
 
-    Args:
-        nodes: how many; None for as many as the provider gives where nobody says.
+    Nothing is looked up, loaded or checked before it is asked for: what makes no sense is refused by :meth:`plan` and
+    :meth:`spec`.
 
-    Raises:
-        SpecError: a value makes no sense; says of which field.
+    Attributes:
+        script: path of the script.
+        function: its name; None for the script's only one.
+        arguments: texts ``name=value``.
+        pool: the pool's name: one that is up is used as it is; None for a new one with a name made up.
+        provider: its name.
+        settings: of the provider, by the names that it declares, as texts.
+        nodes: how many machines; None for as many as the provider gives where nobody says.
+        ranks_per_node: ranks on each of them; "gpu" for one per GPU.
+        accelerator: what each of them carries, such as "A100-80GB:8".
+        plugins: names, in order of entry.
+        one: whether it runs on one node only.
+        keep: whether the pool stays up afterwards.
+        detach: whether to leave as soon as the function runs.
+        timeout: seconds that a rank may take.
     """
-    return PoolSpec(
-        name=name,
-        provider=provider,
-        nodes=default_nodes(provider) if nodes is None else nodes,
-        accelerator=accelerator,
-        image=Image(workdir=workdir(script)),
-        plugins=tuple(plugins),
-        worker=Worker(ranks_per_node=ranks_per_node),
-    )
+
+    script: str
+    function: str | None = None
+    arguments: Sequence[str] = ()
+    pool: str | None = None
+    provider: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    nodes: int | None = None
+    ranks_per_node: int | Literal["gpu"] | None = None
+    accelerator: str | None = None
+    plugins: Sequence[str] = ()
+    one: bool = False
+    keep: bool = False
+    detach: bool = False
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        kept = {
+            "script": str(Path(self.script)),
+            "function": self.function or None,
+            "arguments": tuple(self.arguments),
+            "plugins": tuple(self.plugins),
+            "settings": dict(self.settings),
+        }
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_options(
+        cls, target: str, *, hosts: str | None = None, settings: Sequence[str] = (), **said: Any
+    ) -> LaunchRequest:
+        """What a command line asks for.
+
+        Args:
+            target: the script, or ``script:function``.
+            hosts: what ``--hosts`` was given: of a provider of ours, unless another one is named.
+            settings: texts ``name=value``, of ``--set``.
+            said: the other fields, by their names.
+
+        Raises:
+            UsageError: a setting is no such text, or the provider takes no hosts.
+        """
+        script, function = split_target(target)
+        texts = dict(map(_setting, settings))
+        if hosts is not None:
+            said["provider"] = name = said.get("provider") or _with_hosts()
+            own = [each.name for each in settings_of(by_name(name)) if each.option == HOSTS]
+            if not own:
+                raise UsageError(
+                    f"--hosts are reached over SSH, not by provider {name}: leave one of them out"
+                )
+            texts[own[0]] = hosts
+        return cls(script=str(script), function=function, settings=texts, **said)
+
+    @property
+    def shapes_pool(self) -> bool:
+        """Whether it says what the pool is like, so that one that is up already will not do."""
+        return any(getattr(self, name) not in (None, (), {}) for name in _SHAPE)
+
+    # -- what it comes to ----------------------------------------------------------------------------------
+
+    def plan(self) -> LaunchPlan:
+        """What will be run, and on what; nothing of the script is executed.
+
+        Raises:
+            SkywardError: something makes no sense; its ``field`` says what of this.
+        """
+        function, values = self.call()
+        spec = self.spec()
+        return LaunchPlan(
+            script=Path(self.script),
+            function=function,
+            values=values,
+            pool=spec,
+            plugins=spec.plugins,
+            one=self.one,
+            keep=self.keep or self.detach,
+            timeout=self.timeout,
+        )
+
+    def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
+        """The function, and its arguments as values.
+
+        Raises:
+            UsageError: there is no such function, or it takes no such arguments; ``field`` says which.
+        """
+        with of_field("script"):
+            function = find_function(Path(self.script), self.function)
+        with of_field("arguments"):
+            return function, parse_arguments(function, self.arguments)
+
+    def spec(self) -> PoolSpec:
+        """The pool that is asked for; ranks find in it what lies beside the script.
+
+        Raises:
+            SkywardError: a value makes no sense; its ``field`` says which: that of a setting is ``settings.NAME``.
+        """
+        with of_field("provider"):
+            provider = self._provider()
+        with of_field("plugins"):
+            plugins = [plugin(name) for name in self.plugins]
+        try:
+            return pool_spec(
+                self.script,
+                name=self.pool,
+                provider=provider,
+                nodes=self.nodes,
+                accelerator=self.accelerator,
+                image=Image(workdir=workdir(Path(self.script))),
+                plugins=plugins,
+                worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
+            )
+        except SpecError as error:
+            raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
+
+    def _provider(self) -> Any:
+        found = by_name(self.provider or DEFAULT)
+        for each in settings_of(found):
+            if each.required and each.name not in self.settings:
+                how = " ".join(_given(each, each.name, each.example or "VALUE"))
+                with of_field(f"settings.{each.name}"):
+                    raise UsageError(f"which {each.name}? {each.help}: {how}")
+        return make(found, self.settings)
+
+    # -- how else it is said -------------------------------------------------------------------------------
+
+    def words(self, *, called: str | None = None) -> list[str]:
+        """The same for a command line: what stands behind the program's name and its command.
+
+        Args:
+            called: what the script is called there, where that is not its path.
+
+        Raises:
+            UsageError: that cannot be said there so that it is understood as it is meant.
+        """
+        words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
+        target = self._target(called)
+        return [*words, "--", target] if target.startswith("-") else [target, *words]
+
+    def command_line(self, *program: str, called: str | None = None) -> str:
+        """The same as a line for a shell.
+
+        Args:
+            program: its name, and its command.
+            called: as of :meth:`words`.
+
+        Raises:
+            UsageError: as :meth:`words`.
+        """
+        return shlex.join([*program, *self.words(called=called)])
+
+    def snippet(self, live: PoolView | None = None) -> str:
+        """The same as a Python script, to be run in this folder.
+
+        Args:
+            live: the pool that is up and is used.
+
+        Raises:
+            SkywardError: something makes no sense, or cannot be written so; its ``field`` says what of this.
+        """
+        from .launch_snippet import written
+
+        plan = self.plan()
+        provider = by_name(self.provider or DEFAULT)
+        settings = values_of(provider, self.settings)
+        return written(
+            plan if live is None else plan.on(live), name=self.pool, provider=provider, settings=settings
+        )
+
+    def _target(self, called: str | None) -> str:
+        behind = f":{self.function}" if self.function else ""
+        try:
+            understood = split_target(self.script + behind)
+        except OSError as error:  # a name that no file can have
+            raise UsageError(f"{self.script:.60}: {error.strerror}") from error
+        if understood != (Path(self.script), self.function):
+            meant = " and its function ".join(map(str, filter(None, understood)))
+            raise UsageError(
+                f"on a command line {self.script}{behind} means {meant}; give the file another name"
+            )
+        return (called or self.script) + behind
+
+    def _said(self, name: str, option: str) -> Iterator[str]:
+        value = getattr(self, name)
+        if name == "settings":
+            yield from self._said_of_provider()
+        elif value is True:
+            yield option
+        elif isinstance(value, tuple):
+            for each in value:
+                yield from (option, each)
+        elif value is not None and value is not False:
+            yield from (option, str(value))
+
+    def _said_of_provider(self) -> Iterator[str]:
+        if not self.settings:
+            return
+        try:
+            declared = {each.name: each for each in settings_of(by_name(self.provider or DEFAULT))}
+        except SkywardError:  # who asks for the pool is told
+            declared = {}
+        for name, text in self.settings.items():
+            if not name.isidentifier():
+                raise UsageError(f"no setting of a provider is called {name!r}")
+            yield from _given(declared.get(name), name, text)
+
+
+def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
+    """How a setting is given on a command line."""
+    if setting is not None and setting.option == HOSTS:
+        return HOSTS, text
+    return OPTIONS["settings"], f"{name}={text}"
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
+    return name.strip(), value
+
+
+def _with_hosts() -> str:
+    """The provider of ours that is meant where hosts are given and no name."""
+    for name in own_names():
+        if any(each.option == HOSTS for each in settings_of(by_name(name))):
+            return name
+    raise UsageError(f"{HOSTS} goes with a provider: name it with --provider")

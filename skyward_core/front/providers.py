@@ -5,32 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import Asks, HasHosts, Priced, settings_of
+from ..model.capabilities import settings_of
 from ..model.errors import SkywardError
-from ..model.setting import Field, Setting
-from ..providers import DEFAULT, by_name, names, own_names
-from ..providers.base import Provider
-from ..providers.making import make
+from ..providers import DEFAULT, by_name, names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "DEFAULT",
-    "Asks",
-    "Field",
-    "HasHosts",
-    "Priced",
-    "Provider",
-    "ProviderInfo",
-    "Setting",
-    "available",
-    "by_name",
-    "make",
-    "names",
-    "own_names",
-    "settings_of",
-]
+    from ..model.setting import Setting
+
+__all__ = ["DEFAULT", "ProviderInfo", "available"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from ..tasks.scripts import (
 )
 from ..tasks.task import Task
 
+# Those whose ranks meet only through the plugin of that name.
+GANG_FRAMEWORKS = ("torch", "jax")
+
 __all__ = [
     "FunctionInfo",
     "Task",
@@ -25,6 +28,7 @@ __all__ = [
     "advice",
     "build_task",
     "find_function",
+    "gang_frameworks_of",
     "imports_of",
     "list_functions",
     "missing_of",
@@ -56,3 +60,13 @@ def missing_of(script: Path) -> list[str]:
     """
     needs = imports_of(script)
     return [name for name in FRAMEWORKS if name in needs and is_missing(name)]
+
+
+def gang_frameworks_of(script: Path) -> list[str]:
+    """The frameworks that a script imports and whose ranks meet only through the plugin of that name.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    imported = imports_of(script)
+    return [name for name in GANG_FRAMEWORKS if name in imported]

@@ -19,9 +19,11 @@ class SkywardError(Exception):
     Attributes:
         hint: what to do about it, as data, where that goes by the library's API, by a command or by a key, depending on
             who shows it; None where the message says all. ``str(error)`` says it in words of the library's API.
+        field: which field of what was asked for is wrong, such as "nodes"; "" where it is none, or nobody has said.
     """
 
     hint: Hint | None = None
+    field: str = ""
 
     def __init__(self, *args: Any, hint: Hint | None = None) -> None:
         super().__init__(*args)

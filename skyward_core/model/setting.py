@@ -93,7 +93,16 @@ class Setting:
             value = self.read(text)
         except UsageError:
             return text.strip()
-        return ",".join(map(str, value)) if isinstance(value, list | tuple) else text.strip()
+        if not isinstance(value, list | tuple):
+            return text.strip()
+        listed = ",".join(map(str, value))
+        return listed if self._gives(listed, value) else text.strip()
+
+    def _gives(self, text: str, value: Any) -> bool:
+        try:
+            return bool(self.read(text) == value)
+        except UsageError:
+            return False
 
 
 def words(text: str) -> list[str]:

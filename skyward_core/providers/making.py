@@ -9,6 +9,7 @@ from typing import Any
 from ..model.capabilities import settings_of
 from ..model.errors import SkywardError, UsageError
 from ..model.setting import Setting
+from ..model.wrong_field import of_field
 
 
 def make(provider: Any, texts: Mapping[str, str]) -> Any:
@@ -19,7 +20,30 @@ def make(provider: Any, texts: Mapping[str, str]) -> Any:
         texts: name of a setting and what was written.
 
     Raises:
-        UsageError: it has no such setting, or cannot be made of what is there; says why.
+        UsageError: as :func:`values_of`; or it cannot be made of what is there; says why.
+    """
+    given = values_of(provider, texts)
+    declared = {each.name: each.default for each in settings_of(provider) if not each.required}
+    try:
+        return provider(**declared | given)
+    except SkywardError:
+        raise
+    except Exception as error:  # one of another package may raise anything
+        raise UsageError(
+            f"provider {provider.name} cannot be made of {', '.join(declared | given) or 'nothing'}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def values_of(provider: Any, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What a person wrote for a provider's settings, as values.
+
+    Args:
+        provider: the class.
+        texts: name of a setting and what was written.
+
+    Raises:
+        UsageError: it has no such setting, or a text is none of its values; says why.
     """
     settings = {each.name: each for each in settings_of(provider)}
     for name in texts:
@@ -28,20 +52,11 @@ def make(provider: Any, texts: Mapping[str, str]) -> Any:
             there = "; it has " + ", ".join(f"{each.name} ({each.help})" for each in settings.values())
             meant = f"; did you mean {near[0]!r}?" if near else there if settings else "; it has none"
             raise UsageError(f"provider {provider.name} has no setting {name!r}{meant}")
-    values = {
-        each.name: each.read(texts[each.name]) if each.name in texts else each.default
-        for each in settings.values()
-        if each.name in texts or not each.required
-    }
-    try:
-        return provider(**values)
-    except SkywardError:
-        raise
-    except Exception as error:  # one of another package may raise anything
-        raise UsageError(
-            f"provider {provider.name} cannot be made of {', '.join(values) or 'nothing'}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    found = {}
+    for name, text in texts.items():
+        with of_field(f"settings.{name}"):
+            found[name] = settings[name].read(text)
+    return found
 
 
 def wrong(provider: Any) -> str:

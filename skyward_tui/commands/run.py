@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
-from typing import Literal, cast
 
-from skyward_core import accelerators
 from skyward_core.front.base import Front
 from skyward_core.front.history import Receipt
-from skyward_core.front.launch_request import pool_spec
-from skyward_core.front.providers import (
-    DEFAULT,
-    Provider,
-    Setting,
-    by_name,
-    make,
-    own_names,
-    settings_of,
-)
-from skyward_core.front.scripts import (
-    FunctionInfo,
-    Task,
-    build_task,
-    find_function,
-    parse_arguments,
-    split_target,
-)
+from skyward_core.front.launch_plan import LaunchPlan
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
-from skyward_core.model.spec import PoolSpec, made_up_name
-from skyward_core.plugins import by_name as plugin
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
+from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
-from ..packaged import PREFIX, examples, located
+from ..packaged import PREFIX, examples
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
@@ -46,66 +26,36 @@ from .reach import opened, up
 from .report import pool_json, receipt_line, run_json, show_run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What ``run`` was asked for; None where nothing was said."""
-
-    target: str
-    arguments: Sequence[str] = ()
-    provider: str | None = None
-    hosts: str | None = None
-    settings: Sequence[str] = ()
-    nodes: int | None = None
-    ranks_per_node: int | Literal["gpu"] | None = None
-    accelerator: str | None = None
-    plugins: Sequence[str] = ()
-    one: bool = False
-    pool: str | None = None
-    keep: bool = False
-    detach: bool = False
-    timeout: float | None = None
-
-    @property
-    def shapes_pool(self) -> bool:
-        return bool(self.plugins or self.settings) or any(
-            wish is not None
-            for wish in (self.provider, self.hosts, self.nodes, self.ranks_per_node, self.accelerator)
-        )
-
-
-def run(wish: Wish, console: Console) -> int:
+def run(request: LaunchRequest, console: Console) -> int:
     """Run a script's function on a pool, and give the exit status.
 
     The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
     """
-    path, name = split_target(located(wish.target))
-    function = _function(path, name)
-    values = parse_arguments(function, wish.arguments)
-    spec = _spec(wish, path)
+    plan = _plan(request)
     with opened(console) as session:
-        found = _live(session, wish.pool)
-        if found is not None and wish.shapes_pool:
-            raise PoolExistsError(
-                f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator and --plugin to run on "
-                f"it as it is, end it (skyward-tui down {found.name}), or choose another name"
-            )
-        plugins = spec.plugins if found is None else [plugin(each) for each in found.spec["plugins"]]
-        task = build_task(path, function.name, values, plugins=plugins, echo=True)
-        if wish.timeout is not None:
-            task = replace(task, timeout=wish.timeout)
-        job = _Job(session, console, spec.name, ours=found is None, keep=wish.keep or wish.detach)
+        found = _live(session, request.pool)
+        if found is not None:
+            if request.shapes_pool:
+                raise PoolExistsError(
+                    f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
+                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator and --plugin to "
+                    f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
+                )
+            plan = plan.on(found)
+        task = plan.task(echo=True)
+        job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
-            return job.execute(None if found else spec, task, one=wish.one, detach=wish.detach)
+            return job.execute(plan.spec, task, one=plan.one, detach=request.detach)
 
 
-def _function(path: Path, name: str | None) -> FunctionInfo:
+def _plan(request: LaunchRequest) -> LaunchPlan:
     try:
-        return find_function(path, name)
+        return request.plan()
     except ScriptError as error:
-        if path.exists() or path.stem not in {example.stem for example in examples()}:
+        script = Path(request.script)
+        if script.exists() or script.stem not in {example.stem for example in examples()}:
             raise
-        raise ScriptError(f"{error}\nthere is an example of that name: run {PREFIX}{path.stem}") from error
+        raise ScriptError(f"{error}\nthere is an example of that name: run {PREFIX}{script.stem}") from error
 
 
 def attach(pool: str, console: Console) -> int:
@@ -121,56 +71,6 @@ def attach(pool: str, console: Console) -> int:
         job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
         with job.follower.signals():
             return job.resume(running[-1])
-
-
-def _spec(wish: Wish, script: Path) -> PoolSpec:
-    return pool_spec(
-        script,
-        name=wish.pool or made_up_name(str(script)),
-        provider=_provider(wish),
-        nodes=wish.nodes or None,
-        ranks_per_node=wish.ranks_per_node or 1,
-        accelerator=accelerators.resolve(wish.accelerator),
-        plugins=[plugin(name) for name in wish.plugins],
-    )
-
-
-def _provider(wish: Wish) -> Provider:
-    """What was asked for, of the settings that the provider declares."""
-    texts = dict(_setting(text) for text in wish.settings)
-    name = wish.provider
-    if wish.hosts is not None:
-        name = name or _with_option("--hosts")
-        setting = next((each for each in settings_of(by_name(name)) if each.option == "--hosts"), None)
-        if setting is None:
-            raise UsageError(f"--hosts are reached over SSH, not by provider {name}: leave one of them out")
-        texts[setting.name] = wish.hosts
-    found = by_name(name or DEFAULT)
-    for each in settings_of(found):
-        if each.required and each.name not in texts:
-            raise UsageError(f"which {each.name}? {each.help}: {_how(each)}")
-    return cast(Provider, make(found, texts))
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--set {text}: write a setting of the provider as KEY=VALUE")
-    return name.strip(), value
-
-
-def _how(setting: Setting) -> str:
-    """How a setting is given."""
-    example = setting.example or "VALUE"
-    return f"{setting.option} {example}" if setting.option else f"--set {setting.name}={example}"
-
-
-def _with_option(option: str) -> str:
-    """The provider of ours that is meant where its option is given and no name."""
-    for name in own_names():
-        if any(each.option == option for each in settings_of(by_name(name))):
-            return name
-    raise UsageError(f"{option} goes with a provider: name it with --provider")
 
 
 def _live(session: Front, name: str | None) -> PoolView | None:

@@ -11,7 +11,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import missing_of
 
-from ..launch_plan import Form
+from ..launch_form import Form, expanded
 from ..packaged import about, examples, named
 from ..words import one_line
 from .picker import Picker
@@ -51,7 +51,7 @@ class FilesScreen(Picker):
         typed = typed.strip()
         folder, part = self._folder, typed
         if "/" in typed or typed.startswith("~"):
-            path = Path(typed).expanduser()
+            path = expanded(typed)
             folder, part = (path, "") if typed.endswith("/") else (path.parent, path.name)
             folder = self._folder / folder
         else:
@@ -96,7 +96,7 @@ class FilesScreen(Picker):
         self.query_one(OptionList).add_option(Option(label, id=key))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = Path(event.value.strip()).expanduser()
+        typed = expanded(event.value.strip())
         if event.value.strip() and (self._folder / typed).is_file():
             self.dismiss(str(self._folder / typed))
         else:

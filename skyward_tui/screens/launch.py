@@ -22,19 +22,17 @@ from skyward_core.views.views import PoolView
 
 from ..actions import bindings
 from ..hints import words_of
-from ..launch_plan import (
+from ..launch_form import (
     FieldError,
     Form,
-    Launch,
     check,
     command_line,
-    frameworks_of,
+    expanded,
     functions_of,
     path_of,
-    plan,
-    plugins_of,
     provider_choices,
 )
+from ..launch_plan import rows
 from ..packaged import named
 from ..recent import recent, remember
 from ..styles import beside
@@ -45,6 +43,7 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
+    from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
     from skyward_core.plugins import PluginInfo
@@ -214,13 +213,16 @@ class LaunchScreen(BaseScreen[None]):
 
     def _choose_plugins(self) -> None:
         """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
+        from skyward_core.front.launch_plan import plugins_of
+        from skyward_core.front.scripts import gang_frameworks_of
+
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
             used = [pool for pool in self._live() if pool.name == self.form().pool]
             if used:
                 wanted = plugins_of(used[0])
             else:
-                wanted = frameworks_of(path_of(self._text("script"))) if self._functions else []
+                wanted = gang_frameworks_of(path_of(self._text("script"))) if self._functions else []
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
             toggles.refresh()
 
@@ -270,19 +272,19 @@ class LaunchScreen(BaseScreen[None]):
         info = next((info for info in self._functions if info.name == form.function), None)
         self.query_one("#hint", Static).update(str(info) if info else "")
         try:
-            launch = check(form, self.app.pools())
+            plan = check(form, self.app.pools())
         except FieldError as error:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) else "")
         else:
             self._say("")
-            self._show_plan(plan(launch, form, self.app.pools()), form)
+            self._show_plan(rows(plan), form)
 
-    def _show_plan(self, rows: list[tuple[str, str]], form: Form, why: str = "") -> None:
+    def _show_plan(self, told: list[tuple[str, str]], form: Form, why: str = "") -> None:
         parts: list[tuple[str, str]] = []
         styles = {"cost": "bold", "note": "$text-warning"}
         room = max(20, self.query_one("#why").size.width - 9)
-        for heading, text in rows:
+        for heading, text in told:
             lines = ("\n" + " " * 9).join(textwrap.wrap(text, room))
             parts += [(f"{heading:<9}", "$muted"), (f"{lines}\n", styles.get(heading, ""))]
         if why:
@@ -305,41 +307,37 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_launch(self) -> None:
         try:
-            launch = check(self.form(), self.app.pools())
+            plan = check(self.form(), self.app.pools())
         except FieldError as error:
             self._say(one_line(str(error)), error=True)
             self.query_one(f"#{error.field}").focus()
             return
-        self.run_worker(self._launch(launch), exclusive=True, group="launch")
+        self.run_worker(self._launch(plan), exclusive=True, group="launch")
 
-    async def _launch(self, launch: Launch) -> None:
+    async def _launch(self, plan: LaunchPlan) -> None:
         """Build the task first, so that a script that does not load costs no machine; then the pool."""
-        from skyward_core.front.scripts import build_task
-
         self._busy = True
         self.query_one("#launch", Button).disabled = True
-        self._say(f"loading {launch.script.name} in a process of its own …")
+        self._say(f"loading {plan.script.name} in a process of its own …")
         try:
-            task = await asyncio.to_thread(
-                build_task, launch.script, launch.info.name, launch.kwargs, plugins=launch.plugins
-            )
-            self._say(f"creating pool {launch.pool} …" if launch.spec else "launching …")
+            task = await asyncio.to_thread(plan.task)
+            self._say(f"creating pool {plan.pool.name} …" if plan.spec else "launching …")
             with self.app.host_keys.held():
-                self._leave_for(launch, task, await create(self.app, launch))
+                self._leave_for(plan, task, await create(self.app, plan))
         except SkywardError as error:
             self._busy = False
             self.query_one("#launch", Button).disabled = False
             self._say(one_line(words_of(error)), error=True)
             self._show_plan([], self.form(), words_of(error))
 
-    def _leave_for(self, launch: Launch, task: Task, begun: Begun) -> None:
+    def _leave_for(self, plan: LaunchPlan, task: Task, begun: Begun) -> None:
         app, form = self.app, self.form()
         app.unlaunched = None if form.pool else form
         try:
             remember(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(follow(app, launch, task, begun), name="launch", exclusive=False)
+        app.run_worker(follow(app, plan, task, begun), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def action_files(self) -> None:
@@ -353,7 +351,7 @@ class LaunchScreen(BaseScreen[None]):
             if path is not None:
                 self.query_one("#arguments").focus()
 
-        here = Path(self._text("script")).expanduser().parent
+        here = expanded(self._text("script")).parent
         files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
         self.app.push_screen(files, picked)
 

@@ -16,9 +16,8 @@ from ..hints import words_of
 from ..words import one_line
 
 if TYPE_CHECKING:
+    from skyward_core.front.launch_plan import LaunchPlan
     from skyward_core.front.scripts import Task
-
-    from ..launch_plan import Launch
 
 
 class Begun(NamedTuple):
@@ -28,7 +27,7 @@ class Begun(NamedTuple):
     created: Future[PoolView] | None = None
 
 
-async def create(app: AppFace, launch: Launch) -> Begun:
+async def create(app: AppFace, plan: LaunchPlan) -> Begun:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -37,17 +36,17 @@ async def create(app: AppFace, launch: Launch) -> Begun:
     session = app.session
     if session is None:
         raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
-    if launch.spec is None:
-        live = [pool.key for pool in session.pools() if pool.name == launch.pool and pool.is_live]
+    if plan.spec is None:
+        live = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.is_live]
         if not live:
-            raise PoolError(f"pool {launch.pool} is not up any more")
+            raise PoolError(f"pool {plan.pool.name} is not up any more")
         return Begun(live[0])
-    if isinstance(launch.spec.provider, Asks):
+    if isinstance(plan.spec.provider, Asks):
         app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
-    future = session.create(launch.spec)
+    future = session.create(plan.spec)
     while True:
-        new = [pool.key for pool in session.pools() if pool.name == launch.pool and pool.key not in before]
+        new = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.key not in before]
         if new:
             return Begun(new[0], future)
         if future.done():
@@ -55,33 +54,33 @@ async def create(app: AppFace, launch: Launch) -> Begun:
         await asyncio.sleep(0.02)
 
 
-async def follow(app: AppFace, launch: Launch, task: Task, begun: Begun) -> None:
+async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: Begun) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
     session = app.session
     if session is None:
         return
     try:
-        if begun.created is not None and not await _is_up(app, launch, begun.created):
+        if begun.created is not None and not await _is_up(app, plan, begun.created):
             return
-        run = await settled(session.launch(begun.key, task, one=launch.one))
-        if launch.keep or launch.spec is None:
+        run = await settled(session.launch(begun.key, task, one=plan.one))
+        if plan.keep or plan.spec is None:
             return
         await settled(session.wait(begun.key, run.id))
         receipt = await settled(session.down(begun.key))
     except SkywardError as error:
-        app.flash(f"{launch.pool}: {one_line(words_of(error))}", "error")
+        app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
         return
-    app.flash(f"run ended, {launch.pool} torn down: {receipt}", "done" if receipt.ok else "error")
+    app.flash(f"run ended, {plan.pool.name} torn down: {receipt}", "done" if receipt.ok else "error")
 
 
-async def _is_up(app: AppFace, launch: Launch, created: Future[PoolView]) -> bool:
+async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:
     try:
         await settled(created)
     except Cancelled as error:
         app.flash(words_of(error))
         return False
     except SkywardError as error:
-        _offer_another_try(app, f"Pool {launch.pool} did not start", words_of(error))
+        _offer_another_try(app, f"Pool {plan.pool.name} did not start", words_of(error))
         return False
     app.unlaunched = None
     return True

@@ -11,18 +11,19 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from textual.widgets import Input, Select
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.front.launch_plan import LaunchPlan
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.providers import available
 from skyward_core.model.errors import UsageError
-from skyward_tui import launch_plan
+from skyward_tui import launch_form, launch_plan
 from skyward_tui.app import SkywardApp
-from skyward_tui.commands.run import Wish
-from skyward_tui.commands.run import _spec as spec_of_command
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from tests.support.app_driver import screen_text, until
@@ -81,6 +82,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     folder.mkdir()
     declare(folder, "cupboard", "its_cupboard:Cupboard", "its_cupboard", PROVIDER)
     monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(tmp_path)
+    Path("x.py").write_text("import skyward_core as sky\n@sky.function\ndef go(): ...\n")
     _forget()
     yield folder
     _forget()
@@ -88,38 +91,64 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         sys.modules.pop(module, None)
 
 
+def checked(provider: str = "cupboard", **settings: str) -> LaunchPlan:
+    """What comes of a form that is right but for what a provider may say of it."""
+    return launch_form.check(launch_form.Form("x.py", name="x", provider=provider, settings=settings), ())
+
+
+def made(provider: str = "cupboard", **settings: str) -> str:
+    spec = checked(provider, **settings).spec
+    assert spec is not None
+    return repr(spec.provider)
+
+
 def _forget() -> None:
     providers._declared.cache_clear()
-    launch_plan.provider_choices.cache_clear()
+    launch_form.provider_choices.cache_clear()
 
 
 def test_it_is_found_by_name_and_offered_in_the_form(installed: Path) -> None:
     assert providers.names() == ["local", "ssh", "cupboard"]
     assert providers.resolve("cupboard").name == "cupboard"
-    choice = launch_plan.provider_choices()["cupboard"]
-    assert (choice.label, choice.node) == ("cupboard: an old machine in the cupboard", "shelf")
-    assert repr(choice.make(launch_plan.Form(provider="cupboard"))) == "Cupboard('top', 0)"
-    assert (list(choice.fields), choice.price_hourly) == (["shelf"], 0.25)
+    choice = launch_form.provider_choices()["cupboard"]
+    assert choice.label == "cupboard: an old machine in the cupboard"
+    assert list(choice.fields) == ["shelf"]
+    assert made() == "Cupboard('top', 0)"
+    assert checked().price_hourly == 1.0
+    assert launch_plan.rows(checked())[0] == ("creates", "pool x: 4 shelfs × 1 rank, world size 4")
 
 
 def test_its_field_says_what_is_wrong_and_what_the_command_is(installed: Path) -> None:
-    def form(text: str) -> launch_plan.Form:
-        return launch_plan.Form(provider="cupboard", settings={"shelf": text})
+    def form(text: str) -> launch_form.Form:
+        return launch_form.Form(provider="cupboard", settings={"shelf": text})
 
-    choice = launch_plan.provider_choices()["cupboard"]
-    assert repr(choice.make(form("bottom"))) == "Cupboard('bottom', 0)"
-    with pytest.raises(launch_plan.FieldError, match="no shelf 'attic'") as caught:
-        choice.make(form("attic"))
+    assert made(shelf="bottom") == "Cupboard('bottom', 0)"
+    with pytest.raises(launch_form.FieldError, match="no shelf 'attic'") as caught:
+        checked(shelf="attic")
     assert caught.value.field == "shelf"
-    assert "--provider cupboard --set shelf=bottom" in launch_plan.command_line(form("bottom"))
-    assert "--set" not in launch_plan.command_line(form(""))
+    assert "--provider cupboard --set shelf=bottom" in launch_form.command_line(form("bottom"))
+    assert "--set" not in launch_form.command_line(form(""))
+
+
+def test_it_is_in_the_python_that_does_the_same(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[sky.PoolSpec] = []
+
+    def compute(**given: Any) -> NoReturn:
+        asked.append(given["provider"])
+        raise KeyError
+
+    snippet = LaunchRequest(script="x.py", provider="cupboard", settings={"drawers": "2"}).snippet()
+    monkeypatch.setattr(sky, "Compute", compute)
+    with pytest.raises(KeyError):
+        exec(compile(snippet, "snippet", "exec"), {})
+    assert repr(asked) == "[Cupboard('top', 2)]"
 
 
 def test_a_field_that_another_has_the_name_of_has_another_id(installed: Path) -> None:
     text = PROVIDER.replace("Cupboard", "Attic").replace('"cupboard"', '"attic"')
     declare(installed, "attic", "its_other:Attic", "its_other", text.replace("shelf", "nodes"))
     _forget()
-    choices = launch_plan.provider_choices()
+    choices = launch_form.provider_choices()
     assert [list(choices[name].fields) for name in ("attic", "cupboard", "ssh")] == [
         ["nodes-2"],
         ["shelf"],
@@ -145,7 +174,7 @@ async def test_its_field_is_in_the_form_while_it_is_chosen(
         assert not screen.query_one("#shelf-row").display
         ids = {each.id for each in screen.walk_children() if each.id}
         others = {id for id in ids if not id.endswith("-row")} - {"shelf", "hosts"}
-        assert others <= {each.name for each in fields(launch_plan.Form)} | launch_plan.OTHER_IDS
+        assert others <= {each.name for each in fields(launch_form.Form)} | launch_form.OTHER_IDS
         screen.query_one("#provider", Select).value = "cupboard"
         await until(pilot, lambda: "top or bottom" in screen_text(app))
         screen.query_one("#shelf", Input).value = "attic"
@@ -187,9 +216,8 @@ def test_a_setting_whose_type_breaks_is_told_in_its_field(installed: Path) -> No
     (installed / "its_cupboard.py").write_text(
         PROVIDER.replace('default="top"', 'default="top", type={"top": "top"}.__getitem__')
     )
-    choice = launch_plan.provider_choices()["cupboard"]
-    with pytest.raises(launch_plan.FieldError, match="shelf: KeyError: 'attic'") as caught:
-        choice.make(launch_plan.Form(provider="cupboard", settings={"shelf": "attic"}))
+    with pytest.raises(launch_form.FieldError, match="shelf: KeyError: 'attic'") as caught:
+        checked(shelf="attic")
     assert caught.value.field == "shelf"
 
 
@@ -215,10 +243,10 @@ def test_one_that_cannot_be_loaded_is_named_and_harms_no_other(installed: Path) 
         providers.by_name("broken")
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) calls itself 'another'"):
         providers.by_name("other")
-    choices = launch_plan.provider_choices()
+    choices = launch_form.provider_choices()
     assert set(choices) == {"local", "ssh", "cupboard", "broken", "other"}
-    with pytest.raises(launch_plan.FieldError, match="cannot be loaded"):
-        choices["broken"].make(launch_plan.Form(provider="broken"))
+    with pytest.raises(launch_form.FieldError, match="cannot be loaded"):
+        checked("broken")
 
 
 def test_all_are_listed_with_what_they_are_or_why_they_cannot_be_had(installed: Path) -> None:
@@ -237,7 +265,7 @@ def test_one_that_does_not_say_what_it_is_is_refused_in_words(installed: Path) -
     _forget()
     with pytest.raises(UsageError, match=r"'other' \(its_other:Other\) has no text under 'about'"):
         providers.by_name("other")
-    assert launch_plan.provider_choices()["other"].label == "other"
+    assert launch_form.provider_choices()["other"].label == "other"
 
 
 def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> None:
@@ -248,8 +276,8 @@ def test_one_name_that_two_packages_declare_is_neither_s(installed: Path) -> Non
     both = r"its_cupboard \(its_cupboard:Cupboard\) and its_other \(its_other:Other\)"
     with pytest.raises(UsageError, match=rf"'cupboard' is declared by {both}: uninstall all but one"):
         providers.by_name("cupboard")
-    with pytest.raises(launch_plan.FieldError, match="uninstall all but one"):
-        launch_plan.provider_choices()["cupboard"].make(launch_plan.Form(provider="cupboard"))
+    with pytest.raises(launch_form.FieldError, match="uninstall all but one"):
+        checked()
 
 
 def test_the_doctor_goes_on_after_one_whose_check_breaks(installed: Path, tmp_path: Path) -> None:
@@ -313,11 +341,11 @@ def test_what_is_declared_is_read_only_where_none_of_ours_is_meant(
         raise AssertionError(group)
 
     monkeypatch.setattr("importlib.metadata.entry_points", never)
-    assert spec_of_command(Wish(target="x"), Path("x.py")).provider.name == "local"
-    given = spec_of_command(Wish(target="x", hosts="gpu1, gpu2", settings=["user=me"]), Path("x.py"))
+    assert LaunchRequest(script="x.py").spec().provider.name == "local"
+    given = LaunchRequest.from_options("x.py", hosts="gpu1, gpu2", settings=["user=me"]).spec()
     assert (given.nodes, given.provider.hosts, given.provider.user) == (2, ("gpu1", "gpu2"), "me")
     with pytest.raises(AssertionError):
-        spec_of_command(Wish(target="x", provider="cupboard"), Path("x.py"))
+        LaunchRequest(script="x.py", provider="cupboard").spec()
 
 
 @pytest.mark.parametrize(
@@ -349,5 +377,5 @@ def test_one_that_needs_a_setting_says_so(installed: Path, tmp_path: Path) -> No
     done = cli("run", "endings.py:fine", "--provider", "cupboard", status=None)
     assert "which shelf? where it stands: --set shelf=VALUE" in done.stderr
     assert "it needs shelf, so there is nothing to look at" in cli("doctor", status=None).stdout
-    with pytest.raises(launch_plan.FieldError, match="name a shelf: top"):
-        launch_plan.provider_choices()["cupboard"].make(launch_plan.Form(provider="cupboard"))
+    with pytest.raises(launch_form.FieldError, match="name a shelf: top"):
+        checked()

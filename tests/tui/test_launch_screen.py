@@ -16,7 +16,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.hint import Hint
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
-from skyward_tui.launch_plan import FieldError, Form, check, command_line, free_name
+from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
@@ -282,6 +282,17 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
         await until(pilot, lambda: screen.query_one("#script", Input).value == "jobs/mine.py")
 
 
+async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "~nobody-of-that-name/x.py")
+        await until(pilot, lambda: "no such script: ~nobody-of-that-name/x.py" in screen_text(app))
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "~nobody-of-that-name/")
+        await until(pilot, lambda: "No such file" in screen_text(app))
+        await pilot.press("enter", "escape")
+        assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"
+
+
 async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
@@ -302,6 +313,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
         ({"arguments": "epochs=x"}, "arguments", "epochs"),
         ({"arguments": "epoch=1"}, "arguments", "did you mean 'epochs'"),
         ({"arguments": 'epochs="1'}, "arguments", "quotation"),
+        ({"arguments": "", "name": "taken", "provider": "ssh", "nodes": ""}, "arguments", "needs epochs"),
         ({"nodes": "0"}, "nodes", "not 0"),
         ({"nodes": "-3"}, "nodes", "not -3"),
         ({"nodes": ""}, "nodes", "not nothing"),

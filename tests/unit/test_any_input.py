@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,9 @@ from skyward_core.runtime.info import InstanceInfo, using
 from skyward_core.runtime.shard import shard
 from skyward_core.store.archive import Archive, merged
 from skyward_core.tasks.arguments import convert
-from skyward_core.tasks.scripts import find_function, parse_arguments, split_target
 from skyward_core.views.logs import LogRing
 from skyward_core.wire.frames import CHUNK, Decoder, WireError, frame
 from skyward_core.wire.redact import SHORTEST, Redactor
-from skyward_tui.cli import cli
-from skyward_tui.commands.run import Wish
-from skyward_tui.commands.run import _spec as spec_of_command
-from skyward_tui.launch_plan import Form, check, command_line
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 
@@ -238,66 +231,3 @@ def test_what_is_written_as_in_source_is_read_as_it_was(kind: Any, values: st.Se
         assert convert(repr(value), kind) == value
 
     check_it()
-
-
-SCRIPT = """
-import skyward_core as sky
-
-@sky.function
-def train(epochs: int = 1, note: str = "", rate: float = 0.1, sizes: list[int] = []): ...
-"""
-
-
-@pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("it is") / "train it.py"
-    path.write_text(SCRIPT)
-    with pytest.MonkeyPatch.context() as patch_home:
-        patch_home.setenv("SKYWARD_HOME", str(path.parent / "home"))
-        yield path
-
-
-HOST = st.from_regex(r"([a-z]{1,4}@)?[a-z]{1,6}[0-9]?(:22[0-9])?", fullmatch=True)
-HOSTS = st.lists(HOST, min_size=1, max_size=4, unique_by=lambda name: name.rpartition("@")[2])
-TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
-
-
-@st.composite
-def forms(draw: st.DrawFn) -> Form:
-    hosts = draw(st.none() | HOSTS)
-    values = {
-        "epochs": str(draw(st.integers(0, 99))),
-        "note": draw(TEXTS),
-        "rate": repr(draw(st.floats(0, 1))),
-        "sizes": repr(draw(st.lists(st.integers(0, 9), max_size=3))),
-    }
-    return Form(
-        function="train",
-        arguments=shlex.join(f"{name}={text}" for name, text in values.items()),
-        name=draw(st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)),
-        provider="local" if hosts is None else "ssh",
-        settings={"hosts": draw(st.sampled_from((",", " ", ", "))).join(hosts or ())},
-        accelerator=draw(st.sampled_from(("", "A100", "A100-80GB:4", "H100:8"))),
-        nodes=str(draw(st.integers(1, len(hosts) if hosts else 64))),
-        ranks=str(draw(st.integers(1, 8))),
-        plugins=tuple(draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True))),
-        keep=draw(st.booleans()),
-        one=draw(st.booleans()),
-    )
-
-
-@given(form=forms())
-def test_the_form_and_its_command_line_ask_for_the_same(script: Path, form: Form) -> None:
-    form = replace(form, script=str(script))
-    launch = check(form, ())
-    words = shlex.split(command_line(form))
-    context = cli.commands["run"].make_context("run", words[2:])
-    wish = Wish(**{name: value for name, value in context.params.items() if name != "as_json"})
-    path, name = split_target(wish.target)
-    assert parse_arguments(find_function(path, name), wish.arguments) == launch.kwargs
-    assert (wish.one, wish.keep) == (launch.one, launch.keep)
-    assert launch.spec is not None
-    assert spec_of_command(wish, path).describe() == launch.spec.describe()
-    assert getattr(spec_of_command(wish, path).provider, "hosts", ()) == getattr(
-        launch.spec.provider, "hosts", ()
-    )

@@ -17,6 +17,7 @@ import pyte
 import pytest
 from click.testing import CliRunner
 
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -33,7 +34,7 @@ from skyward_tui.commands import manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json, run_table
-from skyward_tui.commands.run import Wish, _Job, run
+from skyward_tui.commands.run import _Job, run
 
 # What is printed
 
@@ -473,6 +474,6 @@ def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(
         ScriptError, match="no such script: hello\nthere is an example of that name: run example:hello"
     ):
-        run(Wish(target="hello"), Console())
+        run(LaunchRequest(script="hello"), Console())
     with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
-        run(Wish(target="train.py"), Console())
+        run(LaunchRequest(script="train.py"), Console())

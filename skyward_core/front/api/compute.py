@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.errors import TeardownError
 from ...model.hint import Hint
-from ...model.spec import Image, Options, PoolSpec, Worker, made_up_name
+from ...model.spec import Image, Options, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
@@ -65,28 +65,18 @@ class Compute(Dispatching):
         options: Options | None = None,
         name: str | None = None,
     ) -> None:
-        from ...plugins.base import check_plugins
-        from ...providers import resolve
+        from ...providers.asked_pool import pool_spec
 
-        provider = resolve(home.provider_override or provider)
-        check_plugins(plugins)
-        if accelerator is not None:
-            from ...model import accelerators
-
-            accelerator = accelerators.resolve(accelerator)
-        if nodes is None:
-            from ...model.capabilities import default_nodes
-
-            nodes = default_nodes(provider)
-        self.spec = PoolSpec(
-            name=name or made_up_name(sys.argv[0] if sys.argv else ""),
-            provider=provider,
+        self.spec = pool_spec(
+            sys.argv[0] if sys.argv else "",
+            name=name,
+            provider=home.provider_override or provider,
             nodes=nodes,
             accelerator=accelerator,
-            image=image or Image(),
-            plugins=tuple(plugins),
-            worker=worker or Worker(),
-            options=options or Options(),
+            image=image,
+            plugins=plugins,
+            worker=worker,
+            options=options,
         )
         super().__init__()
         self.plugins = self.spec.plugins

@@ -1,0 +1,107 @@
+"""What a launch comes to: the call, the pool that it makes or uses, and what is known to be amiss before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..model.capabilities import Asks, HasHosts, Priced
+from ..model.spec import PoolSpec
+from ..model.wrong_field import of_field
+from ..plugins import by_name
+from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
+
+if TYPE_CHECKING:
+    from ..tasks.task import Task
+    from ..views.views import PoolView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """A request, checked.
+
+    Attributes:
+        script: path of the script.
+        function: what is called.
+        values: its arguments, as values by name.
+        pool: what is asked of the one that is made, or the one that is up and is used.
+        plugins: those of the pool.
+        one: whether it runs on one node only.
+        keep: whether the pool stays up afterwards.
+        timeout: seconds that a rank may take; None for what the function says.
+    """
+
+    script: Path
+    function: FunctionInfo
+    values: Mapping[str, Any]
+    pool: PoolSpec | PoolView
+    plugins: Sequence[Any]
+    one: bool = False
+    keep: bool = False
+    timeout: float | None = None
+
+    def on(self, pool: PoolView) -> LaunchPlan:
+        """The same on a pool that is up, which has the plugins that it was made with.
+
+        Raises:
+            SkywardError: one of them is not installed here.
+        """
+        with of_field("plugins"):
+            plugins = tuple(by_name(name) for name in plugins_of(pool))
+        return replace(self, pool=pool, plugins=plugins)
+
+    def asking(self) -> LaunchPlan:
+        """The same, with a provider that asks the person where it can, such as about a host's key."""
+        if self.spec is None or not isinstance(self.spec.provider, Asks):
+            return self
+        return replace(self, pool=replace(self.spec, provider=self.spec.provider.asking()))
+
+    @property
+    def spec(self) -> PoolSpec | None:
+        """What is asked of the pool that is made; None where one is used that is up."""
+        return self.pool if isinstance(self.pool, PoolSpec) else None
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The machines that the pool is made of, where they have names already."""
+        if self.spec is None or not isinstance(self.spec.provider, HasHosts):
+            return ()
+        return self.spec.provider.hosts[: self.spec.nodes]
+
+    @property
+    def price_hourly(self) -> float:
+        """Dollars an hour that the launch adds."""
+        if self.spec is None or not isinstance(self.spec.provider, Priced):
+            return 0.0
+        return self.spec.provider.price_hourly * self.spec.nodes
+
+    @property
+    def missing(self) -> list[str]:
+        """Frameworks that the script imports and that are not installed where it is loaded."""
+        return missing_of(self.script)
+
+    @property
+    def unmet(self) -> list[str]:
+        """Frameworks that the script imports and whose ranks will not meet, as the pool lacks their plugins."""
+        has = {plugin.name for plugin in self.plugins}
+        return [name for name in gang_frameworks_of(self.script) if name not in has]
+
+    def task(self, *, echo: bool = False) -> Task:
+        """Load the script in a child process, and make the call a task.
+
+        Args:
+            echo: pass on what the script prints meanwhile.
+
+        Raises:
+            SkywardError: as :func:`.scripts.build_task`.
+        """
+        task = build_task(self.script, self.function.name, self.values, plugins=self.plugins, echo=echo)
+        return task if self.timeout is None else replace(task, timeout=self.timeout)
+
+
+def plugins_of(pool: PoolView) -> list[str]:
+    """The names of the plugins that a pool was made with."""
+    names = pool.spec.get("plugins")
+    return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,0 +1,185 @@
+"""A launch as a Python script that does the same."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import date
+from keyword import iskeyword
+from math import isfinite
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from ..model.errors import UsageError
+from ..model.wrong_field import of_field
+from ..tasks.scripts import parse
+from .launch_plan import LaunchPlan
+
+if TYPE_CHECKING:
+    from ..model.spec import PoolSpec
+
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
+_BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
+_OURS = {"sky", "pool", "print", "value", "values"}  # names that the script has anyway
+_ENDS = "# The pool ends with the block; the launch would leave it up.\n"
+
+
+def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Mapping[str, Any]) -> str:
+    """The script. It is to be run in the folder in which the launch was planned.
+
+    Args:
+        plan: what it does.
+        name: the pool's name; None where nobody gave it one.
+        provider: class of the provider.
+        settings: what it is made of.
+
+    Raises:
+        UsageError: the script or a value cannot be named in Python; its ``field`` says what of the request it is.
+    """
+    source = _Source()
+    if plan.function.is_generator:
+        source.modules.add("itertools")
+    with of_field("arguments"):
+        arguments = ", ".join(_arguments(plan, source))
+    if plan.spec is None:
+        pool, kept = f"sky.attach({plan.pool.name!r})", ""
+    else:
+        lines = "".join(f"    {each},\n" for each in _compute(plan.spec, name, provider, settings, source))
+        pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
+    with of_field("script"):
+        imported, function = _function(plan, source)
+    ran = f"{function}({arguments}) {'>>' if plan.one else '@'} pool"
+    return f"{source.head()}\n{imported}\n{kept}with {pool} as pool:\n{_shown(plan, ran)}"
+
+
+class _Source:
+    """Expressions, and the modules that they need."""
+
+    def __init__(self) -> None:
+        self.modules = {"sys"}
+
+    def head(self) -> str:
+        return "".join(f"import {name}\n" for name in sorted(self.modules)) + "\nimport skyward_core as sky\n"
+
+    def of(self, value: Any) -> str:
+        """An expression that gives the value.
+
+        Raises:
+            UsageError: there is none.
+        """
+        kind = type(value)
+        if kind in _BRACKETS and value:
+            return _BRACKETS[kind].format(", ".join(map(self.of, value)))
+        if kind is dict:
+            return f"{{{', '.join(f'{self.of(key)}: {self.of(each)}' for key, each in value.items())}}}"
+        if kind is float and not isfinite(value):
+            return f"float({str(value)!r})"
+        if isinstance(value, PurePath):
+            self.modules.add("pathlib")
+            return f"pathlib.Path({str(value)!r})"
+        if isinstance(value, date):
+            self.modules.add("datetime")
+        elif not _is_plain(value):
+            raise UsageError(f"{value!r:.80} is of a type that has to be made in the script itself")
+        return repr(value)
+
+    def call(self, made: type, values: Mapping[str, Any]) -> str:
+        """A call of a class: one of ours by its public name."""
+        if _is_ours(made.__module__):
+            name = f"sky.{made.__name__}"
+        else:
+            self.modules.add(made.__module__)
+            name = f"{made.__module__}.{made.__qualname__}"
+        return f"{name}({', '.join(f'{key}={self.of(value)}' for key, value in values.items())})"
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether what a value looks like gives it again."""
+    return type(value) in _PLAIN or (type(value) in _BRACKETS and not value)
+
+
+def _compute(
+    spec: PoolSpec, name: str | None, provider: type, settings: Mapping[str, Any], source: _Source
+) -> Iterator[str]:
+    """What ``Compute`` is given."""
+    if name is not None:
+        yield f"name={name!r}"
+    with of_field("settings"):
+        yield f"provider={source.call(provider, settings)}"
+    yield f"nodes={spec.nodes}"
+    if spec.accelerator is not None:
+        yield f"accelerator={str(spec.accelerator)!r}"
+    if spec.image.workdir is not None:
+        yield f"image=sky.Image(workdir={spec.image.workdir!r})"
+    if spec.plugins:
+        yield f"plugins=[{', '.join(f'sky.plugins.by_name({plugin.name!r})' for plugin in spec.plugins)}]"
+    if spec.worker.ranks_per_node != 1:
+        yield f"worker=sky.Worker(ranks_per_node={spec.worker.ranks_per_node!r})"
+
+
+def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
+    """How the function is had, and what it is called then."""
+    module, name = plan.script.stem, plan.function.name
+    taken = module in sys.stdlib_module_names or _is_ours(module)
+    if plan.script.suffix != ".py" or not _is_name(module) or taken:
+        raise UsageError(f"{plan.script.name} cannot be imported by its name; give the file another one")
+    alias = name if name not in _OURS | {each.partition(".")[0] for each in source.modules} else f"{name}_"
+    lines = [
+        f"sys.path.insert(0, {str(plan.script.resolve().parent)!r})",
+        f"from {module} import {name}" + (f" as {alias}" if alias != name else ""),
+    ]
+    if plan.timeout is not None:
+        lines.append(f"{alias} = sky.Function({alias}.fn, {source.of(plan.timeout)})")
+    return "\n".join(lines) + "\n", alias
+
+
+def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:
+    """Those of ``*args``, and what stands before them, by position; all others by name."""
+    values = dict(plan.values)
+    rest = next((each.name for each in plan.function.params if each.kind == "var_positional"), None)
+    by_position = values.pop(rest, []) if rest else []
+    for each in _leading(plan) if by_position else _positional_only(plan):
+        if each not in values:
+            raise UsageError(
+                f"give {each} of {plan.function.name}, too: what comes behind it goes by its place"
+            )
+        yield source.of(values.pop(each))
+    yield from map(source.of, by_position)
+    for name, value in values.items():
+        given = source.of(value)
+        yield f"{name}={given}" if _is_name(name) else f"**{{{name!r}: {given}}}"
+
+
+def _leading(plan: LaunchPlan) -> Iterator[str]:
+    return (each.name for each in plan.function.params if each.kind == "positional")
+
+
+def _positional_only(plan: LaunchPlan) -> list[str]:
+    """Up to the last one that is given."""
+    names = [
+        each.arg
+        for node in ast.walk(parse(plan.script))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == plan.function.line
+        for each in node.args.posonlyargs
+    ]
+    while names and names[-1] not in plan.values:
+        names.pop()
+    return names
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
+
+
+def _shown(plan: LaunchPlan, ran: str) -> str:
+    """What is done with what it gives."""
+    if plan.one and not plan.function.is_generator:
+        return f"    print({ran})\n"
+    if plan.one or not plan.function.is_generator:
+        return f"    for value in {ran}:\n        print(value)\n"
+    return f"    for values in itertools.zip_longest(*({ran})):\n        print(*values)\n"

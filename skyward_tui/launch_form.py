@@ -1,0 +1,316 @@
+"""The launch form in texts, and the request that it makes: of a pool to create and a call to make."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from itertools import count as count_from
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from skyward_core.front.providers import DEFAULT, available
+from skyward_core.model.errors import SkywardError, SpecError, UsageError
+from skyward_core.views.views import PoolView
+
+from .packaged import located, named
+from .words import count, one_line
+
+if TYPE_CHECKING:
+    from skyward_core.front.launch_plan import LaunchPlan
+    from skyward_core.front.launch_request import LaunchRequest
+    from skyward_core.front.scripts import FunctionInfo
+    from skyward_core.model.setting import Setting
+
+# Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
+OTHER_IDS = frozenset(
+    {"label", "sides", "form", "hint", "options", "last", "launch", "message", "plan", "why"}
+)
+_NUMBERS = {
+    "nodes": ("nodes", 1024),
+    "ranks": ("ranks per node", 64),
+}  # by field: what it counts, and the most
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderChoice:
+    """A provider that the form offers, as it declares itself.
+
+    Attributes:
+        fields: its settings that have a field in the form, by the field's id.
+    """
+
+    name: str
+    label: str
+    fields: Mapping[str, Setting]
+
+    @property
+    def names_machines(self) -> bool:
+        """Whether its settings say which machines, and so how many."""
+        return any(setting.names_machines for setting in self.fields.values())
+
+
+@cache
+def provider_choices() -> Mapping[str, ProviderChoice]:
+    """The providers that there are; of a declared one that cannot be loaded, too: the form says why when it is used."""
+    taken = {field.name for field in fields(Form)} | OTHER_IDS
+    choices = {}
+    for each in available():
+        shown = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
+        label = f"{each.name}: {each.about}" if each.about else each.name
+        choices[each.name] = ProviderChoice(each.name, label, shown)
+        taken |= set(shown)
+    return choices
+
+
+def _free_id(name: str, taken: Collection[str]) -> str:
+    """An id for a setting's field: its name, unless that is another field's."""
+    return (
+        name
+        if name not in taken
+        else next(f"{name}-{n}" for n in count_from(2) if f"{name}-{n}" not in taken)
+    )
+
+
+class FieldError(Exception):
+    """A field of the form is wrong: which one, and what to do."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form as it stands, in texts. ``pool``: name of a live pool to use, or empty for a new one; ``nodes``:
+    empty for all hosts, where the provider has hosts; ``settings``: of providers, by their fields' ids."""
+
+    script: str = ""
+    function: str = ""
+    arguments: str = ""
+    pool: str = ""
+    name: str = ""
+    provider: str = DEFAULT
+    settings: Mapping[str, str] = field(default_factory=dict)
+    accelerator: str = ""
+    nodes: str = "4"
+    ranks: str = "1"
+    plugins: tuple[str, ...] = ()
+    keep: bool = True
+    one: bool = False
+
+
+def path_of(script: str) -> Path:
+    """The file that the form's text names.
+
+    Raises:
+        UsageError: it names an example that there is not.
+    """
+    return expanded(located(script.strip()))
+
+
+def expanded(text: str) -> Path:
+    """A path that somebody has typed, or is typing: ``~`` stands for a home folder where there is one."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # nobody here is called so
+        return Path(text)
+
+
+def functions_of(script: str) -> list[FunctionInfo]:
+    """The functions of a script.
+
+    Raises:
+        FieldError: there is no script, or nothing in it to run.
+    """
+    from skyward_core.front.scripts import list_functions
+
+    if not script.strip():
+        raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
+    try:
+        return list_functions(path_of(script))
+    except SkywardError as error:
+        raise FieldError("script", str(error)) from error
+
+
+def _text(text: str) -> str | None:
+    return text.strip() or None
+
+
+def _pairs(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # somebody is typing a quotation
+        return [text]
+
+
+def _number(text: str) -> Any:
+    """A number; what is none stays as it is, and is refused with the other values that make no sense."""
+    try:
+        return int(text)
+    except ValueError:
+        return _text(text)
+
+
+def _ranks(text: str) -> Any:
+    return None if text.strip() == "1" else _number(text)
+
+
+def _written(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+class _Row(NamedTuple):
+    """How a field of a request stands in the form."""
+
+    field: str
+    read: Callable[[Any], Any] = _text
+    write: Callable[[Any], Any] = _written
+
+
+_ROWS: dict[str, _Row] = {
+    "function": _Row("function"),
+    "arguments": _Row("arguments", _pairs, shlex.join),
+    "one": _Row("one", bool, bool),
+    "keep": _Row("keep", bool, bool),
+}
+_POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
+    "pool": _Row("name"),
+    "provider": _Row("provider", str, lambda name: name or DEFAULT),
+    "nodes": _Row("nodes", _number),
+    "ranks_per_node": _Row("ranks", _ranks, lambda ranks: _written(ranks or 1)),
+    "accelerator": _Row("accelerator"),
+    "plugins": _Row("plugins", tuple, tuple),
+}
+
+
+def request_of(form: Form) -> LaunchRequest:
+    """What the form asks for.
+
+    Raises:
+        UsageError: there is no such example.
+    """
+    from skyward_core.front.launch_request import LaunchRequest
+
+    rows = _ROWS if form.pool else _ROWS | _POOL_ROWS
+    said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
+    pool = {"pool": form.pool} if form.pool else {"settings": dict(_settings(form))}
+    return LaunchRequest(script=str(path_of(form.script)), **said | pool)
+
+
+def _settings(form: Form) -> Iterator[tuple[str, str]]:
+    """What the provider's fields say, by the settings' names."""
+    for id, setting in _fields_of(form.provider).items():
+        text = setting.written(form.settings.get(id, ""))
+        if text or (setting.required and setting.option):
+            yield setting.name, text
+
+
+def _fields_of(provider: str) -> Mapping[str, Setting]:
+    choice = provider_choices().get(provider)
+    return choice.fields if choice else {}
+
+
+def form_of(request: LaunchRequest) -> Form:
+    """The form that asks for the same.
+
+    Raises:
+        UsageError: it cannot say something that is asked for.
+    """
+    values = {row.field: row.write(getattr(request, name)) for name, row in (_ROWS | _POOL_ROWS).items()}
+    ids = {setting.name: id for id, setting in _fields_of(values["provider"]).items()}
+    others = {"detach": request.detach, "timeout": request.timeout}
+    others |= {name: True for name in request.settings if name not in ids}
+    others["script"] = str(path_of(request.script)) != request.script
+    if lacking := [name for name, is_said in others.items() if is_said]:
+        raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
+    settings = {ids[name]: text for name, text in request.settings.items()}
+    form = Form(script=request.script, settings=settings, **values)
+    return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
+
+
+def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
+    """Turn the form into a launch.
+
+    Raises:
+        FieldError: names the first field that is wrong.
+    """
+    try:
+        return _checked(form, {pool.name: pool for pool in pools if pool.is_live})
+    except SkywardError as error:
+        id = _id_of(error.field, form)
+        message = error.reason if isinstance(error, SpecError) else str(error)
+        raise FieldError(id, _not_a_number(id, form) if id in _NUMBERS else message) from error
+
+
+def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
+    if not form.function:
+        form = replace(form, function=functions_of(form.script)[0].name)
+    try:
+        shlex.split(form.arguments)
+    except ValueError as error:
+        raise FieldError("arguments", str(error)) from error
+    request_of(form).call()  # first what stands above the pool
+    if form.pool:
+        if form.pool not in live:
+            raise FieldError("pool", f"pool {form.pool} is not up any more; choose another or a new one")
+        return request_of(form).plan().on(live[form.pool])
+    if not form.name.strip():
+        form = replace(form, name=free_name(path_of(form.script), live))
+    elif form.name.strip() in live:
+        raise FieldError(
+            "name", f"a pool named {form.name.strip()} is already up: use it, or give another name"
+        )
+    for id, setting in _fields_of(form.provider).items():
+        if setting.required and not setting.written(form.settings.get(id, "")):
+            look = setting.field() if setting.field else None
+            raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+    plan = request_of(form).plan().asking()
+    _check_numbers(form, plan)
+    return plan
+
+
+def _check_numbers(form: Form, plan: LaunchPlan) -> None:
+    """What is no fault where it is said otherwise, and one here."""
+    for id in _NUMBERS:
+        if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
+            raise FieldError(id, _not_a_number(id, form))
+    if plan.hosts and plan.spec is not None and plan.spec.nodes > len(plan.hosts):
+        nodes, there = plan.spec.nodes, count(len(plan.hosts), "host")
+        raise FieldError(
+            "nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all"
+        )
+
+
+def _not_a_number(id: str, form: Form) -> str:
+    what, most = _NUMBERS[id]
+    return f"{what}: a whole number from 1 to {most:,}, not {getattr(form, id).strip() or 'nothing'}"
+
+
+def _id_of(field: str, form: Form) -> str:
+    """The form's field that stands for one of a request."""
+    own = _fields_of(form.provider)
+    of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
+    if field == "provider" or field.startswith("settings."):
+        return of_setting.get(field, next(iter(own), "provider"))
+    row = (_ROWS | _POOL_ROWS).get(field)
+    return row.field if row else "script"
+
+
+def free_name(script: Path, taken: Collection[str]) -> str:
+    """A pool name made of the script's, that no live pool has: ``ddp``, ``ddp-2``."""
+    letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in script.stem.lower())
+    stem = letters.strip("-")[:40].strip("-") or "pool"
+    names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 2))
+    return next(name for name in names if name not in taken)
+
+
+def command_line(form: Form) -> str:
+    """The same launch as a command to type; a comment where there is none."""
+    try:
+        request = request_of(form)
+        called = named(request.script) if form.script.strip() else "SCRIPT"
+        return request.command_line("skyward-tui", "run", called=called)
+    except SkywardError as error:
+        return f"# {one_line(str(error))}"

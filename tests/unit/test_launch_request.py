@@ -1,0 +1,509 @@
+"""One request, however it is said: by a form, on a command line, in Python; nothing of it gets lost between them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import skyward_core as sky
+from skyward_core.front.launch_request import OPTIONS, LaunchRequest
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.setting import Setting
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers import DEFAULT, by_name, own_names
+from skyward_core.views.views import PoolView
+from skyward_tui.cli import cli
+from skyward_tui.launch_form import Form, check, command_line, form_of, path_of, request_of
+from skyward_tui.packaged import FOLDER
+
+SCRIPT = """
+from datetime import date
+from enum import Enum
+from pathlib import Path
+
+import skyward_core as sky
+
+class Colour(Enum):
+    RED = 1
+
+@sky.function
+def train(epochs: int = 1, note: str = "", rate: float = 0.1, sizes: list[int] = [], any=None): ...
+
+@sky.function
+def placed(first, /, second: int = 2, *rest: float, day: date = date(2000, 1, 1), where: Path = Path(), **more): ...
+
+@sky.function
+def painted(colour: Colour): ...
+
+@sky.function
+def counted(n: int = 2):
+    yield from range(n)
+
+@sky.function
+def pool(): ...
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("it is")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(folder / "home"))
+        patch.chdir(folder)
+        for name in ("train_it.py", "train it.py", "-x.py", "x:y.py", "x", "x:train", "sky_script.py"):
+            Path(name).write_text(SCRIPT)
+        yield folder
+
+
+def said(words: list[str]) -> LaunchRequest:
+    """What the command's own parser makes of words."""
+    asked: list[LaunchRequest] = []
+
+    def execute(request: LaunchRequest, console: object) -> int:
+        asked.append(request)
+        return 0
+
+    run = cli.commands["run"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skyward_tui.commands.run.run", execute)
+        with run.make_context("run", list(words)) as context:
+            run.invoke(context)
+    return asked[0]
+
+
+def same_spec(one: PoolSpec, other: PoolSpec) -> bool:
+    """All but what is made up."""
+    given = [
+        (
+            spec.describe() | {"name": ""},
+            type(spec.provider),
+            vars(spec.provider) if spec.provider.name == "ssh" else (),
+        )
+        for spec in (one, other)
+    ]
+    return given[0] == given[1]
+
+
+# -- requests --------------------------------------------------------------------------------------------
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+NASTY = st.sampled_from(
+    [
+        "",
+        " ",
+        "-",
+        "--",
+        "--keep",
+        "-a",
+        "=",
+        "a=b",
+        "--one=1",
+        "'",
+        '"',
+        "a'b\"c",
+        "\n",
+        "$HOME",
+        "*",
+        "é",
+        "☃ x",
+        "\\",
+        "#",
+    ]
+)
+TEXT = ANY_TEXT | NASTY
+HOST = st.from_regex(r"([a-z]{1,4}@)?[a-z]{1,6}[0-9]?(:22[0-9])?", fullmatch=True)
+HOSTS = st.lists(HOST, min_size=1, max_size=4, unique_by=lambda name: name.rpartition("@")[2])
+NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+SCRIPTS = st.sampled_from(["train_it.py", "train it.py", "-x.py", "x:y.py", "./train_it.py"])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> LaunchRequest:
+    """Those that make sense."""
+    hosts = draw(st.none() | HOSTS)
+    values = {
+        "epochs": str(draw(st.integers(0, 99))),
+        "note": draw(TEXT),
+        "rate": repr(draw(st.floats(0))),
+        "sizes": repr(draw(st.lists(st.integers(0, 9), max_size=3))),
+        "any": draw(TEXT | st.sampled_from(["{'a': [1, (2,)]}", "{1, 2}", "b'x'", "1j"])),
+    }
+    return LaunchRequest(
+        script=draw(SCRIPTS),
+        function="train",
+        arguments=[f"{name}={text}" for name, text in values.items()],
+        pool=draw(st.none() | NAMES),
+        provider=draw(st.none() | st.just("local")) if hosts is None else "ssh",
+        settings={} if hosts is None else {"hosts": ",".join(hosts)},
+        nodes=draw(st.none() | st.integers(1, len(hosts) if hosts else 64)),
+        ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
+        accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
+        plugins=draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True)),
+        one=draw(st.booleans()),
+        keep=draw(st.booleans()),
+        detach=draw(st.booleans()),
+        timeout=draw(st.none() | st.floats(0.001, 1e9)),
+    )
+
+
+HOSTILE = st.builds(
+    LaunchRequest,
+    script=SCRIPTS | TEXT,
+    function=st.none() | TEXT,
+    arguments=st.lists(TEXT, max_size=3),
+    pool=st.none() | TEXT,
+    provider=st.none() | TEXT | st.sampled_from(["local", "ssh"]),
+    settings=st.dictionaries(TEXT | st.sampled_from(["hosts", "user"]), TEXT, max_size=2),
+    nodes=st.none() | st.integers(-2, 2000),
+    ranks_per_node=st.none() | st.integers(-2, 70) | st.just("gpu"),
+    accelerator=st.none() | TEXT,
+    plugins=st.lists(TEXT | st.just("torch"), max_size=2),
+    one=st.booleans(),
+    keep=st.booleans(),
+    detach=st.booleans(),
+    timeout=st.none() | st.floats(),
+)
+
+
+# -- the command line ------------------------------------------------------------------------------------
+
+
+@given(request=requests())
+def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
+    line = request.command_line("program", "run")
+    again = said(shlex.split(line)[2:])
+    assert again == request
+    assert again.shapes_pool == request.shapes_pool
+    assert same_spec(again.spec(), request.spec())
+
+
+@given(request=HOSTILE)
+@example(request=LaunchRequest(script="-x.py", function="train", plugins=["--keep"], pool="-p"))
+@example(request=LaunchRequest(script="x:train"))
+@example(request=LaunchRequest(script="x", function="train"))
+@example(request=LaunchRequest(script="gone:train"))
+@example(request=LaunchRequest(script="train_it.py", settings={"a=b": "c"}))
+@example(request=LaunchRequest(script="a" * 300, function="b"))
+@example(request=LaunchRequest(script="a", provider="ssh", settings={"hosts": "--pool", "user": "=\n"}))
+def test_whatever_is_asked_for_is_the_same_or_refused_in_words(request: LaunchRequest) -> None:
+    try:
+        words = shlex.split(request.command_line())
+    except UsageError as error:
+        assert str(error)
+        return
+    try:
+        again = said(words)
+    except click.UsageError as error:
+        assert str(error.format_message())
+        return
+    except SkywardError:
+        assert request.provider not in (None, "local", "ssh")  # --hosts of a provider that there is not
+        return
+    assert replace(again, timeout=None) == replace(request, timeout=None)
+    assert repr(again.timeout) == repr(request.timeout)
+
+
+def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
+    """Whoever adds a field adds a row to the table, and an option to the command."""
+    assert {each.name for each in fields(LaunchRequest)} == {"script", "function", *OPTIONS}
+    of_command = {
+        each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
+    }
+    others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
+    assert of_command == dict(OPTIONS) | others
+
+
+def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = sky.SSH.settings[1]
+    monkeypatch.setattr(shelf, "option", "--shelf")
+    request = LaunchRequest(script="train_it.py", provider="ssh", settings={"hosts": "a", "user": "me"})
+    assert request.words()[3:] == ["--hosts", "a", "--set", "user=me"]
+
+
+# -- the form --------------------------------------------------------------------------------------------
+
+
+@given(request=requests())
+def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
+    request = replace(request, detach=False, timeout=None)
+    form = form_of(request)
+    again = request_of(form)
+    assert same_spec(again.spec(), request.spec())
+    expected = request
+    if not form.pool:  # the form shows what holds where nothing is said
+        expected = replace(request, provider=request.provider or DEFAULT)
+        if request.ranks_per_node == 1:
+            expected = replace(expected, ranks_per_node=None)
+    assert again == expected
+    assert request_of(form_of(again)) == again
+    line = command_line(form)
+    assert said(shlex.split(line)[2:]) == again
+
+
+@given(request=requests())
+def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> None:
+    form = form_of(
+        replace(
+            request,
+            detach=False,
+            timeout=None,
+            pool="mine",
+            nodes=request.nodes or 1,
+            provider=request.provider or "local",
+        )
+    )
+    plan, of_command = check(form, ()), said(shlex.split(command_line(form))[2:]).plan()
+    assert plan.spec is not None and of_command.spec is not None
+    assert repr(plan.values) == repr(of_command.values)
+    assert (plan.script, plan.function, plan.one, plan.keep) == (
+        of_command.script,
+        of_command.function,
+        of_command.one,
+        of_command.keep,
+    )
+    assert plan.spec.describe() == of_command.spec.describe()
+    assert getattr(plan.spec.provider, "hosts", ()) == getattr(of_command.spec.provider, "hosts", ())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"detach": True},
+        {"timeout": 1.0},
+        {"provider": "ssh", "settings": {"hosts": "a", "user": "me"}},
+        {"script": " x.py"},
+    ],
+)
+def test_what_a_form_cannot_say_it_refuses(more: dict[str, Any]) -> None:
+    with pytest.raises(
+        UsageError,
+        match=f"no field that could say this: {'user' if 'settings' in more else next(iter(more))}",
+    ):
+        form_of(LaunchRequest(**({"script": "train_it.py"} | more)))
+
+
+def test_a_form_for_a_pool_that_is_up_says_nothing_of_its_shape() -> None:
+    form = Form("train_it.py", "train", pool="warm", name="other", nodes="7", ranks="9", plugins=("torch",))
+    assert request_of(form) == LaunchRequest(script="train_it.py", function="train", pool="warm", keep=True)
+    assert form_of(request_of(form)) == replace(Form("train_it.py", "train", pool="warm", nodes=""))
+
+
+def test_a_form_that_names_no_launch_has_no_command() -> None:
+    assert command_line(Form("example:nothing")).startswith("# no example is named 'nothing'")
+    assert command_line(Form("gone.py:train")).startswith(
+        "# on a command line gone.py:train means gone.py and"
+    )
+    assert command_line(Form("a" * 300, "b")).startswith("# ")
+    assert command_line(Form(str(FOLDER / "ddp.py"), "train")).startswith(
+        "skyward-tui run example:ddp:train "
+    )
+    assert str(path_of("~nobody-of-that-name/x.py")) == "~nobody-of-that-name/x.py"
+
+
+# -- Python ----------------------------------------------------------------------------------------------
+
+
+class Recorded(Exception):
+    pass
+
+
+def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
+    """The pool that a snippet asks for, the call that it makes, and by which operator."""
+    asked: list[PoolSpec] = []
+    calls: list[tuple[Any, str]] = []
+
+    class Pool:
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def run_all(self, call: Any) -> list[Any]:
+            calls.append((call, "@"))
+            return []
+
+        def run_one(self, call: Any) -> Any:
+            calls.append((call, ">>"))
+            return ()
+
+    def compute(**given: Any) -> Pool:
+        asked.append(Compute(**given).spec)
+        return Pool()
+
+    def attach(name: str) -> Pool:
+        asked.append(name)  # type: ignore[arg-type]
+        return Pool()
+
+    Compute = sky.Compute
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sky, "Compute", compute)
+        patch.setattr(sky, "attach", attach)
+        patch.setattr("sys.path", list(sys.path))
+        patch.setattr("sys.stdout", StringIO())
+        exec(compile(snippet, "snippet", "exec"), {"__name__": "__main__"})
+    return asked[0], *calls[0]
+
+
+@given(request=requests())
+def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
+    request = replace(request, script="train_it.py")
+    plan = request.plan()
+    spec, call, operator = executed(request.snippet())
+    assert plan.spec is not None and same_spec(spec, plan.spec)
+    assert request.pool in (None, spec.name)
+    assert repr((call.args, call.kwargs)) == repr(((), plan.values))
+    assert (call.timeout, operator) == (request.timeout, ">>" if request.one else "@")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "args", "kwargs"),
+    [
+        ("placed", ["first=1"], (1,), {}),
+        ("placed", ["second=3", "first=x y"], ("x y",), {"second": 3}),
+        ("placed", ["first=1", "second=3", "rest=1,inf"], (1, 3, 1.0, float("inf")), {}),
+        ("placed", ["first=[]", "class=1", "a-b=2"], ([],), {"class": 1, "a-b": 2}),
+        ("placed", ["first={}", "day=2031-12-24", "where=a b"], None, None),
+        ("counted", ["n=3"], (), {"n": 3}),
+        ("pool", [], (), {}),
+    ],
+)
+def test_arguments_go_the_way_that_the_function_takes_them(
+    function: str, arguments: list[str], args: Any, kwargs: Any
+) -> None:
+    request = LaunchRequest(script="train_it.py", function=function, arguments=arguments)
+    _, call, _ = executed(request.snippet())
+    if args is None:
+        args, kwargs = ({},), {"day": request.plan().values["day"], "where": Path("a b")}
+    assert (call.args, call.kwargs) == (args, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("request_of_it", "field", "words"),
+    [
+        (
+            LaunchRequest(script="train_it.py", function="painted", arguments=["colour=RED"]),
+            "arguments",
+            "in the script itself",
+        ),
+        (
+            LaunchRequest(script="train_it.py", function="placed", arguments=["first=1", "rest=1"]),
+            "arguments",
+            "give second",
+        ),
+        (LaunchRequest(script="train it.py", function="train"), "script", "cannot be imported by its name"),
+    ],
+)
+def test_what_python_cannot_say_is_refused(request_of_it: LaunchRequest, field: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        request_of_it.snippet()
+    assert caught.value.field == field
+
+
+def test_a_provider_of_ours_has_its_public_name() -> None:
+    for name in own_names():
+        assert getattr(sky, by_name(name).__name__) is by_name(name)
+
+
+def test_a_snippet_uses_the_pool_that_is_up() -> None:
+    view = PoolView("warm", state="up", spec={"plugins": ["torch"]})
+    assert (
+        executed(LaunchRequest(script="train_it.py", function="train", pool="warm").snippet(view))[0]
+        == "warm"
+    )
+
+
+def test_a_snippet_is_a_script_that_runs(tmp_path: Path) -> None:
+    """On this machine, from another folder than the script's, with what lies beside the script."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    (jobs / "beside.py").write_text("WORD = 'hi'\n")
+    (jobs / "work.py").write_text(
+        "import beside\nimport skyward_core as sky\n\n@sky.function\ndef greet(name: str):\n"
+        "    return f'{beside.WORD} {name} of {sky.instance_info().world_size}'\n"
+    )
+    request = LaunchRequest(script=str(jobs / "work.py"), arguments=["name=it's"], nodes=2)
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=request.snippet(),
+        cwd=tmp_path,
+        env=os.environ
+        | {"SKYWARD_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(sky.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["hi it's of 2"] * 2
+
+
+# -- the task --------------------------------------------------------------------------------------------
+
+
+def test_a_task_has_the_time_that_is_asked_for() -> None:
+    request = LaunchRequest(script="train_it.py", function="train")
+    assert request.plan().task().timeout is None
+    assert replace(request, timeout=1.5).plan().task().timeout == 1.5
+
+
+def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
+    ways = Setting("ways", help="", type=lambda text: text.split(";"))
+    assert ways.written(" a;b ") == "a;b"
+    assert ways.written("a") == "a"
+
+
+# -- what makes no sense ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "words"),
+    [
+        ({"script": "gone.py"}, "script", "no such script: gone.py"),
+        ({"function": "gone"}, "script", "no function 'gone'"),
+        ({"arguments": ["epochs=x"]}, "arguments", "epochs"),
+        ({"pool": "No Good"}, "pool", "pool: 'No Good' is no pool name"),
+        ({"provider": "shh"}, "provider", "did you mean 'ssh'"),
+        ({"provider": "ssh"}, "settings.hosts", "which hosts?"),
+        (
+            {"provider": "ssh", "settings": {"hosts": "a", "port": "x"}},
+            "settings.port",
+            "a whole number, not 'x'",
+        ),
+        ({"settings": {"user": "me"}}, "provider", "local has no setting 'user'; it has none"),
+        ({"nodes": 0}, "nodes", "from 1 to 1024"),
+        ({"nodes": "-"}, "nodes", "from 1 to 1024"),
+        ({"ranks_per_node": 65}, "ranks_per_node", "from 1 to 64"),
+        ({"accelerator": "H10O"}, "accelerator", "did you mean H100"),
+        ({"accelerator": ""}, "accelerator", ""),
+        ({"plugins": ["torhc"]}, "plugins", "did you mean torch"),
+        ({"plugins": ["torch", "torch"]}, "plugins", "plugin torch is given twice"),
+        ({"plugins": ["joblib", "sklearn"]}, "plugins", "do not go together"),
+    ],
+)
+def test_an_error_names_the_field(more: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(SkywardError) as caught:
+        LaunchRequest(**({"script": "train_it.py", "function": "train"} | more)).plan()
+    assert caught.value.field == field
+    assert words in str(caught.value)
+
+
+def test_compute_says_of_which_argument_it_complains() -> None:
+    for values, field in (
+        ({"nodes": 0}, "nodes"),
+        ({"plugins": [1]}, "plugins"),
+        ({"accelerator": "H10O"}, "accelerator"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            sky.Compute(**values)  # type: ignore[arg-type]
+        assert caught.value.field == field
