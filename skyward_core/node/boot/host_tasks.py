@@ -36,7 +36,8 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
     if what == "environment":
         from . import environment
 
-        return {"python": environment.ensure(wanted["image"], base, wanted["env"], wanted["cwd"], emit)}
+        where = wanted["cwd"]
+        return {"python": environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)}
     if what == "manifest":
         items = working_copy.from_json(receive(wanted["size"]))
         copy = working_copy.Copy(base, wanted["name"], emit)
