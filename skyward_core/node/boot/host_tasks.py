@@ -91,6 +91,8 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
     Args:
         patience: seconds that it has for that.
     """
+    # Whoever holds the folder and has not said yet who it is would go on in the place that we have cleared.
+    _until(lambda: not is_running(str(folder)) or agent_of(folder) is not None, patience)
     if (pid := agent_of(folder)) is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
