@@ -26,6 +26,9 @@ BASE_LIMIT = (
 
 ENVIRONMENTS = "environments"  # a folder of the home: what images asked for on this machine
 PRUNED = "pruned"  # a file of the home, as old as the last time that room was made in it
+# What else there is in the home.
+OURS = (ENVIRONMENTS, PRUNED, "ledger.db*", "pools", "local", "tasks", "debug", "known_hosts*", "ssh_config*",
+        "skyward.toml", "*.json", "*.json.draft")  # fmt: skip
 PRUNE_EVERY = 86400.0  # seconds between two such times
 
 provider_override: str | None = None
@@ -47,13 +50,34 @@ def home() -> Path:
         path = Path(platformdirs.user_state_dir("skyward", appauthor=False))
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if path.stat().st_mode & 0o077 and (not override or _is_ours(path)):
-            path.chmod(0o700)
+        if trouble := _made_private(path, named=bool(override)):
+            raise UsageError(
+                f"{trouble}, and what is there would be believed and run; set SKYWARD_HOME to a folder of your own"
+            )
     except OSError as error:
         raise UsageError(
             f"the folder {path} cannot be made, or not for you alone: {error}; set SKYWARD_HOME to another one"
         ) from error
     return path
+
+
+def _made_private(path: Path, *, named: bool) -> str:
+    """Close the home to others, unless the person keeps other things there as well; gives why it is none, or "".
+
+    Args:
+        named: by ``SKYWARD_HOME``.
+    """
+    found = path.stat()
+    if found.st_uid not in (0, os.getuid()):
+        return f"{path} belongs to somebody else"
+    if not found.st_mode & 0o077:
+        return ""
+    if not named or (not found.st_mode & stat.S_ISVTX and _is_ours(path)):  # an empty /tmp is everybody's
+        path.chmod(0o700)
+        return ""
+    from ..node.boot.host import others_write  # late: most homes are closed
+
+    return f"{path} can be written by others" if others_write(found) else ""
 
 
 def prune_is_due() -> bool:
@@ -70,7 +94,7 @@ def prune_is_due() -> bool:
 
 def _is_ours(path: Path) -> bool:
     """Whether a folder that the person named holds nothing else than our things, as far as can be seen."""
-    return (path / "ledger.db").exists() or not any(path.iterdir())
+    return all(any(map(each.match, OURS)) for each in path.iterdir())
 
 
 def pool_path(pool: str) -> Path:
@@ -92,28 +116,46 @@ def socket_dir(owner: Path) -> Path:
     A socket's path may hold about 100 bytes, which a folder deep in a home often exceeds.
 
     Raises:
-        UsageError: the folder is there and belongs to somebody else, or others may enter it.
+        UsageError: wherever it could be something is there already that belongs to somebody else, or others may enter.
     """
-    import tempfile  # late, as all that a script can connect without
-
     from ..node.boot.host import doubt
 
-    bases = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")
-    short = (base for base in bases if len(os.fsencode(base)) <= BASE_LIMIT and os.access(base, os.W_OK))
-    # Where others can rename what is ours is no place for it; nobody can in /tmp.
-    usable = (base for base in short if not doubt(f"{base}/."))
-    root = Path(next(usable, bases[-1])) / f"skyward-{os.getuid()}"
+    wrong: list[str] = []
+    # Others may have come first to /tmp; the home, which is ours alone, may be too deep, or on another machine's disk.
+    for base in (*_bases(), str(home())):
+        if len(os.fsencode(base)) > BASE_LIMIT or not os.access(base, os.W_OK):
+            continue
+        # Where others can rename what is ours is no place for it; nobody can in /tmp.
+        if doubt(f"{base}/."):
+            continue
+        root = Path(base) / f"skyward-{os.getuid()}"
+        if not _is_private(root):
+            wrong.append(str(root))
+            continue
+        path = root / blake2s(str(owner).encode(), digest_size=8).hexdigest()
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+    raise UsageError(
+        f"{' and '.join(wrong)} must be a folder that only you can enter; remove it or set XDG_RUNTIME_DIR"
+        if wrong
+        else "there is no folder for sockets that only you can write; set XDG_RUNTIME_DIR to a short one"
+    )
+
+
+def _bases() -> list[str]:
+    import tempfile  # late, as all that a script can connect without
+
+    return [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+
+
+def _is_private(root: Path) -> bool:
+    """Whether a folder, made where it is not there, is one that only we can enter."""
     try:
         root.mkdir(mode=0o700)
     except FileExistsError:
         found = root.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise UsageError(
-                f"{root} must be a folder that only you can enter; remove it or set XDG_RUNTIME_DIR"
-            ) from None
-    path = root / blake2s(str(owner).encode(), digest_size=8).hexdigest()
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return True
 
 
 def host_groups() -> dict[str, list[str]]:

@@ -82,8 +82,8 @@ def prune_environments(ledger: Ledger, *, age: float = AGE, only_look: bool = Fa
     before = min([time.time() - age, *(row.created_at for row in ledger.live())])
     gone = []
     for folder in sorted((home() / ENVIRONMENTS).glob("env-*/")):
-        if _used_at(folder) >= before:
-            continue
+        if folder.is_symlink() or _used_at(folder) >= before:
+            continue  # a link is none of ours: somebody keeps it elsewhere
         with locked(folder) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

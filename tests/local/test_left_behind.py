@@ -20,7 +20,9 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.node.boot.host import MARK, environment, members
+from skyward_core.node.boot.host_tasks import end
 from skyward_core.wire.frames import Decoder, frame
+from tests.support.child import Child
 from tests.support.faults import agent_pids
 from tests.support.processes import descendants, exists
 from tests.support.waiting import wait_until
@@ -270,3 +272,37 @@ def test_a_rank_s_environment_names_its_node(shared: dict[str, sky.Compute]) -> 
 
 def compute_folder(compute: sky.Compute) -> str:
     return str(compute.pool.machines[0].extra["folder"])
+
+
+# An agent that is just starting: it holds its folder, and has not said so.
+STARTING = """
+import fcntl, json, os, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+lock = open(folder / "agent.lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.readline()
+os.dup2(os.open(folder / "agent.err", os.O_WRONLY | os.O_CREAT), 2)
+(folder / "part").write_text(json.dumps({"pid": os.getpid()}))
+(folder / "part").replace(folder / "agent.json")
+time.sleep(600)
+"""
+
+
+def test_an_agent_that_is_just_starting_is_ended_too(tmp_path: Path) -> None:
+    folder = tmp_path / "node-0"
+    (folder / "spool").mkdir(parents=True)
+    command = [sys.executable, "-c", STARTING, str(folder)]
+    with (
+        Child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as agent,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        assert agent.stdin is not None and agent.stdout is not None
+        assert agent.stdout.readline() == "locked\n"
+        ending = beside.submit(end, folder, str(tmp_path / "sock"), 60.0)
+        agent.stdin.write("\n")
+        agent.stdin.close()
+        ending.result(60)
+        assert agent.wait(60) == -signal.SIGTERM
+    assert not folder.exists()

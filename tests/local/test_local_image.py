@@ -17,6 +17,7 @@ import skyward_core as sky
 from skyward_core.node.boot import environment
 from skyward_core.transport.local.image import without_cuda
 from skyward_core.transport.local.transport import LocalTransport
+from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 from tests.support.wheels import tiny_wheels
 
@@ -212,7 +213,8 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     thread = threading.Thread(target=use)
     thread.start()
     wait_until((tmp_path / "began").exists)
-    (installer,) = [pid for pid in running("boot.environment import main") if Path(f"/proc/{pid}").exists()]
+    ours = descendants(os.getpid())
+    (installer,) = [pid for pid in running("boot.environment import main") if pid in ours]
     os.kill(installer, signal.SIGKILL)
     thread.join()
     assert "cannot be made on this machine" in str(failures[0])
@@ -233,9 +235,10 @@ async def test_a_node_never_goes_back_to_an_earlier_phase(home: Path, tmp_path: 
         assert sorted(told, key=order.index) == told and set(told) == set(order)
 
 
-def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path) -> None:
-    until_told = f"while :; do echo more; sleep 0.05; test -e {tmp_path}/go && break; done"
-    steps = f"touch {tmp_path}/began; {until_told}"
+@pytest.mark.parametrize("says", ["echo more", ":"], ids=["talkative", "silent"])
+def test_a_client_that_is_killed_half_way_leaves_nothing_half(home: Path, tmp_path: Path, says: str) -> None:
+    until_told = f"until test -e {tmp_path}/go; do {says}; sleep 0.05; done"
+    steps = f"touch {tmp_path}/began; (setsid sh -c '{until_told}') & {until_told}"
     script = (
         "import json, sys, skyward_core as sky\n"
         "with sky.Compute(provider=sky.Local(), image=sky.Image(setup=json.loads(sys.argv[1]))): pass\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from skyward_core.model.errors import PoolError
 from skyward_core.node.boot.host import members
-from skyward_core.transport.local.agent_starter import Starter
+from skyward_core.transport.local.agent_starter import _CODE, Starter
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
 
@@ -35,6 +37,17 @@ def started() -> Iterator[list[dict[str, Any]]]:
         os.kill(answer["pid"], signal.SIGTERM)  # with which it ends its worker, too
     for answer in answers:
         wait_until(lambda pid=answer["pid"]: not exists(pid), what="the agent's end")  # type: ignore[misc]
+
+
+def group(leader: int) -> list[int]:
+    """What lives of a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, number, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if state != "Z" and int(number) == leader:
+                found.append(int(path.parent.name))
+    return found
 
 
 def interpreter(starter: Starter) -> Any:
@@ -117,3 +130,24 @@ def test_one_that_nobody_asked_leaves_nothing() -> None:
         process = interpreter(starter)
     assert process.returncode == -signal.SIGKILL
     assert process.stdin.closed and process.stdout.closed and process.stderr.closed
+
+
+def test_a_client_that_is_killed_gets_no_agent_that_nobody_knows_of(tmp_path: Path) -> None:
+    """Whoever looks for what it has left finds nothing, and calls the pool gone."""
+    root = tmp_path / "p.1"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _CODE],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        process.stdin.write(json.dumps(config(root, 0)).encode() + b"\n")
+        process.stdin.close()
+        process.stdout.close()
+        os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: not group(process.pid))
+    try:
+        assert not root.exists()
+    finally:
+        for pid in members(str(root / "node-0")):
+            os.kill(pid, signal.SIGKILL)

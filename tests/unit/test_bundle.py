@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import compileall
+import hashlib
 import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -129,6 +131,35 @@ def test_a_kept_archive_that_is_not_what_was_packed_is_packed_anew(
     if spoilt != "folder":
         assert file.read_bytes() == data
     assert [path.name for path in kept.iterdir()] == ["plain"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
+@pytest.mark.parametrize("left", ["by us", "by who let others write", "by a stranger"])
+def test_an_archive_that_a_stranger_may_have_changed_is_none(
+    left: str, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # which a stranger can enter
+        Path(folder).chmod(0o755)
+        monkeypatch.setattr(archive_cache, "_path", lambda variant: f"{folder}/{variant}")
+        before = os.umask(0)  # as some containers have it
+        try:
+            archive_cache.store("x", "plain", b"ours")
+        finally:
+            os.umask(before)
+        file = Path(folder, "plain")
+        assert archive_cache.load("x", "plain") == b"ours"
+        if left == "by who let others write":
+            file.chmod(0o666)
+        elif left == "by a stranger":
+            os.chown(file, 65534, 65534)
+        theirs = Path(folder, "theirs")
+        theirs.write_bytes(hashlib.sha256(b"x" + b"theirs").digest() + b"theirs")
+        theirs.chmod(0o644)
+        done = subprocess.run(
+            ["cp", str(theirs), str(file)], user=65534, group=65534, extra_groups=[], check=False
+        )
+        assert (done.returncode == 0) == (left != "by us")
+        assert archive_cache.load("x", "plain") == (b"ours" if left == "by us" else b"")
 
 
 def test_what_a_killed_process_leaves_of_one_is_gone_with_the_next_packing(

@@ -7,7 +7,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import UsageError
 from skyward_core.store import home as config
+from skyward_core.store.ledger import Ledger
+
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +41,55 @@ def mode(path: Path) -> int:
 
 
 def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_let_be(world: Path) -> None:
-    for content, kept in ((), False), (("ledger.db",), False), (("thesis.tex",), True):
+    ours = ("ledger.db", "ledger.db-wal", "pools", "environments", "recent.json", "known_hosts")
+    for content, kept in ((), False), (ours, False), (("thesis.tex",), True), ((*ours, "thesis.tex"), True):
         world.mkdir()
         world.chmod(0o755)
         for name in content:
             (world / name).touch()
         assert mode(config.home()) == (0o755 if kept else 0o700)
-        assert mode(config.pool_dir("p.1").parent) == 0o700
         shutil.rmtree(world)
+
+
+def test_a_folder_that_holds_other_things_keeps_its_mode_for_ever(world: Path) -> None:
+    world.mkdir()
+    world.chmod(0o755)
+    (world / "thesis.tex").touch()
+    for _ in range(2):
+        Ledger(config.home() / "ledger.db").close()
+        assert mode(world) == 0o755
+    assert mode(config.pool_dir("p.1").parent) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("bits", "holds"), [(0o777, "theirs"), (0o1777, "theirs"), (0o757, "theirs"), (0o1777, "pools")]
+)
+def test_a_home_in_which_others_may_put_things_is_none(world: Path, bits: int, holds: str) -> None:
+    """As /tmp is: a ledger, a pool or an environment could be there before ours."""
+    world.mkdir()
+    (world / holds).touch()
+    world.chmod(bits)
+    with pytest.raises(UsageError, match=rf"{world} can be written by others.*SKYWARD_HOME"):
+        config.home()
+    assert mode(world) == bits
+
+
+@AS_ROOT
+@pytest.mark.parametrize("named", [True, False], ids=["by SKYWARD_HOME", "by default"])
+@pytest.mark.parametrize("bits", [0o700, 0o755, 0o777])
+def test_a_home_of_somebody_else_is_none(
+    world: Path, tmp_path: Path, bits: int, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not named:
+        monkeypatch.delenv("SKYWARD_HOME")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    place = world if named else tmp_path / "xdg" / "skyward"
+    place.mkdir(parents=True)
+    os.chown(place, 65534, 65534)
+    place.chmod(bits)
+    with pytest.raises(UsageError, match=rf"{place} belongs to somebody else.*SKYWARD_HOME"):
+        config.home()
+    assert mode(place) == bits and not list(place.iterdir())
 
 
 def test_skyward_home_overrides_and_is_private(world: Path) -> None:
@@ -120,34 +164,47 @@ def test_a_runtime_folder_in_which_others_can_rename_is_done_without(tmp_path: P
     assert config.socket_dir(tmp_path).is_relative_to(runtime)
 
 
-def test_a_socket_folder_that_others_may_enter_is_refused(tmp_path: Path, runtime: Path) -> None:
-    root = runtime / f"skyward-{os.getuid()}"
+@pytest.fixture
+def bases(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No place for sockets but one base, and then the home."""
+    monkeypatch.setattr(config, "_bases", lambda: [str(runtime)])
+    short = runtime / "home"
+    monkeypatch.setenv("SKYWARD_HOME", str(short))
+    return short
+
+
+def _open_to_others(root: Path) -> None:
     root.mkdir()
-    for bits in (0o750, 0o701, 0o777):
-        root.chmod(bits)
-        with pytest.raises(UsageError, match="only you can enter"):
-            config.socket_dir(tmp_path)
+    root.chmod(0o701)
 
 
-def test_a_socket_folder_that_is_a_link_or_a_file_is_refused(tmp_path: Path, runtime: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o700)
-    root = runtime / f"skyward-{os.getuid()}"
-    root.symlink_to(elsewhere)
-    with pytest.raises(UsageError, match="only you can enter"):
-        config.socket_dir(tmp_path)
-    root.unlink()
-    root.write_text("")
-    with pytest.raises(UsageError, match="only you can enter"):
-        config.socket_dir(tmp_path)
-    assert list(elsewhere.iterdir()) == []
+def _a_link(root: Path) -> None:
+    (root.parent / "elsewhere").mkdir(mode=0o700)
+    root.symlink_to(root.parent / "elsewhere")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
-def test_a_socket_folder_of_somebody_else_is_refused(tmp_path: Path, runtime: Path) -> None:
-    root = runtime / f"skyward-{os.getuid()}"
+def _somebody_elses(root: Path) -> None:
     root.mkdir(mode=0o700)
     os.chown(root, 65534, 65534)
+
+
+TAKEN = [_open_to_others, _a_link, Path.touch, pytest.param(_somebody_elses, marks=AS_ROOT)]
+
+
+@pytest.mark.parametrize("take", TAKEN)
+def test_nobody_takes_the_place_of_our_sockets(
+    bases: Path, runtime: Path, tmp_path: Path, take: Callable[[Path], None]
+) -> None:
+    """Whoever has made a folder of our name in /tmp keeps us from nothing."""
+    root = runtime / f"skyward-{os.getuid()}"
+    take(root)
+    folder = config.socket_dir(tmp_path)
+    assert folder.is_relative_to(bases) and mode(folder) == mode(folder.parent) == 0o700
+    assert not root.is_dir() or list(root.iterdir()) == []
+    root = bases / f"skyward-{os.getuid()}"
+    folder.rmdir()
+    root.rmdir()
+    take(root)
     with pytest.raises(UsageError, match="only you can enter"):
         config.socket_dir(tmp_path)
 

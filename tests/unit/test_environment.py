@@ -107,6 +107,87 @@ def test_made_once_and_reused(tmp_path: Path, wheels: dict[str, str], uv: bool) 
     assert version_in(ensure(image, root, env)[0]) == "1.0"
 
 
+@pytest.mark.parametrize("uv", [pytest.param(True, marks=NEEDS_UV), False], ids=["uv", "venv and pip"])
+def test_what_lies_where_the_client_was_started_is_none_of_an_installers(
+    tmp_path: Path, wheels: dict[str, str], uv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project has modules named like the standard library's, and who writes above it settings of uv's."""
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("shutil", "random", "email"):
+        (project / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w'); raise SystemExit(3)")
+    (tmp_path / "uv.toml").write_text("[pip]\nrequire-hashes = true\n")
+    monkeypatch.chdir(project)
+    env = wheels if uv else without_uv(wheels, tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    python, _ = ensure({"pip": ["skytiny==1.0"], "setup": ["pwd > here"]}, root, env)
+    assert version_in(python) == "1.0" and not (tmp_path / "imported").exists()
+    assert (project / "here").read_text().strip() == str(project), "set-up commands are the person's own"
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_anew(
+    tmp_path: Path, wheels: dict[str, str]
+) -> None:
+    """Its Python was updated away below it."""
+    image, env = {"pip": ["skytiny==1.0"]}, without_uv(wheels, tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    python, _ = ensure(image, root, env)
+    Path(python).unlink()
+    Path(python).symlink_to(tmp_path / "gone")
+    assert environment.ready(image, root) == ""
+    assert version_in(ensure(image, root, env)[0]) == "1.0"
+    assert environment.ready(image, root) == python
+
+
+def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
+    tmp_path: Path, wheels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the image asks for was there beside the client, and was removed since."""
+    image, env = {"pip": ["skytiny"], "setup": ["echo set up"]}, without_uv(wheels, tmp_path)
+    root = tmp_path / "root"
+    root.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "_lacking", lambda python, requirements: [])
+        assert ensure(image, root, env)[0] == sys.executable
+    assert environment.ready(image, root) == ""
+    assert version_in(ensure(image, root, env)[0]) == "2.0"
+
+
+def test_a_link_in_an_environment_s_place_is_replaced_and_what_it_leads_to_is_left(tmp_path: Path) -> None:
+    image = {"setup": ["true"]}
+    folder = tmp_path / f"env-{environment.key(image, sys.executable)}"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.tex").touch()
+    for there in (tmp_path / "theirs", tmp_path / "nowhere"):
+        folder.symlink_to(there)
+        assert ensure(image, tmp_path, {})[0] == sys.executable
+        assert not folder.is_symlink() and (folder / environment.MADE).exists()
+        shutil.rmtree(folder)
+    folder.touch()
+    assert ensure(image, tmp_path, {})[0] == sys.executable
+    assert (tmp_path / "theirs" / "thesis.tex").exists()
+
+
+def test_half_an_environment_that_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"setup": ["true"]}
+    folder = tmp_path / f"env-{environment.key(image, sys.executable)}"
+    (folder / "kept").mkdir(parents=True)
+    (folder / "kept").chmod(0o500)
+    (folder / "kept" / "file").touch() if os.getuid() == 0 else None
+    if os.getuid() == 0:  # whom no mode stops
+
+        def refuse(*given: object, **more: object) -> None:
+            raise PermissionError(13, "Permission denied", str(folder / "kept"))
+
+        monkeypatch.setattr(os, "rmdir", refuse)
+    with pytest.raises(environment.EnvironmentFailed, match=rf"{folder}.*by hand"):
+        ensure(image, tmp_path, {})
+
+
 def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
     python, _ = ensure({"setup": [f"echo hi > {tmp_path}/file"]}, tmp_path, {})
     assert python == sys.executable and (tmp_path / "file").read_text() == "hi\n"

@@ -151,3 +151,15 @@ def test_an_environment_that_a_pool_may_use_stays_however_long_it_is_up(ledger: 
     older = environment("older", 102)
     assert [each.folder for each in prune_environments(ledger)] == ["env-older"]
     assert not older.exists()
+
+
+def test_an_environment_that_lies_elsewhere_by_a_link_is_left_where_it_is(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """Who moved it to a larger disk still has it; nothing is told as removed that is not."""
+    old = environment("old", 100)
+    elsewhere = tmp_path / "elsewhere"
+    old.rename(elsewhere)
+    old.symlink_to(elsewhere)
+    assert prune_environments(ledger) == []
+    assert (elsewhere / MADE).exists() and old.is_symlink()

@@ -56,9 +56,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
             lock on it is told otherwise.
     """
     folder = Path(config.folder)
-    for part in (folder, config.spool, config.blobs):
-        part.mkdir(parents=True, exist_ok=True, mode=0o700)
-    Path(config.socket).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life
     if not acquire(lock):
         return {"ok": True, "found": True, "socket": running(folder)["socket"]}
@@ -68,6 +66,8 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
 
             shutil.rmtree(folder, ignore_errors=True)
         return {"ok": False, "error": "the client has gone"}
+    for part in (config.spool, config.blobs, Path(config.socket).parent):
+        part.mkdir(parents=True, exist_ok=True, mode=0o700)
     readable, writable = os.pipe()
     if os.fork():
         os.close(writable)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...wire.redact import Redactor, each_text, secret_values, url_secrets, without_credentials
+from .ends_with_client import ends_with_client
 from .indexes import (
     Index,
     by_index,
@@ -38,6 +39,9 @@ from .indexes import (
 Emit = Callable[[str], None]
 KEPT_LINES = 20
 MADE = ".made"  # a file of a whole environment, with its interpreter's path
+# Where installers run: Python would import what lies beside a project's files, and uv obey settings of any folder
+# above; there, those are root's alone.
+INSTALLERS_FOLDER = "/"
 EXTRA_PATH = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin")
 
 # What runs a function of this package's in any interpreter of this version: a folder or the bundle is where it is.
@@ -66,7 +70,12 @@ def own_command(python: str, module: str) -> list[str]:
 
 def ready(image: Mapping[str, Any], root: Path) -> str:
     """The interpreter of an image's environment where that is made already, else "". It counts as used now."""
-    return _ready(root / f"env-{key(image, sys.executable)}")
+    from .satisfied import lacking
+
+    found = _ready(root / f"env-{key(image, sys.executable)}")
+    if found == sys.executable and lacking(image.get("pip") or ()):
+        return ""  # it had the packages by itself when it was set up, and has lost some since
+    return found
 
 
 def _ready(folder: Path) -> str:
@@ -90,14 +99,23 @@ def _used(folder: Path) -> str:
     """The interpreter of an environment that is locked: from now on it is none that nobody has used for long.
 
     Raises:
-        FileNotFoundError: it is not made.
+        FileNotFoundError: it is not made, or its interpreter was since updated away.
     """
     made, now = folder / MADE, time.time_ns()
     os.utime(made, ns=(now, now))  # the file system's own clock may be behind that of the ledger
-    return made.read_text(encoding="utf-8")
+    python = made.read_text(encoding="utf-8")
+    Path(python).stat()
+    return python
 
 
-def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
+def ensure(
+    image: Mapping[str, Any],
+    root: Path,
+    env: Mapping[str, str],
+    cwd: str,
+    emit: Emit,
+    client: int | None = None,
+) -> str:
     """Have an image's environment on this node.
 
     Args:
@@ -106,6 +124,7 @@ def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: st
         env: variables of the setup commands.
         cwd: where the setup commands run, or "".
         emit: takes each line that the installers print.
+        client: the descriptor that it reads from, where this process is to end with it.
 
     Returns:
         The path of the interpreter to run the workers with.
@@ -119,12 +138,14 @@ def ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: st
         emit(secrets.text(without_credentials(line)))
 
     try:
-        return _ensure(image, root, env, cwd, show)
+        return _ensure(image, root, env, cwd, show, client)
     except EnvironmentFailed as error:
         raise EnvironmentFailed(secrets.text(without_credentials(str(error)))) from None
 
 
-def _ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit) -> str:
+def _ensure(
+    image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit, client: int | None
+) -> str:
     python = sys.executable
     pip, apt, setup = (list(image.get(name) or ()) for name in ("pip", "apt", "setup"))
     missing = _lacking(python, pip) if pip else []
@@ -132,30 +153,47 @@ def _ensure(image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: s
         emit("the interpreter has everything already" if pip else "nothing to install")
         return python
     folder = root / f"env-{key(image, python)}"
-    made = folder / MADE
     interpreter = str(folder / "bin" / "python") if missing else python
-    if there := _ready(folder):
+    if (there := _ready(folder)) and not (missing and there == python):
         emit(f"environment {folder.name} is there already")
         return there
     with locked(folder) as lock:
-        _wait_for(lock, emit)
-        if made.exists():
-            return _used(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, mode=0o700)
+        with ends_with_client(client):
+            _wait_for(lock, emit)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            there = _used(folder)
+            if not (missing and there == python):
+                return there
+        _make_room(folder)
         variables = _variables(env, image.get("pip_indexes") or ())
         with _netrc(variables, folder / ".netrc"):
-            _apt(apt, variables, emit)
-            if missing:
-                _install(python, folder, image, variables, emit)
-            variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
-            for number, command in enumerate(setup, 1):
-                emit(f"setup {number} of {len(setup)}: {command}")
-                _run(["sh", "-c", command], f"setup command {command!r}", variables, emit, cwd=cwd or None)
+            _apt(apt, variables, emit)  # to its end, also for nobody: half of it would lie in all others' way
+            with ends_with_client(client):
+                if missing:
+                    _install(python, folder, image, variables, emit)
+                variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
+                for number, command in enumerate(setup, 1):
+                    emit(f"setup {number} of {len(setup)}: {command}")
+                    what = f"setup command {command!r}"
+                    _run(["sh", "-c", command], what, variables, emit, cwd=cwd or None)
         partial = folder / ".making"
         partial.write_text(interpreter, encoding="utf-8")
-        partial.replace(made)
+        partial.replace(folder / MADE)
     return interpreter
+
+
+def _make_room(folder: Path) -> None:
+    """An empty folder in the place of what a start left that was ended half way; a link's target is left alone."""
+    try:
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        else:
+            folder.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"what was left half made in {folder} cannot be removed ({error}): remove it by hand"
+        ) from error
+    folder.mkdir(parents=True, mode=0o700)
 
 
 def _wait_for(lock: IO[str], emit: Emit) -> None:
@@ -168,7 +206,8 @@ def _wait_for(lock: IO[str], emit: Emit) -> None:
 
 def _variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     variables = dict(os.environ) | dict(env)
-    known = variables.get("PATH", "").split(os.pathsep)
+    # No entry is the working folder's, and what lies in that is not for us to run.
+    known = [entry for entry in variables.get("PATH", "").split(os.pathsep) if entry.startswith("/")]
     extra = [str(Path(path).expanduser()) for path in EXTRA_PATH]
     variables["PATH"] = os.pathsep.join([*known, *(path for path in extra if path not in known)])
     variables["PIP_DISABLE_PIP_VERSION_CHECK"] = variables["PIP_NO_INPUT"] = "1"
@@ -376,7 +415,7 @@ def _run(
     emit: Emit,
     *,
     given: str = "",
-    cwd: str | None = None,
+    cwd: str | None = INSTALLERS_FOLDER,
 ) -> None:
     last: deque[str] = deque(maxlen=KEPT_LINES)
     with subprocess.Popen(
@@ -410,9 +449,8 @@ def main() -> None:
         sys.stdout.flush()
 
     try:
-        python = ensure(
-            wanted["image"], Path(wanted["root"]), wanted["env"], wanted["cwd"], lambda line: tell(line=line)
-        )
+        root, line = Path(wanted["root"]), lambda line: tell(line=line)
+        python = ensure(wanted["image"], root, wanted["env"], wanted["cwd"], line, client=1)
     except OSError as error:
         tell(error=str(error))
     else:

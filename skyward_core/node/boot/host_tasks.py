@@ -36,7 +36,8 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
     if what == "environment":
         from . import environment
 
-        return {"python": environment.ensure(wanted["image"], base, wanted["env"], wanted["cwd"], emit)}
+        where = wanted["cwd"]
+        return {"python": environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)}
     if what == "manifest":
         items = working_copy.from_json(receive(wanted["size"]))
         copy = working_copy.Copy(base, wanted["name"], emit)
@@ -90,6 +91,8 @@ def end(folder: Path, socket_path: str, patience: float = PATIENCE) -> list[int]
     Args:
         patience: seconds that it has for that.
     """
+    # Whoever holds the folder and has not said yet who it is would go on in the place that we have cleared.
+    _until(lambda: not is_running(str(folder)) or agent_of(folder) is not None, patience)
     if (pid := agent_of(folder)) is not None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
