@@ -184,7 +184,7 @@ def check(form: Form, pools: Collection[PoolView]) -> Launch:
     Raises:
         FieldError: names the first field that is wrong.
     """
-    from skyward_core.plugins import by_name
+    from skyward_core.front.plugins import by_name
 
     functions = {info.name: info for info in functions_of(form.script)}
     info = functions.get(form.function) or next(iter(functions.values()))

@@ -11,11 +11,12 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 
+from ..as_json import kept_json, pool_json, run_json
 from ..hints import detail_of, words_of
 from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
-from .report import kept_json, pool_json, run_json, show_run, table, unfetched
+from .report import show_run, table, unfetched
 from .run import status_of
 
 

@@ -13,6 +13,7 @@ from skyward_core import accelerators
 from skyward_core.front.base import Front
 from skyward_core.front.history import Receipt
 from skyward_core.front.launch_request import pool_spec
+from skyward_core.front.plugins import by_name as plugin
 from skyward_core.front.providers import (
     DEFAULT,
     Provider,
@@ -34,16 +35,16 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec, made_up_name
-from skyward_core.plugins import by_name as plugin
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
+from ..as_json import pool_json, run_json
 from ..packaged import PREFIX, examples, located
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import pool_json, receipt_line, run_json, show_run
+from .report import receipt_line, show_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

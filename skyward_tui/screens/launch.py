@@ -45,9 +45,9 @@ from .base import BaseScreen
 from .launching import Begun, create, follow
 
 if TYPE_CHECKING:
+    from skyward_core.front.plugins import PluginInfo
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
-    from skyward_core.plugins import PluginInfo
 
 _NEW = "new pool"
 USUAL_NODES = "4"
@@ -76,7 +76,7 @@ class LaunchScreen(BaseScreen[None]):
         self._busy = False
 
     def body(self) -> ComposeResult:
-        from skyward_core.plugins import available
+        from skyward_core.front.plugins import available
 
         live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.name) for pool in self._live()]
         with Container(id="sides"):

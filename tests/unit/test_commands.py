@@ -28,11 +28,12 @@ from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodePhase
 from skyward_core.views.views import PoolView, RunView, TaskView
 from skyward_tui import packaged
+from skyward_tui.as_json import run_json
 from skyward_tui.cli import cli
 from skyward_tui.commands import manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
-from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json, run_table
+from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
 from skyward_tui.commands.run import Wish, _Job, run
 
 # What is printed
