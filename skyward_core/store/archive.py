@@ -35,7 +35,7 @@ class Archive:
         self.logs.mkdir(exist_ok=True)
         self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
-        self._journal = Journal(self.folder / "events.jsonl")
+        self._journal = EventJournal(self.folder / "events.jsonl")
         self.cursors = self.sizes()
 
     def write(self, name: str, at: int, data: bytes) -> None:
@@ -104,7 +104,7 @@ class Archive:
         self._journal.close()
 
 
-class Journal:
+class EventJournal:
     """The events of a pool as JSON lines. One client writes, whoever came first; the others only watch."""
 
     def __init__(self, path: Path) -> None:

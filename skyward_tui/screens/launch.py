@@ -42,7 +42,7 @@ from ..widgets.chrome import Crumbs, Panel
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from .base import BaseScreen
-from .launching import Begun, create, follow
+from .launching import BegunPool, create, follow
 
 if TYPE_CHECKING:
     from skyward_core.front.plugins import PluginInfo
@@ -332,7 +332,7 @@ class LaunchScreen(BaseScreen[None]):
             self._say(one_line(words_of(error)), error=True)
             self._show_plan([], self.form(), words_of(error))
 
-    def _leave_for(self, launch: Launch, task: Task, begun: Begun) -> None:
+    def _leave_for(self, launch: Launch, task: Task, begun: BegunPool) -> None:
         app, form = self.app, self.form()
         app.unlaunched = None if form.pool else form
         try:

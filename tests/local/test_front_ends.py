@@ -19,7 +19,7 @@ from skyward_core.pool.links import link
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
-from skyward_core.views.events import PoolGone
+from skyward_core.views.events import PoolEnded
 from skyward_core.wire.frames import VERSION
 from skyward_tui.hints import detail_of, words_of
 
@@ -78,7 +78,7 @@ def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(
     monkeypatch.setattr(Ledger, "ended", slowly)
     session = Session()
     session.create(PoolSpec(name="brief", provider=Local(), options=Options(console=False))).result(90)
-    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolGone) else None).result(60)
+    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolEnded) else None).result(60)
     down = session.down("brief")
     assert told.wait(60)
     session.detach()

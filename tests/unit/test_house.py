@@ -96,6 +96,16 @@ def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
     assert len(entries) <= 14, sorted(entries)
 
 
+def test_no_two_classes_have_one_name() -> None:
+    where: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(name)
+    where.pop("Form")  # of frames, and of the launch screen
+    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
 def test_no_test_imports_another() -> None:
     """What two of them need stands in ``tests/support/``."""
     found = [

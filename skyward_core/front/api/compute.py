@@ -110,14 +110,14 @@ class Compute(Dispatching):
                 # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
                 # on the other one.
                 from ...pool import pool  # noqa: F401
-                from .console import Console
+                from .console import ScriptConsole
 
                 coming = submit(self._come_up())
                 from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
 
                 coming.result()
             if self.spec.options.console and sys.stdout is not None:
-                self._stack.callback(Console(self.pool.news).close)
+                self._stack.callback(ScriptConsole(self.pool.news).close)
             for plugin in self.spec.plugins:
                 self._stack.enter_context(plugin.around_client(self))
         except BaseException:
