@@ -28,7 +28,7 @@ def ls(everything: bool, console: Console) -> int:
         kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
-        if not pool.is_live and not everything:
+        if pool.state == "unreachable" or (not pool.is_live and not everything):
             console.note(f"pool {pool.name}: {detail_of(pool)}")
     rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
     for pool in pools:
