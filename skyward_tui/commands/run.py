@@ -112,8 +112,8 @@ def _function(path: Path, name: str | None) -> FunctionInfo:
 def attach(pool: str, console: Console) -> int:
     """Follow what runs on a pool until it ends, and give its exit status; the pool stays up."""
     with opened(console) as session:
-        up(session, (pool,))
-        view = session.look(pool).result()
+        (row,) = up(session, (pool,))
+        view = session.look(row.key).result()
         running = [run for run in view.runs.values() if run.state == "running"]
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")

@@ -11,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyte
@@ -432,7 +433,9 @@ def test_down_ends_with_the_truth(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
 ) -> None:
     monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
-    monkeypatch.setattr(manage, "with_kept", lambda session, names: (list(names), []))
+    monkeypatch.setattr(
+        manage, "with_kept", lambda session, pools: ([SimpleNamespace(name="p", key="p.t")], [])
+    )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     found = json.loads(capfd.readouterr().out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
