@@ -248,7 +248,7 @@ class SkywardApp(AppFace):
         said = f"copied {what} ({len(text):,} characters)"
         return self.flash(f"{said}, {remark}" if remark else said, "done")
 
-    @on(HostKeyQuestions.News)
+    @on(HostKeyQuestions.QuestionsChanged)
     def _ask_about_host_keys(self) -> None:
         self.host_keys.show()
 

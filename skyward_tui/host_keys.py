@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Identity = tuple[str, str, str]
 
 
-class Dialog(Protocol):
+class KeyDialog(Protocol):
     """A question as the person sees it; :class:`.dialogs.host_key.HostKeyScreen` tells more."""
 
     more: int
@@ -46,13 +46,13 @@ class HostKeyQuestions:
         put: puts a key before the person; the function that it is given hears the answer, or None.
     """
 
-    class News(Message):
+    class QuestionsChanged(Message):
         """Questions came or went; posted to the app, which calls :meth:`show`."""
 
     def __init__(
         self,
         post: Callable[[Message], object],
-        put: Callable[[ServerKey, Callable[[bool | None], None]], Dialog],
+        put: Callable[[ServerKey, Callable[[bool | None], None]], KeyDialog],
     ) -> None:
         self._post = post
         self._put = put
@@ -61,7 +61,7 @@ class HostKeyQuestions:
         self._refused: set[Identity] = set()
         self._closed = False
         self._held = 0
-        self._shown: tuple[_Question, Dialog] | None = None
+        self._shown: tuple[_Question, KeyDialog] | None = None
 
     def begin(self, front: Front) -> None:
         """Answer for its pools from now on. A pool that is launched is a new occasion: what was refused before it is
@@ -83,7 +83,7 @@ class HostKeyQuestions:
             question = self._open.get(identity)
             if question is None:
                 question = self._open[identity] = _Question(key)
-                self._post(self.News())
+                self._post(self.QuestionsChanged())
             question.waiting += 1
         try:
             return await asyncio.shield(asyncio.wrap_future(question.answer))
@@ -95,7 +95,7 @@ class HostKeyQuestions:
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
-                        self._post(self.News())
+                        self._post(self.QuestionsChanged())
 
     def show(self) -> None:
         """Bring the screen up to date: withdraw a dialog nobody waits for, ask what is to be asked next."""
@@ -114,7 +114,7 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._shown = None
             self._settle(identity, question, accepted is True)
-            self._post(self.News())  # and not at once: this dialog still lies on the stack
+            self._post(self.QuestionsChanged())  # and not at once: this dialog still lies on the stack
 
         screen = self._put(question.key, judged)
         screen.more = len(waiting) - 1
@@ -128,7 +128,7 @@ class HostKeyQuestions:
             yield
         finally:
             self._held -= 1
-            self._post(self.News())
+            self._post(self.QuestionsChanged())
 
     def _settle(self, identity: Identity, question: _Question, accepted: bool) -> None:
         with self._lock:

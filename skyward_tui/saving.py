@@ -15,7 +15,7 @@ from skyward_core.model.outcome import Outcome
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import RunView, TaskView
 
-from .commands.report import run_json
+from .as_json import run_json
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
 _MOST = 10_000  # files of one name

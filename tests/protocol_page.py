@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skyward_core.wire import messages
 from skyward_core.wire.frames import VERSION
-from skyward_core.wire.messages import Check, Checks, Form
+from skyward_core.wire.messages import Check, Checks, FrameForm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 
@@ -63,7 +63,7 @@ def page() -> str:
     return "".join(parts)
 
 
-def _kind(kind: str, form: Form) -> str:
+def _kind(kind: str, form: FrameForm) -> str:
     keys = _keys(form.needs, form.may)
     body = f" Body: up to {form.body:,} bytes." if form.body else ""
     return f"\n### {kind}\n\n{form.says}\n\n{f'Keys: {keys}.' if keys else 'No keys.'}{body}\n"

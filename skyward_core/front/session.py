@@ -33,7 +33,7 @@ from ..store.run_logs import RunLogs
 from ..tasks.task import Task
 from ..transport.background_loop import submit
 from ..transport.ssh.questions import Questions
-from ..views.events import Event, PoolGone
+from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class Session:
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
         row = self.ledger.pool(pool.row.token)
-        pool.news.emit(PoolGone(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
+        pool.news.emit(PoolEnded(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
         await pool.detach()
 
     # -- doing -------------------------------------------------------------------------------------------

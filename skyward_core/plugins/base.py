@@ -255,8 +255,15 @@ _late_lock = threading.Lock()
 
 
 def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
-    """Enter every plugin's ``around_client``; see :func:`enter_process`."""
-    return _entered(plugins, "around_client", lambda plugin: plugin.around_client(pool))
+    """Enter every plugin's ``around_client``; see :func:`enter_process`.
+
+    What ends the block is the caller's own, so plugins hear of it, and none is named for it.
+    """
+    with ExitStack() as stack:
+        for plugin in plugins:
+            with _named(plugin, "around_client"):
+                stack.enter_context(plugin.around_client(pool))
+        return stack.pop_all()
 
 
 def _entered(

@@ -22,7 +22,7 @@ from .log_intake import Intake
 from .records import Records
 
 if TYPE_CHECKING:
-    from ..wire.frame_types import AgentPong, AgentWelcome, RankPhase
+    from ..wire.frame_types import AgentPong, AgentWelcome, RankPhaseKeys
 
 LEASE_MOVED = 3.0  # seconds by which the end of a lease has moved when that is news
 
@@ -148,7 +148,7 @@ class News:
         if moved and ends_at != before:
             self.emit(ev.LeaseNews(pool=self._context.name, ends_at=ends_at))
 
-    def enter_phase(self, link: Link, header: RankPhase) -> None:
+    def enter_phase(self, link: Link, header: RankPhaseKeys) -> None:
         """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):

@@ -31,7 +31,7 @@ from .nodes.startup import Startup, whole_image
 from .nodes.watch import Watch
 from .pool_end import PoolEnd
 from .runs.book import RunBook
-from .runs.launch import Launch
+from .runs.launch import Launcher
 from .runs.run import Run
 from .setup_knowledge import SetupKnowledge
 from .teardown import tear_down
@@ -66,7 +66,7 @@ class Pool:
         self.roster = roster = Roster(context, news)
         self._knowledge = knowledge = SetupKnowledge(context, news)
         self.upkeep = upkeep = Upkeep(context, news, knowledge, roster)
-        self.launch = Launch(context, news, background, book, roster, upkeep, knowledge)
+        self.launch = Launcher(context, news, background, book, roster, upkeep, knowledge)
         self._startup = startup = Startup(context, news, background, knowledge, roster, self, book.drop)
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)

@@ -75,7 +75,7 @@ async def tear_down(
     for link in context.links:
         book.lose_calls(link)
     background.catch_up()
-    news.emit(ev.PoolGone(pool=context.name, receipt=receipt.to_json()))
+    news.emit(ev.PoolEnded(pool=context.name, receipt=receipt.to_json()))
     news.records.flush()
     if why := await _write(lambda: context.ledger.ended(context.token, receipt, kept), WRITE):
         receipt = replace(receipt, unwritten=why)

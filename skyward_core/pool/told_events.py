@@ -18,7 +18,7 @@ _WORDS: dict[type[ev.Event], tuple[int, Callable[[Any], str]]] = {
         lambda event: f"pool: {event.spec.get('nodes')} nodes of {event.spec.get('provider')}",
     ),
     ev.PoolState: (INFO, lambda event: _with(f"pool: {event.state}", event.detail)),
-    ev.PoolGone: (INFO, lambda event: "pool: gone"),
+    ev.PoolEnded: (INFO, lambda event: "pool: gone"),
     ev.NodePhase: (INFO, lambda event: _with(f"node {event.node}: {event.phase}", event.detail)),
     ev.NodeLink: (
         DEBUG,

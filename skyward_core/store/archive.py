@@ -12,14 +12,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..model.errors import UsageError
-from ..model.hint import Hint
 from ..views import events as ev
 from ..wire.content_name import BLOB
 from ..wire.frames import encoder
 from ..wire.messages import is_log
 from .home import pool_dir
-from .ledger import Ledger
 
 _json = encoder(only_ascii=True)
 ROOM = 1 << 20  # bytes; more than a node sends of a log at once
@@ -35,7 +32,7 @@ class Archive:
         self.logs.mkdir(exist_ok=True)
         self.results.mkdir(mode=0o700, exist_ok=True)
         self._files: dict[str, int] = {}
-        self._journal = Journal(self.folder / "events.jsonl")
+        self._journal = EventJournal(self.folder / "events.jsonl")
         self.cursors = self.sizes()
 
     def write(self, name: str, at: int, data: bytes) -> None:
@@ -104,7 +101,7 @@ class Archive:
         self._journal.close()
 
 
-class Journal:
+class EventJournal:
     """The events of a pool as JSON lines. One client writes, whoever came first; the others only watch."""
 
     def __init__(self, path: Path) -> None:
@@ -163,32 +160,3 @@ def _last_byte(path: Path) -> bytes:
         size = source.seek(0, os.SEEK_END)
         source.seek(max(0, size - 1))
         return source.read(1)
-
-
-def log_ranges(ledger: Ledger, run: str) -> tuple[Path, dict[int, dict[str, list[tuple[int, int]]]]]:
-    """Where the logs of a run are: folder, and rank -> stream ("out", "err") -> byte ranges with their file.
-
-    Raises:
-        UsageError: no such run.
-    """
-    row = ledger.run(run)
-    if row is None:
-        raise UsageError(f"no run {run!r} in the ledger", hint=Hint("list-all"))
-    folder = pool_dir(ledger.pool(row.token).key) / "logs"
-    ranges: dict[int, dict[str, list[tuple[int, int]]]] = {}
-    for outcome, log in ledger.outcomes(run):
-        for name, (start, end) in log.items():
-            if end > start and is_log(name):  # it came from a node, perhaps to a release that believed it
-                ranges.setdefault(outcome.rank, {}).setdefault(name, []).append((start, end))
-    return folder, ranges
-
-
-def merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Byte ranges in order, overlapping and touching ones as one."""
-    out: list[tuple[int, int]] = []
-    for start, end in sorted(spans):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(out[-1][1], end))
-        else:
-            out.append((start, end))
-    return out

@@ -106,7 +106,7 @@ def _add_run(view: PoolView, row: RunRow) -> None:
 def _end(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     receipt = row.receipt or {}
     at = row.created_at if row.ended_at is None else row.ended_at
-    apply(view, ev.PoolGone(pool=row.name, receipt=receipt, at=at))
+    apply(view, ev.PoolEnded(pool=row.name, receipt=receipt, at=at))
     said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
     kept = ledger.kept(row.token)
     view.detail = "; ".join([*said, *(f"not fetched: {each}" for each in kept)])

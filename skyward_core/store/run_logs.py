@@ -55,7 +55,7 @@ class RunLogs:
         if row.state == "running":
             calls += self._under_way(ledger, row, calls)
         self.parts: dict[int, list[Part]] = {}
-        for part in _joined(calls):
+        for part in joined(calls):
             self.parts.setdefault(rank_of(part.stem), []).append(part)
 
     def pieces(self, rank: int) -> Iterator[Piece]:
@@ -111,7 +111,7 @@ def _calls(ledger: Ledger, row: RunRow) -> list[Part]:
     return found
 
 
-def _joined(parts: list[Part]) -> list[Part]:
+def joined(parts: list[Part]) -> list[Part]:
     """In order; those of calls that ran one after the other, or side by side, as one."""
     out: list[Part] = []
     for stem, start, end in sorted(parts):

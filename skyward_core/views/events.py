@@ -21,6 +21,7 @@ class Event(Value):
     """Something that happened to a pool. ``at`` is Unix time in seconds."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
+    written_as: ClassVar[str] = ""  # in journals, where it is not called as the class is
     pool: str
     at: float = field(default_factory=time.time)
 
@@ -135,9 +136,10 @@ class UnfetchedNews(Event):
 
 
 @value(kw_only=True)
-class PoolGone(Event):
+class PoolEnded(Event):
     """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger_rows.Receipt` gives it."""
 
+    written_as: ClassVar[str] = "PoolGone"
     receipt: dict[str, Any]
 
 
@@ -154,14 +156,14 @@ for _kind in (
     RunEnded,
     LeaseNews,
     UnfetchedNews,
-    PoolGone,
+    PoolEnded,
 ):
-    Event.kinds[_kind.__name__] = _kind
+    Event.kinds[_kind.written_as or _kind.__name__] = _kind
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as JSON types, with its class under "event"."""
-    data = {"event": type(event).__name__} | plain(event)
+    """The event as JSON types, with its kind under "event"."""
+    data = {"event": event.written_as or type(event).__name__} | plain(event)
     if (hint := data.get("hint")) is not None:
         data["hint"] = plain(hint)
     return data
@@ -192,7 +194,7 @@ __all__ = [
     "LeaseNews",
     "NodeLink",
     "NodePhase",
-    "PoolGone",
+    "PoolEnded",
     "PoolOpened",
     "PoolState",
     "RankBegan",

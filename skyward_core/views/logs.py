@@ -53,13 +53,12 @@ class LogRing:
     """
 
     __slots__ = (
-        "_abouts", "_lines", "_lock", "_partials", "_starts", "bytes_total", "capacity", "version",
+        "_abouts", "_lines", "_lock", "_partials", "_starts", "capacity", "version",
     )  # fmt: skip
 
     def __init__(self, capacity: int = 10_000) -> None:
         self.capacity = capacity
         self.version = 0
-        self.bytes_total = 0
         self._lines = LineStore(capacity)
         self._partials: dict[str, Lines] = {}
         # Neighbours often have the same: numbers of the lines from which on a line is so, and how it is.
@@ -88,7 +87,6 @@ class LogRing:
         partial = self._partials.get(source)
         if partial is None:
             partial = self._partials[source] = Lines()
-        self.bytes_total += len(data)
         lines = partial.take(data)
         self.version += 1
         return lines

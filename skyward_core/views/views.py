@@ -368,7 +368,7 @@ def _(event: ev.UnfetchedNews, view: PoolView) -> None:
 
 
 @_apply.register
-def _(event: ev.PoolGone, view: PoolView) -> None:
+def _(event: ev.PoolEnded, view: PoolView) -> None:
     view.receipt = value(event.receipt)
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"
     view.ended_at = event.at if view.state == "gone" else None

@@ -66,7 +66,7 @@ class Told(ToldMore, total=False):
     summary: SummaryWords | None
 
 
-class Papers(TypedDict):
+class PapersKeys(TypedDict):
     """A certificate with its key, and whose signature it bears."""
 
     authority: str
@@ -135,7 +135,7 @@ class AgentRun(Record, Timed):
     t: Literal["run"]
 
 
-class RankPhase(TypedDict):
+class RankPhaseKeys(TypedDict):
     """What a rank is at, since so many seconds."""
 
     rank: int
@@ -143,7 +143,7 @@ class RankPhase(TypedDict):
     age: float
 
 
-class AgentPhase(RankPhase):
+class AgentPhase(RankPhaseKeys):
     t: Literal["phase"]
 
 
@@ -158,7 +158,7 @@ class AgentWelcome(TypedDict):
     lease: float | None
     runs: list[Remembered]
     now: NotRequired[float]
-    phases: NotRequired[list[RankPhase]]
+    phases: NotRequired[list[RankPhaseKeys]]
     pool: NotRequired[str]
     pid: NotRequired[int]
     idle_timeout: NotRequired[float]
@@ -293,7 +293,7 @@ class ClientTail(TypedDict):
     cursors: NotRequired[Sizes]
 
 
-class Call(TypedDict):
+class CallKeys(TypedDict):
     """What is to be run, and how."""
 
     t: Literal["call"]
@@ -315,7 +315,7 @@ class Call(TypedDict):
     taken: NotRequired[int]
 
 
-class ClientCall(Call): ...
+class ClientCall(CallKeys): ...
 
 
 class ClientClaim(TypedDict):
@@ -363,7 +363,7 @@ class ClientFetch(TypedDict):
     at: NotRequired[int]
 
 
-class ClientPeers(Papers):
+class ClientPeers(PapersKeys):
     t: Literal["peers"]
     id: int
 
@@ -379,7 +379,7 @@ class ClientDrop(TypedDict):
     blobs: list[str]
 
 
-class ClientLine(Papers):
+class ClientLine(PapersKeys):
     t: Literal["line"]
     id: int
 

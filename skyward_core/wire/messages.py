@@ -28,7 +28,7 @@ Check = Callable[[Any], object]
 Checks = dict[str, Check]
 
 
-class Form:
+class FrameForm:
     """What frames of one kind say; keys that must be there, keys that may, and the most bytes of body and header."""
 
     __slots__ = ("body", "checks", "head", "may", "needs", "says")
@@ -49,7 +49,7 @@ class Form:
         self.head = head
 
 
-Forms = Mapping[str, Form]
+Forms = Mapping[str, FrameForm]
 
 
 def is_text(value: Any) -> bool:
@@ -261,7 +261,7 @@ _UNFETCHED = _each(is_run, is_count)
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
-    "welcome": Form(
+    "welcome": FrameForm(
         "It answers a client's hello: what it is, and all runs that it remembers.",
         {
             "version": is_count,
@@ -283,75 +283,75 @@ FROM_AGENT: Forms = {
         },
         head=RUNS,
     ),
-    "log": Form(
+    "log": FrameForm(
         "A piece of a log file, from the byte `at` on; the body is the piece.",
         {"f": is_log, "at": is_count},
         body=CHUNK,
     ),
-    "data": Form(
+    "data": FrameForm(
         'A piece of a file that was asked for by "fetch"; the body is the piece.',
         _ASKED | {"last": is_flag},
         {"error": is_text},
         body=CHUNK,
     ),
-    "outcome": Form(
+    "outcome": FrameForm(
         "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`.",
         _CALL | _PLACE | _ENDING,
         _TOLD | _WHEN,
         body=FAILURE,
     ),
-    "item": Form(
+    "item": FrameForm(
         "A generator has yielded its `seq`-th value, which is the body or the file `file`.",
         _ITEM | {"rank": is_rank},
         {"node": is_rank} | _TOLD | _WHEN,
         body=INLINE,
     ),
-    "began": Form(
+    "began": FrameForm(
         "A call's function has begun; `log` is how long the log files were then.",
         _CALL | _PLACE,
         {"log": _SIZES} | _WHEN,
     ),
-    "stale": Form(
+    "stale": FrameForm(
         "A call was not begun, for it was meant for a gang that is no more; the client sends it anew.",
         _CALL,
         {"why": is_text} | _WHEN,
     ),
-    "run": Form("A client has opened a run, as all others are told.", _RECORD, _WHEN),
-    "gang": Form(
+    "run": FrameForm("A client has opened a run, as all others are told.", _RECORD, _WHEN),
+    "gang": FrameForm(
         "The gang of this epoch is broken, and why.",
         {"epoch": is_count, "broken": is_text},
     ),
-    "phase": Form(
+    "phase": FrameForm(
         "What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE
     ),
-    "granted": Form(
+    "granted": FrameForm(
         "The client holds the lock on the gang now; `unclean` where the one before it went without a word.",
         {"unclean": is_flag},
     ),
-    "held": Form("Another client holds the lock on the gang.", {"by": is_text}),
-    "pong": Form(
+    "held": FrameForm("Another client holds the lock on the gang.", {"by": is_text}),
+    "pong": FrameForm(
         "It answers a ping: seconds left of the lease, and what nobody has fetched.",
         {"lease": or_none(is_number)},
         {"unfetched": _UNFETCHED} | _ASKED,
     ),
-    "known": Form(
+    "known": FrameForm(
         "It answers whatever has an `id` and no answer of its own kind.",
         _ASKED,
         {"error": is_text, "unreachable": is_flag},
         body=PLUGINS,
     ),
-    "formed": Form(
+    "formed": FrameForm(
         'It answers "form": the next epoch, and where its ranks find one another.',
         _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
     ),
-    "bye": Form(
+    "bye": FrameForm(
         "All that there was to say is said, and the log files are this long; the connection ends.",
         {"logs": _SIZES},
     ),
-    "ending": Form("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
-    "error": Form("Something that a client should know of went wrong.", {"message": is_text}),
-    "moved": Form("What follows comes over the node's own line, and nothing more over this one."),
-    "wanted": Form("Another client waits for the lock on the gang."),
+    "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
+    "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
+    "moved": FrameForm("What follows comes over the node's own line, and nothing more over this one."),
+    "wanted": FrameForm("Another client waits for the lock on the gang."),
 }
 
 # What it says in answer, by what it was asked.
@@ -373,75 +373,77 @@ ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the r
 
 # What clients ask of an agent.
 FROM_CLIENT: Forms = {
-    "tail": Form(
+    "tail": FrameForm(
         "Send what the log files hold, each from this byte on, and go on as they grow.",
         {},
         {"cursors": _SIZES},
     ),
-    "call": Form(
+    "call": FrameForm(
         "Run a function: its blob and that of its arguments, by name and size; small ones are the body.",
         _ASKED_TO_RUN,
         _HOW_TO_RUN,
         body=2 * INLINE,
     ),
-    "claim": Form(
+    "claim": FrameForm(
         "Take over a run, or take it up again: send the outcomes of its calls to this client.",
         {"run": is_run},
         {"next": is_count, "taken": is_count} | _ASKED,
     ),
-    "ack": Form(
+    "ack": FrameForm(
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
         {"calls": _each(is_run, or_none(all_of(is_call)))},
     ),
-    "credit": Form("A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}),
-    "stop": Form(
+    "credit": FrameForm(
+        "A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
+    ),
+    "stop": FrameForm(
         "End a run's calls, or the one call `i`: SIGTERM, then SIGKILL. `break` names the gang's epoch that this ends.",
         {"run": is_run},
         {"i": is_call, "grace": is_number, "why": is_text, "break": is_count},
     ),
-    "fetch": Form(
+    "fetch": FrameForm(
         'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
     ),
-    "peers": Form(
+    "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
     ),
-    "pull": Form(
+    "pull": FrameForm(
         "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": _is_any}
     ),
-    "drop": Form("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
-    "line": Form("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
-    "ports": Form("Name ports that are free on the node, one for each rank.", _ASKED),
-    "setup": Form("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
-    "where": Form("Tell how many calls of each gang run came here.", _ASKED),
-    "shutdown": Form(
+    "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
+    "line": FrameForm("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
+    "ports": FrameForm("Name ports that are free on the node, one for each rank.", _ASKED),
+    "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
+    "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
+    "shutdown": FrameForm(
         "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
         {},
         {"drop": all_of(is_run), "keep": is_number},
     ),
-    "gang": Form(
+    "gang": FrameForm(
         "Set the ranks up for this epoch; the body is the plugins, pickled.",
         {"epoch": is_count, "info": _is_place},
         _OF_PLUGINS,
         body=PLUGINS,
     ),
-    "hello": Form(
+    "hello": FrameForm(
         "Who the client is, and whether it only looks (`observer`) or keeps the pool alive.",
         {},
         {"watch": is_flag, "observer": is_flag, "who": is_text},
     ),
-    "use": Form("The client that only looked uses the pool from now on."),
-    "ping": Form("Keep the lease, and say how long it is.", {}, _ASKED),
-    "lock": Form("Have the lock on the gang, as soon as nobody else has it."),
-    "unlock": Form(
+    "use": FrameForm("The client that only looked uses the pool from now on."),
+    "ping": FrameForm("Keep the lease, and say how long it is.", {}, _ASKED),
+    "lock": FrameForm("Have the lock on the gang, as soon as nobody else has it."),
+    "unlock": FrameForm(
         "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
     ),
-    "form": Form("On the head: name the next epoch and a port for it.", _ASKED),
-    "move": Form("Say what follows over the line of its own that was opened for this client."),
+    "form": FrameForm("On the head: name the next epoch and a port for it.", _ASKED),
+    "move": FrameForm("Say what follows over the line of its own that was opened for this client."),
 }
 
 # What workers, and the process around them, say to their agent.
 FROM_WORKER: Forms = {
-    "hello": Form(
+    "hello": FrameForm(
         "Which process it is; to an agent that did not start it, also what it was set up for.",
         {"pid": is_count},
         {
@@ -454,63 +456,67 @@ FROM_WORKER: Forms = {
         | _SET_UP,
         body=PLUGINS,
     ),
-    "outcome": Form(
+    "outcome": FrameForm(
         "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered.",
         _CALL | _ENDING,
         {"unusable": is_flag} | _TOLD,
         body=FAILURE,
     ),
-    "item": Form(
+    "item": FrameForm(
         "The generator has yielded; as from an agent to clients.",
         _CALL | {"seq": is_count},
         _TOLD,
         body=INLINE,
     ),
-    "phase": Form("It does something that takes long.", {"phase": is_text}),
-    "entering": Form("A plugin's context is being entered around the app.", {"plugin": is_text}),
-    "failed": Form(
+    "phase": FrameForm("It does something that takes long.", {"phase": is_text}),
+    "entering": FrameForm("A plugin's context is being entered around the app.", {"plugin": is_text}),
+    "failed": FrameForm(
         "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE
     ),
-    "ready": Form("The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}),
-    "entered": Form("All contexts around the app are entered."),
+    "ready": FrameForm(
+        "The ranks' contexts are entered (or failed to be) for this epoch.", {"epoch": is_count}
+    ),
+    "entered": FrameForm("All contexts around the app are entered."),
 }
 
 # What an agent says to workers, which it has started: they take it as it is.
 TO_WORKER: Forms = {
-    "setup": Form(
+    "setup": FrameForm(
         "Set the process up for this epoch: its place, and the pool's plugins, which are the body.",
         {"info": _is_place},
         {"gang": is_flag, "failed": _IS_PLUGIN_ERROR} | _SET_UP,
         body=PLUGINS,
     ),
-    "place": Form("Which rank the process is, where the gang has not been formed.", {"info": _is_place}),
-    "call": Form("Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE),
-    "credit": Form(
+    "place": FrameForm("Which rank the process is, where the gang has not been formed.", {"info": _is_place}),
+    "call": FrameForm(
+        "Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE
+    ),
+    "credit": FrameForm(
         "The generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
     ),
-    "exit": Form("End, as a process ends that has done its work."),
+    "exit": FrameForm("End, as a process ends that has done its work."),
 }
 
 # What nodes, and the client, say to one another over lines of their own for files, on which the files follow as they
 # are. Whoever asks waits for the answer; a line that says something else is hung up (:mod:`.tls_stream`).
 OF_FILES: Forms = {
-    "blob": Form('Give a blob: "comes", and the blob.', {"name": is_file}),
-    "put": Form(
+    "blob": FrameForm('Give a blob: "comes", and the blob.', {"name": is_file}),
+    "put": FrameForm(
         'Take a blob, of the client only: "go", then the blob comes, then "there".',
         {"name": is_file, "size": is_count},
     ),
-    "result": Form(
+    "result": FrameForm(
         'Give a result to the client, from the byte `at` on: "comes", and the result.',
         {"name": is_file, "at": is_count},
     ),
-    "go": Form("The blob may come."),
-    "there": Form("The blob has come, and its content is what its name says."),
-    "comes": Form("The file follows; it has so many bytes as a whole.", {"size": is_count}),
-    "answer": Form("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
+    "go": FrameForm("The blob may come."),
+    "there": FrameForm("The blob has come, and its content is what its name says."),
+    "comes": FrameForm("The file follows; it has so many bytes as a whole.", {"size": is_count}),
+    "answer": FrameForm("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),
 }
 
-_UNKNOWN = Form("", body=INLINE)
-_OTHER_RELEASE = {"welcome": Form("", {"version": is_count})}
+_UNKNOWN = FrameForm("", body=INLINE)
+_OTHER_RELEASE = {"welcome": FrameForm("", {"version": is_count})}
 
 
 def admit(forms: Forms, header: Header, head: int, body: int) -> None:

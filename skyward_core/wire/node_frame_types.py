@@ -7,7 +7,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from .frame_types import (
     AgentOutcome,
-    Call,
+    CallKeys,
     ClientAck,
     ClientCall,
     ClientPeers,
@@ -155,7 +155,7 @@ class ToWorkerPlace(TypedDict):
     info: Place
 
 
-class ToWorkerCall(Call): ...
+class ToWorkerCall(CallKeys): ...
 
 
 class ToWorkerCredit(Credit): ...

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from .frames import Header, Heard, WireError, decode, frame
 
 if TYPE_CHECKING:
-    from .frame_types import Papers
+    from .frame_types import PapersKeys
 
 TIMEOUT = 5.0  # seconds without a byte after which the other side counts as out of reach
 HANDSHAKE = 10.0  # seconds in which two have come to trust each other, whatever comes meanwhile
@@ -41,7 +41,7 @@ class CannotReach(LineError):
     """There is no way to the other side."""
 
 
-class Refused(OSError):
+class RefusedByPeer(OSError):
     """The other side's answer is no; in its words."""
 
 
@@ -70,7 +70,7 @@ class Whole:
         return self.size
 
 
-class Line:
+class TlsLine:
     """One connection.
 
     An ``SSLSocket`` makes a system call or two for each record of 16 KB, which cost as much as the cipher; here
@@ -109,7 +109,7 @@ class Line:
         self.peer = holder(self._tls)
 
     @classmethod
-    def to(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> Line:
+    def to(cls, place: tuple[str, int], context: ssl.SSLContext, timeout: float = TIMEOUT) -> TlsLine:
         """Connect.
 
         Raises:
@@ -122,7 +122,7 @@ class Line:
             raise CannotReach(str(error)) from error
         return cls(plain, context)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> TlsLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +143,7 @@ class Line:
         """The next frame.
 
         Raises:
-            Refused: it tells of an error.
+            RefusedByPeer: it tells of an error.
             LineError: none came, or none of ours.
         """
         head, body = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
@@ -154,7 +154,7 @@ class Line:
         except WireError as error:
             raise LineError(str(error)) from error
         if "error" in header:
-            raise Refused(str(header["error"]))
+            raise RefusedByPeer(str(header["error"]))
         return header
 
     def await_more(self, seconds: float) -> None:
@@ -269,8 +269,8 @@ def holder(tls: ssl.SSLObject) -> str:
     return next((v for part in shown.get("subject", ()) for k, v in part if k == "commonName"), "")
 
 
-def context(protocol: int, papers: Papers) -> ssl.SSLContext:
-    """What :class:`Line` needs to speak as the holder of a certificate.
+def context(protocol: int, papers: PapersKeys) -> ssl.SSLContext:
+    """What :class:`TlsLine` needs to speak as the holder of a certificate.
 
     Raises:
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).

@@ -11,11 +11,12 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
 
+from ..as_json import kept_json, pool_json, run_json
 from ..hints import detail_of, words_of
 from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
-from .report import kept_json, pool_json, run_json, show_run, table, unfetched
+from .report import show_run, table, unfetched
 from .run import status_of
 
 
@@ -27,7 +28,7 @@ def ls(everything: bool, console: Console) -> int:
         kept = [(session.ledger.pool(each.token).name, each) for each in session.kept()]
     pools = found if everything else [pool for pool in found if pool.is_live]
     for pool in found:
-        if not pool.is_live and not everything:
+        if pool.state == "unreachable" or (not pool.is_live and not everything):
             console.note(f"pool {pool.name}: {detail_of(pool)}")
     rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
     for pool in pools:

@@ -44,15 +44,13 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
     follower = Follower(console)
     status, receipts = exit_status.OK, []
     with opened(console) as session:
-        names, ended = with_kept(
-            session, [row.name for row in session.ledger.live()] if everything else pools
-        )
+        live, ended = with_kept(session, [row.key for row in session.ledger.live()] if everything else pools)
         if discard and not yes and not console.is_terminal:
             raise UsageError("nobody can be asked here what to give up: say --yes as well")
-        if not names and not ended:
+        if not live and not ended:
             console.note("no pools are up")
         elif (
-            not yes and console.is_terminal and not console.confirm(_question(session, names, ended, discard))
+            not yes and console.is_terminal and not console.confirm(_question(session, live, ended, discard))
         ):
             console.note("nothing was torn down")
             return exit_status.FAILED
@@ -60,11 +58,11 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
             for row in ended:
                 for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
                     console.note(line)
-            for name, future in [(name, session.down(name, give_up=discard)) for name in names]:
+            for row, future in [(row, session.down(row.key, give_up=discard)) for row in live]:
                 try:
                     receipt = follower.wait(future, heed=False)
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
-                    console.note(f"error: pool {name} could not be torn down: {words_of(error)}")
+                    console.note(f"error: pool {row.name} could not be torn down: {words_of(error)}")
                     status = exit_status.UNVERIFIED
                     continue
                 console.note(receipt_line(receipt))
@@ -74,14 +72,19 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
     return status
 
 
-def _question(session: Session, names: Sequence[str], ended: Sequence[history.PoolRow], discard: bool) -> str:
+def _question(
+    session: Session, live: Sequence[history.PoolRow], ended: Sequence[history.PoolRow], discard: bool
+) -> str:
     """What is about to be done, with all that nobody has fetched by name."""
-    views = [view for view in session.refresh().result() if view.name in names and view.is_live]
+    keys = {row.key for row in live}
+    views = [view for view in session.refresh().result() if view.key in keys and view.is_live]
     waiting = [
         f"run {run} of {view.name} ({size:,} bytes)" for view in views for run, size in view.unfetched.items()
     ]
     waiting += [f"{kept} of {row.name}" for row in ended for kept in session.ledger.kept(row.token)]
-    said = f"tear down {', '.join(names)}? what runs there is stopped" if names else "go on?"
+    said = (
+        f"tear down {', '.join(row.name for row in live)}? what runs there is stopped" if live else "go on?"
+    )
     if not waiting:
         return said
     what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"

@@ -29,26 +29,27 @@ def opened(console: Console) -> Iterator[Session]:
         session.detach()
 
 
-def up(session: Session, names: Sequence[str]) -> list[str]:
-    """The names given, each once; all of those pools are up.
+def up(session: Session, pools: Sequence[str]) -> list[PoolRow]:
+    """The pools of those names or keys, each once; all of them are up.
 
     Raises:
-        UsageError: no pool of that name is up.
+        UsageError: one of them is not.
     """
-    live = [row.name for row in session.ledger.live()]
-    for name in names:
-        if name not in live:
-            over = session.ledger.find(name)
+    live = {word: row for row in session.ledger.live() for word in (row.name, row.key)}
+    for pool in pools:
+        if pool not in live:
+            over = session.ledger.find(pool)
             if over is not None and over.ended_at is not None:
                 when = time.strftime("%Y-%m-%d %H:%M", time.localtime(over.ended_at))
                 raise UsageError(
-                    f"pool {name} is not up any more, it ended at {when}; skyward-tui logs {name} and "
-                    f"skyward-tui results {name} show what its last run left"
+                    f"pool {pool} is not up any more, it ended at {when}; skyward-tui logs {pool} and "
+                    f"skyward-tui results {pool} show what its last run left"
                 )
-            close = get_close_matches(name, live, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(live) or 'none'}"
-            raise UsageError(f"no pool {name!r} is up; {hint}")
-    return list(dict.fromkeys(names))
+            names = list(dict.fromkeys(row.name for row in live.values()))
+            close = get_close_matches(pool, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(names) or 'none'}"
+            raise UsageError(f"no pool {pool!r} is up; {hint}")
+    return list({live[pool].key: live[pool] for pool in pools}.values())
 
 
 def recorded(session: Session, run: str) -> RunRow:
@@ -106,13 +107,16 @@ def fetched(session: Session, row: RunRow, console: Console) -> RunRow:
     return recorded(session, row.run)
 
 
-def with_kept(session: Session, names: Sequence[str]) -> tuple[list[str], list[PoolRow]]:
-    """The pools among those names that are up, and those that have ended and left something on their hosts.
+def with_kept(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
+    """The pools of those names or keys that are up, and those that have ended and left something on their hosts.
+
+    A name means the pool that is up; where none is, all that had it.
 
     Raises:
         UsageError: there is no such pool.
     """
-    rows = {row.name: row for row in (session.ledger.pool(kept.token) for kept in session.kept())}
+    left = {kept.token: session.ledger.pool(kept.token) for kept in session.kept()}.values()
     live = {row.name for row in session.ledger.live()}
-    ended = [rows[name] for name in dict.fromkeys(names) if name in rows and name not in live]
-    return up(session, [name for name in names if name not in {row.name for row in ended}]), ended
+    ended = [row for row in left if row.key in pools or (row.name in pools and row.name not in live)]
+    found = {word for row in ended for word in (row.name, row.key)} - live
+    return up(session, [pool for pool in pools if pool not in found]), ended

@@ -18,12 +18,13 @@ from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
+from ..as_json import pool_json, run_json
 from ..packaged import PREFIX, examples
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import pool_json, receipt_line, run_json, show_run
+from .report import receipt_line, show_run
 
 
 def run(request: LaunchRequest, console: Console) -> int:
@@ -61,8 +62,8 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
 def attach(pool: str, console: Console) -> int:
     """Follow what runs on a pool until it ends, and give its exit status; the pool stays up."""
     with opened(console) as session:
-        up(session, (pool,))
-        view = session.look(pool).result()
+        (row,) = up(session, (pool,))
+        view = session.look(row.key).result()
         running = [run for run in view.runs.values() if run.state == "running"]
         if not running:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")

@@ -40,13 +40,13 @@ from ..widgets.chrome import Crumbs, Panel
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from .base import BaseScreen
-from .launching import Begun, create, follow
+from .launching import BegunPool, create, follow
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
+    from skyward_core.front.plugins import PluginInfo
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
-    from skyward_core.plugins import PluginInfo
 
 _NEW = "new pool"
 USUAL_NODES = "4"
@@ -75,7 +75,7 @@ class LaunchScreen(BaseScreen[None]):
         self._busy = False
 
     def body(self) -> ComposeResult:
-        from skyward_core.plugins import available
+        from skyward_core.front.plugins import available
 
         live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.name) for pool in self._live()]
         with Container(id="sides"):
@@ -330,7 +330,7 @@ class LaunchScreen(BaseScreen[None]):
             self._say(one_line(words_of(error)), error=True)
             self._show_plan([], self.form(), words_of(error))
 
-    def _leave_for(self, plan: LaunchPlan, task: Task, begun: Begun) -> None:
+    def _leave_for(self, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
         app, form = self.app, self.form()
         app.unlaunched = None if form.pool else form
         try:

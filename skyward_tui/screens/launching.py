@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from skyward_core.front.scripts import Task
 
 
-class Begun(NamedTuple):
+class BegunPool(NamedTuple):
     """The pool that a launch uses: its key, and when it is up; None where it was before."""
 
     key: str
     created: Future[PoolView] | None = None
 
 
-async def create(app: AppFace, plan: LaunchPlan) -> Begun:
+async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
     """Ask for the pool; returns as soon as there is one to look at.
 
     Raises:
@@ -40,7 +40,7 @@ async def create(app: AppFace, plan: LaunchPlan) -> Begun:
         live = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.is_live]
         if not live:
             raise PoolError(f"pool {plan.pool.name} is not up any more")
-        return Begun(live[0])
+        return BegunPool(live[0])
     if isinstance(plan.spec.provider, Asks):
         app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
@@ -48,13 +48,13 @@ async def create(app: AppFace, plan: LaunchPlan) -> Begun:
     while True:
         new = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.key not in before]
         if new:
-            return Begun(new[0], future)
+            return BegunPool(new[0], future)
         if future.done():
-            return Begun(future.result().key, future)
+            return BegunPool(future.result().key, future)
         await asyncio.sleep(0.02)
 
 
-async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: Begun) -> None:
+async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
     session = app.session
     if session is None:

@@ -126,10 +126,6 @@ class LogWindow:
     def end(self) -> int:
         return self.base + self.ring.end
 
-    @property
-    def is_held(self) -> bool:
-        return bool(self._held)
-
     def open_files(self, stored: StoredLines, base: int) -> int:
         """Have the files before the ring, too; ``base`` is the number there of the ring's line 0.
 

@@ -15,7 +15,7 @@ import skyward_core as sky
 from skyward_core.pool import teardown
 from skyward_core.providers.ssh import provider
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.ssh.command_channel import Channel
+from skyward_core.transport.ssh.command_channel import CommandChannel
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab
@@ -47,9 +47,9 @@ def child(host: Host) -> int:
 def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host, frozen, ask = lab.hosts[1], list[int](), Channel.ask
+    host, frozen, ask = lab.hosts[1], list[int](), CommandChannel.ask
 
-    async def ask_and_freeze(channel: Channel, what: str, *given: Any, **more: Any) -> dict[str, Any]:
+    async def ask_and_freeze(channel: CommandChannel, what: str, *given: Any, **more: Any) -> dict[str, Any]:
         answer = await ask(channel, what, *given, **more)
         if (
             what == "start"
@@ -60,7 +60,7 @@ def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(
             os.kill(frozen[0], signal.SIGSTOP)  # before it has read what it is to do
         return answer
 
-    monkeypatch.setattr(Channel, "ask", ask_and_freeze)
+    monkeypatch.setattr(CommandChannel, "ask", ask_and_freeze)
     compute = pool(lab, ssh(lab, [host]), options={"start_timeout": 3.0, "idle_timeout": 600.0})
     with pytest.raises(sky.PoolError, match="was not up after 3 s: node 0 installed"), compute:
         pass

@@ -19,8 +19,10 @@ from skyward_core.pool.links import link
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.tasks.payload import make_task
-from skyward_core.views.events import PoolGone
+from skyward_core.views.events import PoolEnded
 from skyward_core.wire.frames import VERSION
+from skyward_tui.commands import look
+from skyward_tui.commands.console import Console
 from skyward_tui.hints import detail_of, words_of
 
 
@@ -78,7 +80,7 @@ def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(
     monkeypatch.setattr(Ledger, "ended", slowly)
     session = Session()
     session.create(PoolSpec(name="brief", provider=Local(), options=Options(console=False))).result(90)
-    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolGone) else None).result(60)
+    session.subscribe("brief", lambda event: told.set() if isinstance(event, PoolEnded) else None).result(60)
     down = session.down("brief")
     assert told.wait(60)
     session.detach()
@@ -89,7 +91,7 @@ def test_leaving_at_the_news_of_a_receipt_leaves_it_in_the_ledger(
 
 
 def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     session = Session()
     spec = PoolSpec(name="older", provider=Local(), nodes=2, options=Options(console=False))
@@ -105,6 +107,9 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
         for told in (detail_of(view), words_of(refused.value)):
             assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
             assert told.endswith("; end it: skyward-tui down older")
+        assert look.ls(False, Console()) == 0
+        listed = capfd.readouterr()
+        assert "older  unreachable" in listed.out and f"pool older: {detail_of(view)}\n" in listed.err
         receipt = session.down("older").result(90)
         assert (receipt.ok, receipt.gone) == (True, (0, 1))
     finally:

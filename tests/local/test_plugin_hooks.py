@@ -105,6 +105,16 @@ def test_one_that_raises_on_the_client_stops_the_pool_before_anything_is_made(ho
     assert Ledger().find(compute.name) is None
 
 
+def test_one_that_raises_beside_a_pool_that_is_up_is_named_and_the_pool_taken_down(tmp_path):
+    diary = tmp_path / "diary"
+    plugins = [Diary("a", diary), Diary("b", diary, fails="client of 1")]
+    compute = sky.Compute(nodes=1, plugins=plugins, options=QUIET)
+    with pytest.raises(PluginError, match=r"plugin b failed in around_client: LookupError"), compute:
+        pass
+    assert compute.receipt is not None and compute.receipt.ok
+    assert "a client ends" in diary.read_text().splitlines()
+
+
 def test_plugins_that_do_not_go_together_are_refused_at_once():
     with pytest.raises(UsageError, match="given twice"):
         sky.Compute(plugins=[sky.plugins.torch(), sky.plugins.torch()])

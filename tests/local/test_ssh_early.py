@@ -20,7 +20,7 @@ from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connect
-from skyward_core.transport.ssh.command_channel import Channel
+from skyward_core.transport.ssh.command_channel import CommandChannel
 from skyward_core.transport.ssh.dial import Dials
 from skyward_core.transport.ssh.target import Target
 from tests.support.sshd import Host
@@ -49,7 +49,7 @@ def target(host: Host, tmp_path: Path) -> Target:
     )
 
 
-async def nothing(link: connect.Link) -> None:
+async def nothing(link: connect.HostConnection) -> None:
     """What is done on a host right after the login."""
 
 
@@ -272,17 +272,19 @@ async def test_nothing_is_dialled_where_something_else_may_say_how(
 
 
 async def test_the_first_channel_is_the_one_that_was_begun(host: Host, target: Target) -> None:
-    begin = partial(Channel.begin, python=sys.executable, name="pool")
+    begin = partial(CommandChannel.begin, python=sys.executable, name="pool")
     await connect.open_early([target], Dials([]), begin)
     link = await connect.connect(target, patience=0)
     assert len(host.commands) == 1
     wish: dict[str, Any] = {"folder": "", "said": lambda line: None}
-    first = await Channel.open(link, python=sys.executable, **wish)
+    first = await CommandChannel.open(link, python=sys.executable, **wish)
     assert len(host.commands) == 1 and first.facts["python"]
-    second = await Channel.open(link, python=sys.executable, **wish)
+    second = await CommandChannel.open(link, python=sys.executable, **wish)
     assert len(host.commands) == 2
     await begin(link)
-    other = await Channel.open(link, python=None, **wish)  # another interpreter may be asked for meanwhile
+    other = await CommandChannel.open(
+        link, python=None, **wish
+    )  # another interpreter may be asked for meanwhile
     assert len(host.commands) == 4 and other.facts["python"]
     for channel in (first, second, other):
         channel.close()

@@ -579,7 +579,7 @@ async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
     wish = target(host, known, jump=f"127.0.0.1:{jump.port}", host_keys="ask")
     both = asyncio.Barrier(2)  # neither answers before the other is asked
 
-    async def reach(answer: bool) -> connect.Link:
+    async def reach(answer: bool) -> connect.HostConnection:
         async def hook(shown: host_keys.ServerKey) -> bool:
             await both.wait()
             return answer
@@ -591,7 +591,7 @@ async def test_a_jump_host_refused_at_one_session_is_asked_about_at_the_other(
 
     async with asyncio.timeout(30):
         refused, accepted = await asyncio.gather(reach(False), reach(True), return_exceptions=True)
-    assert isinstance(refused, HostKeyError) and isinstance(accepted, connect.Link)
+    assert isinstance(refused, HostKeyError) and isinstance(accepted, connect.HostConnection)
     await accepted.close()
     await jump.stop()
 

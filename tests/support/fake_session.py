@@ -194,7 +194,7 @@ class FakeSession:
     def finish_down(self, pool: str) -> None:
         view = self.view(pool)
         receipt = Receipt(view.name, len(view.nodes), tuple(range(len(view.nodes))), (), 0.42)
-        self.emit(view, ev.PoolGone(pool=view.name, receipt=receipt.to_json(), at=self.now))
+        self.emit(view, ev.PoolEnded(pool=view.name, receipt=receipt.to_json(), at=self.now))
         self.downing[view.name].set_result(receipt)
 
 

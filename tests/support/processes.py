@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skyward_core.store.archive import log_ranges, merged
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.run_logs import RunLogs
 
 
 def descendants(root: int) -> set[int]:
@@ -43,15 +43,4 @@ def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
     Raises:
         UsageError: no such run.
     """
-    folder, ranges = log_ranges(ledger, run)
-    pieces = []
-    for name, spans in sorted(ranges.get(rank, {}).items()):
-        path = folder / name
-        if not name.endswith("." + stream) or not path.exists():
-            continue
-        with open(path, "rb") as source:
-            size = path.stat().st_size
-            for start, end in merged(spans):
-                source.seek(start)
-                pieces.append(source.read(max(0, min(end, size) - start)))  # a node may have told of more
-    return b"".join(pieces)
+    return b"".join(piece.data for piece in RunLogs(ledger, run).pieces(rank) if piece.stream == stream)

@@ -20,7 +20,7 @@ from skyward_core.pool.links.link import Link
 from skyward_core.pool.news import News
 from skyward_core.pool.nodes.roster import Roster
 from skyward_core.pool.runs.book import RunBook
-from skyward_core.pool.runs.launch import Launch
+from skyward_core.pool.runs.launch import Launcher
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.setup_knowledge import SetupKnowledge
 from skyward_core.store.ledger_rows import PoolRow
@@ -233,7 +233,7 @@ class Stage:
         upkeep = Upkeep(context, news, knowledge, roster)
         self.keeper = Keeper()
         upkeep.keeper = knowledge.keeper = self.keeper  # type: ignore[assignment]
-        self.launch = Launch(context, news, background, self.book, roster, upkeep, knowledge)
+        self.launch = Launcher(context, news, background, self.book, roster, upkeep, knowledge)
         self.events: list[ev.Event] = []
         news.opened()
         news.subscribe(self._heard, None)

@@ -6,7 +6,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from skyward_core.node.agent.tail import Tail
 from skyward_core.runtime.info import InstanceInfo, using
 from skyward_core.runtime.shard import shard
-from skyward_core.store.archive import Archive, merged
+from skyward_core.store.archive import Archive
+from skyward_core.store.run_logs import Part, joined
 from skyward_core.tasks.arguments import convert
 from skyward_core.views.logs import LogRing
 from skyward_core.wire.frames import CHUNK, Decoder, WireError, frame
@@ -162,11 +163,19 @@ SPANS = st.lists(
 )
 
 
-@given(SPANS)
-def test_merged_ranges_hold_the_same_bytes_and_have_gaps_between(spans: list[tuple[int, int]]) -> None:
-    out = merged(spans)
-    assert {n for span in out for n in range(*span)} == {n for span in spans for n in range(*span)}
-    assert all(left[1] < right[0] for left, right in pairwise(out))
+@given(st.data())
+def test_parts_of_a_run_are_joined_so_that_every_byte_is_there_once(data: st.DataObject) -> None:
+    """Calls begin and end at moments of one worker, at which neither of its files is shorter than before."""
+    steps = data.draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+    moments = list(accumulate(steps, lambda at, step: (at[0] + step[0], at[1] + step[1]), initial=(0, 0)))
+    moment = st.integers(0, len(moments) - 1)
+    calls = data.draw(st.lists(st.tuples(st.sampled_from(["r000", "r000.1"]), moment, moment), max_size=12))
+    parts = [Part(stem, moments[min(ends)], moments[max(ends)]) for stem, *ends in calls]
+    out = joined(parts)
+    for stem, stream in product(("r000", "r000.1"), (0, 1)):
+        held = [n for part in out if part.stem == stem for n in range(part.start[stream], part.end[stream])]
+        told = {n for part in parts if part.stem == stem for n in range(part.start[stream], part.end[stream])}
+        assert held == sorted(told)
 
 
 @given(st.binary(min_size=1, max_size=80), SPANS, SPANS)

@@ -14,7 +14,7 @@ import pytest
 from skyward_core.model.errors import UsageError
 from skyward_core.model.hint import Hint
 from skyward_core.model.outcome import Outcome
-from skyward_core.store.archive import Archive, Journal, log_ranges, merged, replay
+from skyward_core.store.archive import Archive, EventJournal, replay
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from tests.support.processes import read_log
@@ -97,13 +97,13 @@ def test_events_come_back_in_order(archive: Archive) -> None:
 
 def test_one_client_writes_the_journal_until_it_leaves(world: Path) -> None:
     path = world / "events.jsonl"
-    first, second = Journal(path), Journal(path)
+    first, second = EventJournal(path), EventJournal(path)
     second.add(EVENTS[1])
     first.add(EVENTS[0])
     second.close()
     first.close()
     assert list(replay(world)) == EVENTS[:1]
-    third = Journal(path)
+    third = EventJournal(path)
     third.add(EVENTS[2])
     third.close()
     assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
@@ -114,14 +114,14 @@ def test_what_a_crash_cut_short_is_left_out_and_what_follows_is_not(world: Path)
     lines = [json.dumps(ev.to_json(event)) + "\n" for event in EVENTS]
     path.write_text(lines[0] + lines[1][:25])
     assert list(replay(world)) == EVENTS[:1]
-    journal = Journal(path)
+    journal = EventJournal(path)
     journal.add(EVENTS[2])
     journal.close()
     assert list(replay(world)) == [EVENTS[0], EVENTS[2]]
 
 
 def test_news_after_the_end_is_passed_over(world: Path) -> None:
-    journal = Journal(world / "events.jsonl")
+    journal = EventJournal(world / "events.jsonl")
     journal.add(EVENTS[0])
     journal.close()
     journal.add(EVENTS[1])
@@ -172,12 +172,6 @@ def test_tasks_that_ran_side_by_side_are_not_doubled(ledger: Ledger) -> None:
     assert read_log(ledger, "r2", 0) == b"two and three\n"
 
 
-def test_where_the_logs_of_a_run_are(ledger: Ledger, archive: Archive) -> None:
-    folder, ranges = log_ranges(ledger, "r1")
-    assert folder == archive.logs
-    assert ranges == {0: {"r000.out": [(6, 10)], "r000.err": [(0, 8)]}, 1: {"r001.out": [(0, 4)]}}
-
-
 def test_a_node_that_tells_of_more_than_it_sent_takes_no_memory(ledger: Ledger) -> None:
     ledger.record(outcomes=[("r2", Outcome(2, 0, 0, "returned"), {"r000.out": [10, 1 << 52]})])
     assert read_log(ledger, "r2", 0) == b"two and three\n"
@@ -192,8 +186,3 @@ def test_an_unknown_run_is_a_clear_error(ledger: Ledger) -> None:
     with pytest.raises(UsageError, match="no run 'nope' in the ledger; ") as caught:
         read_log(ledger, "nope", 0)
     assert caught.value.hint == Hint("list-all")
-
-
-def test_ranges_merge() -> None:
-    assert merged([(5, 9), (0, 3), (3, 5), (20, 30), (21, 22)]) == [(0, 9), (20, 30)]
-    assert merged([]) == []

@@ -17,12 +17,12 @@ import pytest
 from skyward_core.node.agent import blob_server
 from skyward_core.node.agent.blob_server import Peers
 from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.transport.direct.endpoint import Node
-from skyward_core.transport.direct.idle_streams import IDLE, LIFE, Kept
+from skyward_core.transport.direct.endpoint import Endpoint
+from skyward_core.transport.direct.idle_streams import IDLE, LIFE, IdleStreams
 from skyward_core.transport.direct.transfer import Transfer
 from skyward_core.transport.incoming_result import Landing
 from skyward_core.wire.content_name import name_of
-from skyward_core.wire.tls_stream import CLIENT, Line, LineError, Refused, context
+from skyward_core.wire.tls_stream import CLIENT, LineError, RefusedByPeer, TlsLine, context
 from tests.support.waiting import wait_until
 
 DATA = random.Random(1).randbytes(3_000_001)  # the same in all processes that collect these tests
@@ -49,7 +49,7 @@ class Host:
         papers = authority.issue(node_name(number)).to_json()
         self.peers = Peers(self.blobs, self.spool, "127.0.0.1", papers)
         self.place = ("127.0.0.1", self.peers.port)
-        self.node = Node(self.place, node_name(number))
+        self.node = Endpoint(self.place, node_name(number))
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def ours(authority: Authority) -> ssl.SSLContext:
 
 
 @pytest.fixture
-def kept() -> Iterator[Kept]:
-    kept = Kept(2)
+def kept() -> Iterator[IdleStreams]:
+    kept = IdleStreams(2)
     yield kept
     kept.close()
 
@@ -83,24 +83,26 @@ def files(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def test_a_blob_comes_to_the_node(hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path) -> None:
+def test_a_blob_comes_to_the_node(
+    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
+) -> None:
     Transfer(hosts[0].node, ours, kept).put(source, NAME)
     assert files(hosts[0].blobs) == [NAME]
     assert (hosts[0].blobs / NAME).read_bytes() == DATA
 
 
 def test_another_content_than_the_name_says_is_refused_and_not_kept(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
 ) -> None:
     source.write_bytes(b"X" + DATA[1:])
-    with pytest.raises(Refused, match="something else"):
+    with pytest.raises(RefusedByPeer, match="something else"):
         Transfer(hosts[0].node, ours, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
 @pytest.mark.parametrize("there", [0, 1, 1_500_000, len(DATA)])
 def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, there: int
+    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, there: int
 ) -> None:
     target = tmp_path / "target"
     if there:
@@ -110,7 +112,7 @@ def test_a_result_comes_here_from_where_an_earlier_attempt_stopped(
 
 
 def test_a_result_of_another_size_is_not_taken(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
     with pytest.raises(LineError, match="it has 3,000,001 bytes of 3,000,000"):
         Transfer(hosts[0].node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
@@ -124,8 +126,8 @@ def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: A
         {"t": "result", "name": RESULT, "at": 0},
     ):
         with (
-            Line.to(hosts[0].place, papers) as line,
-            pytest.raises(Refused, match="node 1 is not the client"),
+            TlsLine.to(hosts[0].place, papers) as line,
+            pytest.raises(RefusedByPeer, match="node 1 is not the client"),
         ):
             line.ask(request)
     assert not files(hosts[0].blobs)
@@ -151,31 +153,33 @@ def test_a_node_may_neither_put_nor_read_results(hosts: list[Host], authority: A
 def test_nothing_else_is_given_or_taken(
     hosts: list[Host], ours: ssl.SSLContext, request_: dict[str, object]
 ) -> None:
-    with Line.to(hosts[0].place, ours) as line, pytest.raises(Refused):
+    with TlsLine.to(hosts[0].place, ours) as line, pytest.raises(RefusedByPeer):
         line.ask(request_)
     assert not files(hosts[0].blobs)
 
 
 def test_a_node_that_answers_in_place_of_another_is_told_nothing(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, source: Path
+    hosts: list[Host], ours: ssl.SSLContext, kept: IdleStreams, source: Path
 ) -> None:
     with pytest.raises(LineError, match="node 0 answers in place of node 1"):
-        Transfer(Node(hosts[0].place, node_name(1)), ours, kept).put(source, NAME)
+        Transfer(Endpoint(hosts[0].place, node_name(1)), ours, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
-def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path, kept: Kept) -> None:
+def test_a_client_of_another_authority_is_refused(hosts: list[Host], source: Path, kept: IdleStreams) -> None:
     stranger = context(ssl.PROTOCOL_TLS_CLIENT, Authority("p").issue(CLIENT).to_json())
     with pytest.raises(LineError):
         Transfer(hosts[0].node, stranger, kept).put(source, NAME)
     assert not files(hosts[0].blobs)
 
 
-def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: Kept, tmp_path: Path) -> None:
+def test_nobody_at_the_port_is_a_line_error(ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         place = gone.getsockname()
     with pytest.raises(LineError, match="refused"):
-        Transfer(Node(place, node_name(0)), ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA)))
+        Transfer(Endpoint(place, node_name(0)), ours, kept).get(
+            RESULT, Landing(tmp_path / "target", len(DATA))
+        )
     assert not (tmp_path / "target").exists()
 
 
@@ -184,7 +188,7 @@ class Half:
 
     def __init__(self, hosts: list[Host], ours: ssl.SSLContext) -> None:
         self.blobs = hosts[0].blobs
-        self.line = Line.to(hosts[0].place, ours)
+        self.line = TlsLine.to(hosts[0].place, ours)
         self.line.ask({"t": "put", "name": NAME, "size": len(DATA)})
         self.line.write(DATA[:2_000_000])
 
@@ -227,7 +231,7 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
         pulling = beside.submit(hosts[1].peers.pull, NAME, len(DATA), hosts[0].place)
         wait_until(lambda: arrived(hosts[1]) > 0)
         half.line.write(bytes(len(DATA) - 2_000_000))
-        with pytest.raises(Refused, match="something else"):
+        with pytest.raises(RefusedByPeer, match="something else"):
             half.line.hear()
         with pytest.raises(OSError, match=r"something else|hung up"):
             pulling.result()
@@ -236,14 +240,14 @@ def test_a_wrong_blob_is_kept_nowhere(hosts: list[Host], ours: ssl.SSLContext) -
 
 
 def test_a_transfer_ends_when_it_is_told_to(
-    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path
+    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
     """The node is one that says nothing."""
     theirs = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as beside:
-        transfer = Transfer(Node(listener.getsockname(), node_name(0)), ours, kept)
+        transfer = Transfer(Endpoint(listener.getsockname(), node_name(0)), ours, kept)
         getting = beside.submit(transfer.get, RESULT, Landing(tmp_path / "target", len(DATA)))
-        with Line(listener.accept()[0], theirs, server=True) as line:
+        with TlsLine(listener.accept()[0], theirs, server=True) as line:
             assert line.hear() == {"t": "result", "name": RESULT, "at": 0}
             transfer.stop()
             with pytest.raises(LineError):
@@ -254,20 +258,20 @@ def test_a_transfer_ends_when_it_is_told_to(
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Line]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[TlsLine]:
     """The lines that were made, in their order."""
-    made: list[Line] = []
-    to = Line.to
+    made: list[TlsLine] = []
+    to = TlsLine.to
 
-    def noted(*args: Any) -> Line:
+    def noted(*args: Any) -> TlsLine:
         made.append(to(*args))
         return made[-1]
 
-    monkeypatch.setattr(Line, "to", noted)
+    monkeypatch.setattr(TlsLine, "to", noted)
     return made
 
 
-def get(node: Node, ours: ssl.SSLContext, kept: Kept, target: Path) -> bytes:
+def get(node: Endpoint, ours: ssl.SSLContext, kept: IdleStreams, target: Path) -> bytes:
     Transfer(node, ours, kept).get(RESULT, Landing(target, len(DATA)))
     data = target.read_bytes()
     target.unlink()
@@ -275,7 +279,12 @@ def get(node: Node, ours: ssl.SSLContext, kept: Kept, target: Path) -> bytes:
 
 
 def test_files_go_over_one_line_one_after_another(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, source: Path, made: list[Line]
+    hosts: list[Host],
+    ours: ssl.SSLContext,
+    kept: IdleStreams,
+    tmp_path: Path,
+    source: Path,
+    made: list[TlsLine],
 ) -> None:
     node, target = hosts[0].node, tmp_path / "target"
     assert get(node, ours, kept, target) == DATA
@@ -288,10 +297,15 @@ def test_files_go_over_one_line_one_after_another(
 
 
 def test_a_line_is_kept_neither_after_a_refusal_nor_after_a_failure(
-    hosts: list[Host], ours: ssl.SSLContext, kept: Kept, tmp_path: Path, source: Path, made: list[Line]
+    hosts: list[Host],
+    ours: ssl.SSLContext,
+    kept: IdleStreams,
+    tmp_path: Path,
+    source: Path,
+    made: list[TlsLine],
 ) -> None:
     node = hosts[0].node
-    with pytest.raises(Refused, match="something else"):
+    with pytest.raises(RefusedByPeer, match="something else"):
         Transfer(node, ours, kept).put(source, "0" * 32)
     with pytest.raises(LineError):
         Transfer(node, ours, kept).get(RESULT, Landing(tmp_path / "target", len(DATA) - 1))
@@ -309,14 +323,14 @@ class Fickle:
         self._papers = context(ssl.PROTOCOL_TLS_SERVER, authority.issue(node_name(0)).to_json())
         self._script = script
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.node = Node(self._listener.getsockname(), node_name(0))
+        self.node = Endpoint(self._listener.getsockname(), node_name(0))
         self.asked: list[int] = []
         self._beside = ThreadPoolExecutor(1)
         self._serving = self._beside.submit(self._serve)
 
     def _serve(self) -> None:
         for line_script in self._script:
-            with Line(self._listener.accept()[0], self._papers, server=True) as line:
+            with TlsLine(self._listener.accept()[0], self._papers, server=True) as line:
                 for count in line_script:
                     at = int(line.hear()["at"])
                     self.asked.append(at)
@@ -334,7 +348,7 @@ class Fickle:
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["file", "memory"])
 def test_what_a_line_breaks_off_that_had_waited_goes_on_over_a_new_one(
-    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path, in_place: bool
+    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, in_place: bool
 ) -> None:
     whole = len(PICKLE)
     fickle = Fickle(authority, [whole], [whole, 2_000_000], [whole])
@@ -354,7 +368,7 @@ def test_what_a_line_breaks_off_that_had_waited_goes_on_over_a_new_one(
 
 
 def test_a_new_line_that_breaks_is_no_good_and_not_tried_twice(
-    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path
+    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path
 ) -> None:
     fickle = Fickle(authority, [2_000_000])
     landing = Landing(tmp_path / "target", len(PICKLE))
@@ -365,7 +379,7 @@ def test_a_new_line_that_breaks_is_no_good_and_not_tried_twice(
 
 
 def test_a_transfer_that_is_told_to_end_makes_no_new_line(
-    authority: Authority, ours: ssl.SSLContext, kept: Kept, tmp_path: Path, made: list[Line]
+    authority: Authority, ours: ssl.SSLContext, kept: IdleStreams, tmp_path: Path, made: list[TlsLine]
 ) -> None:
     fickle = Fickle(authority, [len(PICKLE), 0])
     Transfer(fickle.node, ours, kept).get(RESULT, Landing(tmp_path / "first", len(PICKLE)))
@@ -384,7 +398,7 @@ def test_a_transfer_that_is_told_to_end_makes_no_new_line(
 def test_a_node_ends_a_line_that_asks_nothing_more(
     hosts: list[Host],
     ours: ssl.SSLContext,
-    kept: Kept,
+    kept: IdleStreams,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -396,9 +410,9 @@ def test_a_node_ends_a_line_that_asks_nothing_more(
 
 
 def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ours: ssl.SSLContext) -> None:
-    kept = Kept(2)
+    kept = IdleStreams(2)
     node, other = hosts[0].node, hosts[1].node
-    lines = [Line.to(node.place, ours) for _ in range(3)]
+    lines = [TlsLine.to(node.place, ours) for _ in range(3)]
     for line in lines:
         kept.keep(node, line)
     with pytest.raises(LineError):
@@ -414,11 +428,11 @@ def test_as_many_lines_wait_as_may_and_as_long_as_they_may(hosts: list[Host], ou
     for line in lines[:2]:
         with pytest.raises(LineError):
             line.say({"t": "result", "name": RESULT, "at": 0})
-    old = Line.to(node.place, ours)
+    old = TlsLine.to(node.place, ours)
     old.made -= LIFE
     kept.keep(node, old)
     assert kept.take(node) is None
-    last = Line.to(node.place, ours)
+    last = TlsLine.to(node.place, ours)
     kept.close()
     kept.keep(node, last)
     assert kept.take(node) is None

@@ -255,9 +255,9 @@ def test_frames_of_ours_are_left_out_of_what_users_see(
     bootstrap.unpack(bundle().archive, str(path))
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from skyward_core.node.worker.worker import Worker\n"
+        "from skyward_core.node.worker.worker import WorkerProcess\n"
         "from skyward_core.node.worker.results import describe_error\n"
-        "class Mine(Worker):\n"
+        "class Mine(WorkerProcess):\n"
         "    def __init__(self): pass\n"
         "    def _load(self, header, body): return (lambda: 1 / 0), ((), {})\n"
         "try: Mine()._run({'run': 'r'}, b'')\n"

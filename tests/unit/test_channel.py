@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from skyward_core.node.worker.agent_channel import Channel
+from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.wire.frames import Decoder, Header, frame
 
 CALL: Header = {"t": "call", "run": "r", "i": 0, "fn": ["ab", 1], "args": ["cd", 1]}
@@ -43,7 +43,7 @@ class Agent:
 def test_an_agent_that_has_spoken_has_not_seen_all_that_was_sent(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     agent = Agent(path)
-    channel = Channel(str(path), lambda: ({"t": "hello"}, b""), 30)
+    channel = AgentChannel(str(path), lambda: ({"t": "hello"}, b""), 30)
     agent.accept()
     for number in range(4):
         channel.send({"t": "outcome", "i": number})

@@ -11,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyte
@@ -29,11 +30,12 @@ from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodePhase
 from skyward_core.views.views import PoolView, RunView, TaskView
 from skyward_tui import packaged
+from skyward_tui.as_json import run_json
 from skyward_tui.cli import cli
 from skyward_tui.commands import manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
-from skyward_tui.commands.report import aggregate_lines, failure_lines, run_json, run_table
+from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
 from skyward_tui.commands.run import _Job, run
 
 # What is printed
@@ -432,7 +434,9 @@ def test_down_ends_with_the_truth(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], receipt: Any, status: int
 ) -> None:
     monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
-    monkeypatch.setattr(manage, "with_kept", lambda session, names: (list(names), []))
+    monkeypatch.setattr(
+        manage, "with_kept", lambda session, pools: ([SimpleNamespace(name="p", key="p.t")], [])
+    )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     found = json.loads(capfd.readouterr().out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.front.api.console import Console
+from skyward_core.front.api.console import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
 from skyward_core.tasks import stdout_lines
@@ -44,7 +44,7 @@ class News:
         submit(give()).result(20)
 
 
-Opens = Callable[[News, Any], Console]
+Opens = Callable[[News, Any], ScriptConsole]
 
 
 @pytest.fixture(autouse=True)
@@ -62,9 +62,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch) -> Opens:
-    def console(news: News, out: Any) -> Console:
+    def console(news: News, out: Any) -> ScriptConsole:
         monkeypatch.setattr(sys, "stdout", out)
-        return Console(news)  # type: ignore[arg-type]
+        return ScriptConsole(news)  # type: ignore[arg-type]
 
     return console
 
@@ -211,7 +211,7 @@ def test_consoles_that_end_in_any_order_leave_the_script_its_own_stdout(console:
     out = io.StringIO()
     pools = [News(), News()]
     first = console(pools[0], out)
-    second = Console(pools[1])  # type: ignore[arg-type]
+    second = ScriptConsole(pools[1])  # type: ignore[arg-type]
     first.close()
     pools[1].print(0, "out", b"still shown\n")
     second.close()
@@ -256,7 +256,7 @@ def test_functions_that_hold_stdout_travel_while_ranks_print() -> None:
     own = io.TextIOWrapper(io.BytesIO(), write_through=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", own)
-        shown = Console(News())  # type: ignore[arg-type]
+        shown = ScriptConsole(News())  # type: ignore[arg-type]
         try:
             stand_in = sys.stdout
             assert stand_in is not own

@@ -43,6 +43,15 @@ def test_what_another_version_wrote_can_be_read() -> None:
     assert ev.from_json(data) == ev.PoolState(pool="p", at=1.0, state="up")
 
 
+def test_journals_of_older_releases_call_events_so() -> None:
+    assert set(ev.Event.kinds) == {
+        "ItemYielded", "LeaseNews", "NodeLink", "NodePhase", "PoolGone", "PoolOpened", "PoolState", "RankBegan",
+        "RankEnded", "RankPhase", "RunEnded", "RunOpened", "UnfetchedNews",
+    }  # fmt: skip
+    ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
+    assert ev.to_json(ended)["event"] == "PoolGone" and ev.from_json(ev.to_json(ended)) == ended
+
+
 def test_an_event_knows_its_time_and_is_not_to_be_changed() -> None:
     first = ev.PoolState(pool="p", state="up")
     assert first.at <= ev.PoolState(pool="p", state="up").at

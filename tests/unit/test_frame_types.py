@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 
 from skyward_core.wire import frame_types, host_fact_types, host_facts, messages, node_frame_types
-from skyward_core.wire.messages import Check, Form
+from skyward_core.wire.messages import Check, FrameForm
 from tests.protocol_page import _words
 
-SIDES: dict[str, tuple[Any, Mapping[str, Form]]] = {
+SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
     "agent": (frame_types.FromAgent, messages.FROM_AGENT),
     "client": (frame_types.FromClient, messages.FROM_CLIENT),
     "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),

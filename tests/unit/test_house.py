@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +98,15 @@ def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
     assert len(entries) <= 14, sorted(entries)
 
 
+def test_no_two_classes_have_one_name() -> None:
+    where: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(name)
+    assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
+
+
 def test_no_test_imports_another() -> None:
     """What two of them need stands in ``tests/support/``."""
     found = [
@@ -154,3 +165,20 @@ def test_nobody_guesses_what_a_provider_can_do() -> None:
         if node.func.id in ("getattr", "hasattr") and "provider" in ast.unparse(node.args[0])
     ]
     assert guessed == []
+
+
+def test_nothing_is_there_for_tests_alone() -> None:
+    """What only a test calls is not what runs, so the test proves nothing of it."""
+    words = Counter(word for path in MODULES.values() for word in re.findall(r"\w+", path.read_text()))
+    told = set(re.findall(r"\w+", "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))))
+    tested = {
+        word for path in (ROOT / "tests").rglob("*.py") for word in re.findall(r"\w+", path.read_text())
+    }
+    alone = {
+        f"{module}:{node.name}"
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if words[node.name] == 1 and node.name in tested - told and not node.name.startswith("__")
+    }
+    assert alone == set()

@@ -143,7 +143,6 @@ def test_fifty_megabytes_without_a_line_end_take_little_memory() -> None:
     assert peak < 4 << 20
     assert line == "y" * LINE_LIMIT + f" … [{200 * len(piece) - LINE_LIMIT:,} more bytes in the log file]"
     assert ring.lines(0, 5)[1:] == ["next"]
-    assert ring.bytes_total == 200 * len(piece) + 6
 
 
 @pytest.mark.parametrize("seed", range(20))

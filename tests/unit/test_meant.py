@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import UsageError
+from skyward_core.model.machine import Machine
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Receipt
-from skyward_tui.commands.reach import meant, up
+from skyward_core.store.ledger_rows import Kept, PoolRow, Receipt
+from skyward_tui.commands.reach import meant, up, with_kept
 
 POOLS = {"t1": "train", "t2": "train", "t3": "tune", "t4": "idle"}
 RUNS = {"aa11": "t1", "aa22": "t1", "ab33": "t2", "7e44": "t3", "tr55": "t3"}
@@ -68,3 +70,34 @@ def test_a_pool_that_is_over_is_called_so(session: Any) -> None:
         UsageError, match=r"pool train is not up any more, it ended at .*skyward-tui logs train"
     ):
         up(session, ["train"])
+
+
+@pytest.fixture
+def namesakes(tmp_path: Path) -> Iterator[Any]:
+    """Pools of one name: two have ended and left something on their hosts, then one came up."""
+    with closing(Ledger(tmp_path / "ledger.db")) as ledger:
+        for token in ("t1", "t2", "t3"):
+            ledger.intend(token, "train", {}, {})
+            if token != "t3":
+                kept = [
+                    Kept(token, Machine(f"m{node}", node, "h", "h"), {"aa": 7}, 7, 2e9) for node in (0, 1)
+                ]
+                ledger.ended(token, Receipt("train", 2, (0, 1), (), 0.1), kept)
+        yield SimpleNamespace(ledger=ledger, kept=ledger.kept)
+
+
+def tokens(found: tuple[list[PoolRow], list[PoolRow]]) -> tuple[list[str], list[str]]:
+    return [row.token for row in found[0]], sorted(row.token for row in found[1])
+
+
+def test_a_name_means_the_pool_that_is_up_and_a_key_any(namesakes: Any) -> None:
+    assert tokens(with_kept(namesakes, ["train"])) == (["t3"], [])
+    assert tokens(with_kept(namesakes, ["train", "train.t3", "train.t1"])) == (["t3"], ["t1"])
+    with pytest.raises(UsageError, match=r"no pool 'train\.t9' is up; did you mean 'train'"):
+        up(namesakes, ["train.t9"])
+
+
+def test_a_name_means_all_that_had_it_where_none_is_up(namesakes: Any) -> None:
+    namesakes.ledger.ended("t3", Receipt("train", 0, (), (), 0.0))
+    assert tokens(with_kept(namesakes, ["train"])) == ([], ["t1", "t2"])
+    assert tokens(with_kept(namesakes, ["train.t2"])) == ([], ["t2"])

@@ -17,7 +17,7 @@ from skyward_core.pool.links.link import Link
 from skyward_core.transport.base import OnData, OnLost
 from skyward_core.transport.direct import pipe as line
 from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.transport.direct.endpoint import Node
+from skyward_core.transport.direct.endpoint import Endpoint
 from skyward_core.transport.local.transport import SocketPipe
 from skyward_core.wire.frames import VERSION, Header
 from skyward_core.wire.tls_stream import CLIENT, LineError, context
@@ -125,7 +125,7 @@ class Scene:
         return ("127.0.0.1", int(answer["port"]))
 
     async def connect(self, place: tuple[str, int]) -> None:
-        self.link.move(await line.connect(Node(place, NAME), client(self.authority)))
+        self.link.move(await line.connect(Endpoint(place, NAME), client(self.authority)))
 
 
 @asynccontextmanager
@@ -226,11 +226,11 @@ def test_strangers_do_not_take_the_clients_place(monkeypatch: pytest.MonkeyPatch
         with socket.create_connection(place), socket.create_connection(place) as loud:
             loud.sendall(b"GET / HTTP/1.1\r\n\r\n")
             with pytest.raises(LineError):
-                await line.connect(Node(place, NAME), client(Authority("p")))
+                await line.connect(Endpoint(place, NAME), client(Authority("p")))
             await s.connect(place)
             await s.heard.until(lambda: s.link.direct)
         with pytest.raises(LineError):  # it was for one
-            await line.connect(Node(place, NAME), client(s.authority))
+            await line.connect(Endpoint(place, NAME), client(s.authority))
 
     play(steps)
 
@@ -255,7 +255,7 @@ def test_nobody_else_of_the_pool_takes_it_either() -> None:
     async def steps(s: Scene) -> None:
         place = await s.offer()
         with pytest.raises(LineError):
-            made = await line.connect(Node(place, NAME), client(s.authority, node_name(1)))
+            made = await line.connect(Endpoint(place, NAME), client(s.authority, node_name(1)))
             await asyncio.wait_for(_end(made), 30)
         await s.connect(place)
         await s.heard.until(lambda: s.link.direct)

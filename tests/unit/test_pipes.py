@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from skyward_core.transport.ssh.command_channel import Lines
+from skyward_core.transport.ssh.command_channel import CommandOutput
 from skyward_core.transport.ssh.pipes import Relayed
 
 
@@ -70,7 +70,7 @@ async def test_a_line_without_an_end_is_hung_up_on(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("skyward_core.transport.ssh.command_channel.LONGEST", 1000)
     monkeypatch.setattr("skyward_core.transport.ssh.command_channel.MOST_LINES", 10)
     for flood in (b"x" * 600, b"\n" * 6):
-        lines, channel = Lines(), FakeChannel()
+        lines, channel = CommandOutput(), FakeChannel()
         lines.connection_made(channel)  # type: ignore[arg-type]
         lines.data_received(flood, None)
         assert not channel.closed

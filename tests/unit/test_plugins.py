@@ -104,6 +104,28 @@ def test_one_that_fails_to_leave_is_named_and_the_others_are_left():
     assert trace[-1] == "a leave"
 
 
+def test_a_client_hook_is_named_and_hears_of_what_ends_the_block():
+    trace, both = pair(b="enter")
+    with pytest.raises(PluginError, match="plugin b failed in around_client: LookupError"):
+        enter_client(both, None)
+    assert trace == ["a enter", "b enter", "a leave"]
+
+    heard = []
+
+    class Curious(Tracing):
+        @contextmanager
+        def around_client(self, pool):
+            try:
+                yield
+            except ZeroDivisionError as error:
+                heard.append(error)
+                raise
+
+    with pytest.raises(ZeroDivisionError) as caught, enter_client([Curious("c", [], "")], None):
+        1 / 0  # noqa: B018
+    assert heard == [caught.value]
+
+
 def test_an_error_of_the_body_is_not_blamed_on_a_plugin():
     _, both = pair()
     with pytest.raises(ZeroDivisionError), enter_process(both, InstanceInfo()):

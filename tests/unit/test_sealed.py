@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from skyward_core.transport.direct.certificates import Authority, node_name
-from skyward_core.transport.direct.endpoint import Node
+from skyward_core.transport.direct.endpoint import Endpoint
 from skyward_core.transport.direct.pipe import LinePipe, connect
 from skyward_core.wire.tls_protocol import BUFFER, Sealed
 from skyward_core.wire.tls_stream import CLIENT, LineError, context
@@ -214,10 +214,10 @@ def test_a_line_to_nobody_fails_in_words(monkeypatch: pytest.MonkeyPatch) -> Non
         papers = client(Authority("p"))
         with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
             with pytest.raises(LineError, match=r"port \d+: no answer"):
-                await connect(Node(silent.getsockname(), NODE), papers)
+                await connect(Endpoint(silent.getsockname(), NODE), papers)
             place = silent.getsockname()
         with pytest.raises(LineError, match=r"port \d+: Connection refused"):
-            await connect(Node(place, NODE), papers)
+            await connect(Endpoint(place, NODE), papers)
 
     asyncio.run(main())
 

@@ -64,7 +64,7 @@ STORY: list[ev.Event] = [
     ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
-    ev.PoolGone(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
+    ev.PoolEnded(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]
 
 
@@ -179,7 +179,7 @@ def test_a_lease_and_the_end() -> None:
     view = view_of(*STORY[:19])
     assert view.ends_at == 590.0
     whole = {"created": 2, "gone": [0, 1], "unaccounted": []}
-    apply(view, ev.PoolGone(pool="p", at=50.0, receipt=whole))
+    apply(view, ev.PoolEnded(pool="p", at=50.0, receipt=whole))
     assert (view.state, view.receipt, view.is_live) == ("gone", whole, False)
     assert [(n.phase, n.since) for n in view.nodes] == [("gone", 50.0)] * 2
 
@@ -368,7 +368,7 @@ def test_no_text_in_a_view_could_harm_a_terminal() -> None:
         ev.RankEnded(pool="p", run="r1", outcome=Outcome(0, 0, 0, "returned", summary=told)),
         ev.RankEnded(pool="p", run="r1", outcome=Outcome(1, 1, 0, "raised", error=error)),
         ev.RunEnded(pool="p", run="r1", state="failed", root_cause=RootCause(1, "raised", EVIL, EVIL)),
-        ev.PoolGone(pool="p", receipt=receipt),
+        ev.PoolEnded(pool="p", receipt=receipt),
     ]
     view = view_of(*story)
     shown = [PoolView(EVIL, EVIL, "gone", EVIL, spec=SPEC | {EVIL: EVIL}, receipt=receipt), view]

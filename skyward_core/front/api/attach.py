@@ -20,7 +20,7 @@ from ...store.ledger_rows import Receipt
 from ...tasks import loader
 from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
-from .console import Console
+from .console import ScriptConsole
 from .dispatch import Dispatching
 
 
@@ -41,7 +41,7 @@ class Attached(Dispatching):
         self.plugins = plugins
         self._stack = ExitStack()
         if pool.options.console and sys.stdout is not None:
-            self._stack.callback(Console(pool.news).close)
+            self._stack.callback(ScriptConsole(pool.news).close)
 
     @property
     def view(self) -> PoolView:

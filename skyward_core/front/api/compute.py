@@ -99,17 +99,17 @@ class Compute(Dispatching):
             with self.spec.provider.warm(self.spec):
                 # Imported now, and on this thread: it takes about as long as what the provider has begun meanwhile
                 # on the other one.
+                from ...plugins.base import enter_client
                 from ...pool import pool  # noqa: F401
-                from .console import Console
+                from .console import ScriptConsole
 
                 coming = submit(self._come_up())
                 from ...tasks import payload  # noqa: F401  what the first call needs, while the nodes come up
 
                 coming.result()
             if self.spec.options.console and sys.stdout is not None:
-                self._stack.callback(Console(self.pool.news).close)
-            for plugin in self.spec.plugins:
-                self._stack.enter_context(plugin.around_client(self))
+                self._stack.callback(ScriptConsole(self.pool.news).close)
+            self._stack.enter_context(enter_client(self.spec.plugins, self))
         except BaseException:
             if coming is not None:
                 coming.cancel()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...pool.news import News
 
 
-class Console:
+class ScriptConsole:
     """Writes to ``sys.stdout`` from a thread of its own: a slow terminal must not hold up the pool."""
 
     def __init__(self, news: News) -> None:

@@ -208,7 +208,7 @@ AMD = _Maker("AMD", "AMD")
 """AMD's accelerators, by their older names: ``sky.AMD.MI300X``."""
 
 
-class Accelerator:
+class AcceleratorsByMaker:
     """The accelerators by maker: ``sky.Accelerator.NVIDIA.A100(mig="3g.40gb")``.
 
     Attributes:
@@ -224,6 +224,9 @@ class Accelerator:
     Google = _Maker("Google", "Accelerator.Google")
     AWS = _Maker("AWS", "Accelerator.AWS")
     Intel = _Maker("Intel", "Accelerator.Intel")
+
+
+Accelerator = AcceleratorsByMaker
 
 
 class AWS:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from ...wire.content_name import NAME, Hash
 from ...wire.frames import Decoder, Header, frame
-from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, Line, LineError, Refused, Whole, context
+from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, LineError, RefusedByPeer, TlsLine, Whole, context
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FileAsked, FileComes, Papers
+    from ...wire.frame_types import FileAsked, FileComes, PapersKeys
     from ...wire.node_frame_types import HelperPeers, HelperPull
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that
@@ -46,7 +46,7 @@ class Peers:
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).
     """
 
-    def __init__(self, blobs: Path, spool: Path, address: str, papers: Papers) -> None:
+    def __init__(self, blobs: Path, spool: Path, address: str, papers: PapersKeys) -> None:
         self._blobs = blobs
         self._spool = spool
         self._server = context(ssl.PROTOCOL_TLS_SERVER, papers)
@@ -95,7 +95,7 @@ class Peers:
 
     def _serve(self, plain: socket.socket) -> None:
         try:
-            line = Line(plain, self._server, server=True)
+            line = TlsLine(plain, self._server, server=True)
         except OSError:
             plain.close()
             return  # a stranger, or one that went away: it knows best, and its client hears of it
@@ -116,38 +116,38 @@ class Peers:
         except OSError:
             return  # it went away: it knows best, and its client hears of it
 
-    def _answer(self, line: Line, request: FileAsked) -> None:
+    def _answer(self, line: TlsLine, request: FileAsked) -> None:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and NAME.fullmatch(name):
             self._give_blob(line, name)
         elif kind in ("put", "result") and line.peer != CLIENT:
-            raise Refused(f"{line.peer} is not the client")
+            raise RefusedByPeer(f"{line.peer} is not the client")
         elif request["t"] == "put" and NAME.fullmatch(name):
             self._take(line, name, int(request["size"]))
         elif request["t"] == "result" and _RESULT.fullmatch(name):
             with open(self._spool / name, "rb") as file:
                 _give(line, file.fileno(), int(request["at"]), Whole(file.fileno()))
         else:
-            raise Refused(f"{kind} {name!r:.80} is nothing to ask for")
+            raise RefusedByPeer(f"{kind} {name!r:.80} is nothing to ask for")
 
-    def _give_blob(self, line: Line, name: str) -> None:
+    def _give_blob(self, line: TlsLine, name: str) -> None:
         deadline = time.monotonic() + AWAITED
         with self._news:
             while name not in self._arriving and not (self._blobs / name).exists():
                 if time.monotonic() > deadline:
-                    raise Refused("it has not got it")
+                    raise RefusedByPeer("it has not got it")
                 self._news.wait(0.02)  # nobody tells of what comes through SSH
             arrival = self._arriving.get(name)
             try:
                 file = os.open(arrival.partial if arrival else self._blobs / name, os.O_RDONLY)
             except FileNotFoundError:
-                raise Refused("it has not got it") from None
+                raise RefusedByPeer("it has not got it") from None
         try:
             _give(line, file, 0, arrival or Whole(file))
         finally:
             os.close(file)
 
-    def _take(self, line: Line, name: str, size: int) -> None:
+    def _take(self, line: TlsLine, name: str, size: int) -> None:
         with self._arrival(name, size) as arrival:
             line.say({"t": "go"})
             arrival.fill(line)
@@ -166,7 +166,7 @@ class Peers:
             raise OSError(f"{name!r} is no blob's name")
         try:
             comes: FileComes
-            with self._arrival(name, size) as arrival, Line.to(place, self._client) as line:
+            with self._arrival(name, size) as arrival, TlsLine.to(place, self._client) as line:
                 comes = line.ask({"t": "blob", "name": name})
                 there = comes["size"]
                 if there != size:
@@ -212,7 +212,7 @@ class Arrival:
         self._broken = False
         self._news = threading.Condition()
 
-    def fill(self, line: Line) -> None:
+    def fill(self, line: TlsLine) -> None:
         """Take it all from a line."""
         for piece in line.pieces(self.size):
             self._hash.update(piece)
@@ -243,7 +243,7 @@ class Arrival:
         self.partial.unlink(missing_ok=True)
 
 
-def _give(line: Line, file: int, at: int, there: Arrival | Whole) -> None:
+def _give(line: TlsLine, file: int, at: int, there: Arrival | Whole) -> None:
     line.say({"t": "comes", "size": there.size})
     try:
         line.send(file, at, there)

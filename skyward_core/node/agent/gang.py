@@ -137,9 +137,6 @@ class GangLock:
             self._unclean = True
             self._grant()
 
-    def held_by(self, connection: Connection) -> bool:
-        return bool(self._queue) and self._queue[0] is connection
-
     def _grant(self) -> None:
         if self._queue:
             self._queue[0].send({"t": "granted", "unclean": self._unclean})

@@ -119,7 +119,7 @@ def sweep(root: str) -> None:
             continue  # no pool's folder, or somebody removes it just now
 
 
-class Starter:
+class PreparedProcess:
     """A process set aside to become the agent's starter, as long as there is little memory for it to inherit.
 
     Args:
@@ -202,7 +202,7 @@ def serve(asked: dict[str, Any]) -> None:
         return
     answer(word, **known)
     root, bundle = known["root"], asked["bundles"][known["nvml"]]
-    starter = Starter(root, bundle, early=bool(root and asked.get("starts")) and not known["running"])
+    starter = PreparedProcess(root, bundle, early=bool(root and asked.get("starts")) and not known["running"])
     while True:
         wanted = request()
         what = wanted.pop("do")

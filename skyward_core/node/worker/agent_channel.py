@@ -16,7 +16,7 @@ from ...wire.frames import PLUGINS, Decoder, Header, Heard, WireError, frame
 RETRY = 0.05  # seconds between attempts to find a new agent
 
 
-class Channel:
+class AgentChannel:
     """Frames over a Unix socket; ``send`` may be called by any thread, ``receive`` by one.
 
     When the agent dies a thread looks for the next one on the same socket, greets it, and sends again what the last

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...runtime import older_import
 from ...wire.frames import Header
-from .agent_channel import Channel
+from .agent_channel import AgentChannel
 from .results import describe_error
 from .stop_signal import Stopped, StopSignal
 
@@ -41,7 +41,7 @@ class App:
         self._state = "fresh"
         self._contexts = ExitStack()
         self._stop = StopSignal(interrupts=True)
-        self._channel = Channel(socket_path, self._hello, patience)
+        self._channel = AgentChannel(socket_path, self._hello, patience)
 
     def _hello(self) -> tuple[Header, bytes]:
         return {"t": "hello", "pid": os.getpid(), "state": self._state}, b""

@@ -25,7 +25,7 @@ from ...runtime.info import InstanceInfo, instance_info, set_current, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
-from .agent_channel import Channel
+from .agent_channel import AgentChannel
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
@@ -64,7 +64,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    worker = Worker(socket_path, paths, capacity, patience, flush_metrics, known, streams)
+    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -74,7 +74,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     sys.exit(code)
 
 
-class Worker:
+class WorkerProcess:
     """One worker's state: its functions, its plugins' contexts, the call it runs."""
 
     _phase, _phase_since = "", 0.0
@@ -92,7 +92,7 @@ class Worker:
         self._known: Started = {}
         self._setup: Header = {}
         self._plugins = b""
-        self._channel = Channel(socket_path, self._hello, patience)
+        self._channel = AgentChannel(socket_path, self._hello, patience)
         self._known = known
         self._blobs = paths.blobs
         self._spool = paths.spool

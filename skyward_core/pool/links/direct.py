@@ -23,7 +23,7 @@ from .link import Link
 
 if TYPE_CHECKING:
     from ...transport.direct.certificates import Authority
-    from ...transport.direct.idle_streams import Kept
+    from ...transport.direct.idle_streams import IdleStreams
     from ...transport.direct.transfer import Transfer
     from ...wire.frame_types import AgentWelcome, LineAnswer, PeersAnswer
 
@@ -71,7 +71,7 @@ class Direct:
         self._authority: Authority | None = None
         self._papers: ssl.SSLContext | None = None  # our own
         self._threads: ThreadPoolExecutor | None = None
-        self._kept: Kept | None = None
+        self._kept: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._runs = 0
         self._moves: Counter[int] = Counter()
@@ -102,7 +102,7 @@ class Direct:
     async def _move(self, link: Link, node: _Node) -> None:
         from ...transport.direct import pipe
         from ...transport.direct.certificates import node_name
-        from ...transport.direct.endpoint import Node
+        from ...transport.direct.endpoint import Endpoint
 
         name = node_name(link.node)
         answer: LineAnswer
@@ -111,7 +111,7 @@ class Direct:
             if error := answer.get("error"):
                 raise LineError(error)
             place = (link.welcome["address"], int(answer["port"]))
-            made = await pipe.connect(Node(place, name), self._own())
+            made = await pipe.connect(Endpoint(place, name), self._own())
         except OSError as error:
             self._give_up(link, node, error)
             return
@@ -174,15 +174,15 @@ class Direct:
             return False
         from ...transport.direct import idle_streams
         from ...transport.direct.certificates import node_name
-        from ...transport.direct.endpoint import Node
+        from ...transport.direct.endpoint import Endpoint
         from ...transport.direct.transfer import Transfer
 
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._kept is None:
             # Beside SSH and lines for calls they are to take a small part only of what may be open.
-            self._kept = idle_streams.Kept(KEPT if _room_for(4 * KEPT) else 0)
-        transfer = Transfer(Node(place, node_name(link.node)), self._own(), self._kept)
+            self._kept = idle_streams.IdleStreams(KEPT if _room_for(4 * KEPT) else 0)
+        transfer = Transfer(Endpoint(place, node_name(link.node)), self._own(), self._kept)
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._threads, work, transfer)

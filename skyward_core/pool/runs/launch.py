@@ -25,7 +25,7 @@ from .book import RunBook
 from .run import Run
 
 
-class Launch:
+class Launcher:
     """Sends the runs of one pool, as one client dispatches them, on their way."""
 
     def __init__(

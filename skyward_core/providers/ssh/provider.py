@@ -358,10 +358,10 @@ class SSH:
         with prompt():
             try:
                 submit(dials.open()).result()
-                from ...transport.ssh.command_channel import Channel
+                from ...transport.ssh.command_channel import CommandChannel
                 from ...transport.ssh.connect import close_early, open_early
 
-                begin = partial(Channel.begin, python=self.python, name=spec.name)
+                begin = partial(CommandChannel.begin, python=self.python, name=spec.name)
                 try:
                     submit(open_early(targets, dials, begin)).result()
                     threading.Thread(target=_pack, daemon=True).start()

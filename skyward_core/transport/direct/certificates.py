@@ -37,7 +37,7 @@ class Papers(Value):
     certificate: str
     key: str
 
-    def to_json(self) -> frame_types.Papers:
+    def to_json(self) -> frame_types.PapersKeys:
         return {"authority": self.authority, "certificate": self.certificate, "key": self.key}
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ CONNECT_TIMEOUT = 2.0  # seconds; there is another way
 
 
 @value
-class Node(Value):
+class Endpoint(Value):
     """Where a node listens, and what it is called in its certificate."""
 
     place: tuple[str, int]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from time import monotonic
 
-from ...wire.tls_stream import Line
-from .endpoint import Node
+from ...wire.tls_stream import TlsLine
+from .endpoint import Endpoint
 
 # Seconds that a line is used: RFC 8446 (5.5) wants other keys after some 400 GB, and Python cannot ask for them.
 LIFE = 120.0
 IDLE = 30.0  # seconds that a line may wait; it takes a thread of its node's, and a megabyte at each end
 
 
-class Kept:
+class IdleStreams:
     """See the module; used by many threads at once.
 
     Args:
@@ -23,9 +23,9 @@ class Kept:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, Node, Line]] = []  # since when, to where; the latest at the end
+        self._lines: list[tuple[float, Endpoint, TlsLine]] = []  # since when, to where; the latest at the end
 
-    def take(self, node: Node) -> Line | None:
+    def take(self, node: Endpoint) -> TlsLine | None:
         """A line to a node, if one waits. Nobody has looked whether the node is still there."""
         with self._lock:
             for at in reversed(range(len(self._lines))):
@@ -33,7 +33,7 @@ class Kept:
                     return self._lines.pop(at)[2]
         return None
 
-    def keep(self, node: Node, line: Line) -> None:
+    def keep(self, node: Endpoint, line: TlsLine) -> None:
         """Have a line wait, all of whose requests have been answered in full; or close it, if it is old or there are
         enough."""
         self.expire(IDLE)

@@ -9,10 +9,10 @@ import ssl
 from ...wire.tls_protocol import Sealed
 from ...wire.tls_stream import LineError
 from ..base import Flow, OnData, OnLost
-from .endpoint import CONNECT_TIMEOUT, Node
+from .endpoint import CONNECT_TIMEOUT, Endpoint
 
 
-async def connect(node: Node, papers: ssl.SSLContext) -> Sealed:
+async def connect(node: Endpoint, papers: ssl.SSLContext) -> Sealed:
     """Connect to an agent that expects us.
 
     Raises:

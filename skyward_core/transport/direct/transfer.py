@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...wire.tls_stream import Line, LineError, Whole
+from ...wire.tls_stream import LineError, TlsLine, Whole
 from ..incoming_result import Landing
-from .endpoint import CONNECT_TIMEOUT, Node
-from .idle_streams import Kept
+from .endpoint import CONNECT_TIMEOUT, Endpoint
+from .idle_streams import IdleStreams
 
 if TYPE_CHECKING:
     from ...wire.frame_types import FileComes
@@ -29,11 +29,11 @@ class Transfer:
         kept: whose lines it may take, and gets its own.
     """
 
-    def __init__(self, node: Node, papers: ssl.SSLContext, kept: Kept) -> None:
+    def __init__(self, node: Endpoint, papers: ssl.SSLContext, kept: IdleStreams) -> None:
         self._node = node
         self._papers = papers
         self._kept = kept
-        self._line: Line | None = None
+        self._line: TlsLine | None = None
         self._stopped = False
 
     def put(self, source: Path, name: str) -> None:
@@ -44,7 +44,7 @@ class Transfer:
             OSError: the node did not take it, and says why; or it cannot be read here.
         """
 
-        def bring(line: Line) -> None:
+        def bring(line: TlsLine) -> None:
             with open(source, "rb", buffering=0) as file:
                 whole = Whole(file.fileno())
                 line.ask({"t": "put", "name": name, "size": whole.size})
@@ -61,7 +61,7 @@ class Transfer:
             OSError: the node has not got it, or it cannot be written here.
         """
 
-        def take(line: Line) -> None:
+        def take(line: TlsLine) -> None:
             comes: FileComes = line.ask({"t": "result", "name": name, "at": landing.at})
             size = comes["size"]
             if size != landing.size:
@@ -73,7 +73,7 @@ class Transfer:
         with closing(landing):
             self._do(take)
 
-    def _do(self, work: Callable[[Line], None]) -> None:
+    def _do(self, work: Callable[[TlsLine], None]) -> None:
         """Take a line that waits, and a new one if that turns out to be no good any more; or a new one at once."""
         if (line := self._kept.take(self._node)) is not None:
             try:
@@ -81,9 +81,9 @@ class Transfer:
             except LineError:
                 if self._stopped:
                     raise
-        self._over(Line.to(self._node.place, self._papers, CONNECT_TIMEOUT), work)
+        self._over(TlsLine.to(self._node.place, self._papers, CONNECT_TIMEOUT), work)
 
-    def _over(self, line: Line, work: Callable[[Line], None]) -> None:
+    def _over(self, line: TlsLine, work: Callable[[TlsLine], None]) -> None:
         try:
             self._line = line
             if line.peer != self._node.name:

@@ -27,7 +27,7 @@ from ...wire.host_facts import facts as check_facts
 from ..base import MINOR, Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
-from .connect import Link
+from .connect import HostConnection
 from .failures import link_lost, no_channel
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Failed(PoolError):
     """The host answered that it could not do what was asked."""
 
 
-class Lines(Flow, asyncssh.SSHClientSession[bytes]):
+class CommandOutput(Flow, asyncssh.SSHClientSession[bytes]):
     """The lines that a command prints, and whether its input can take more."""
 
     def __init__(self) -> None:
@@ -121,10 +121,10 @@ class Lines(Flow, asyncssh.SSHClientSession[bytes]):
         self.resume_writing()
 
 
-class Channel:
+class CommandChannel:
     """A running :mod:`...node.boot.bootstrap`; ``facts`` is what it said first."""
 
-    def __init__(self, link: Link, python: str | None) -> None:
+    def __init__(self, link: HostConnection, python: str | None) -> None:
         self.link = link
         nothing: Heard = {}
         self.facts: HostFacts = nothing  # until it has said it
@@ -132,20 +132,20 @@ class Channel:
         self._word = f"skyward-{secrets.token_hex(8)}".encode()
         self._said: Said = lambda line: None
         self._noise = b""
-        self._session = Lines()
+        self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
     @classmethod
     async def open(
         cls,
-        link: Link,
+        link: HostConnection,
         *,
         python: str | None,
         folder: str,
         said: Said,
         status: bool = False,
         starts: bool = False,
-    ) -> Channel:
+    ) -> CommandChannel:
         """Start :mod:`...node.boot.bootstrap` on a host.
 
         Args:
@@ -181,7 +181,7 @@ class Channel:
         return self
 
     @classmethod
-    async def begin(cls, link: Link, python: str | None, name: str) -> None:
+    async def begin(cls, link: HostConnection, python: str | None, name: str) -> None:
         """Have :mod:`...node.boot.bootstrap` started by the time that :meth:`open` asks it for the first time.
 
         Args:
@@ -193,7 +193,7 @@ class Channel:
         link.begun = await cls._begin(link, python, name)
 
     @classmethod
-    async def _begin(cls, link: Link, python: str | None, name: str) -> Channel:
+    async def _begin(cls, link: HostConnection, python: str | None, name: str) -> CommandChannel:
         code = _sent_code()
         self = cls(link, python)
         words = [MINOR, MINOR.replace(".", ","), python or "", sys.executable, self._word.decode(), name]
@@ -305,7 +305,7 @@ class Channel:
 
 
 async def open_session(
-    link: Link, command: str, handler: asyncssh.SSHClientSession[bytes]
+    link: HostConnection, command: str, handler: asyncssh.SSHClientSession[bytes]
 ) -> asyncssh.SSHClientChannel[bytes]:
     """Run a command on a host in a channel of its own.
 

@@ -39,7 +39,7 @@ CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
 MSG_IGNORE = 2  # RFC 4253, 11.2
 
 Waiting = Callable[[str, float], None]  # waiting(why, time of the next try)
-Begin = Callable[["Link"], Awaitable[None]]
+Begin = Callable[["HostConnection"], Awaitable[None]]
 
 
 class Begun(Protocol):
@@ -97,7 +97,7 @@ def _asked(target: Target) -> dict[str, Any]:
     return asked
 
 
-class Link(asyncssh.SSHClient):
+class HostConnection(asyncssh.SSHClient):
     """One SSH connection to a host whose key was verified.
 
     Attributes:
@@ -179,7 +179,9 @@ def _send_no_fillers(conn: asyncssh.SSHClientConnection) -> None:
     conn.send_packet = send_packet  # type: ignore[method-assign]
 
 
-async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | None = None) -> Link:
+async def connect(
+    target: Target, *, patience: float = 30.0, waiting: Waiting | None = None
+) -> HostConnection:
     """Connect to a host, trying again with back-off and jitter while the trouble may pass.
 
     Args:
@@ -211,7 +213,7 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: Waiting | 
             pause = min(pause * 2, LONGEST_PAUSE)
 
 
-_early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[Link | None]] = {}
+_early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnection | None]] = {}
 
 
 async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> None:
@@ -222,8 +224,8 @@ async def open_early(targets: Sequence[Target], dials: Dials, begin: Begin) -> N
             _early[loop, target] = loop.create_task(_try_early(target, dials, begin))
 
 
-async def _try_early(target: Target, dials: Dials, begin: Begin) -> Link | None:
-    link: Link | None = None
+async def _try_early(target: Target, dials: Dials, begin: Begin) -> HostConnection | None:
+    link: HostConnection | None = None
     try:
         link = await _attempt(target, await resolve(target), CONNECT_TIMEOUT, dials)
         await begin(link)
@@ -243,16 +245,18 @@ async def close_early(targets: Sequence[Target]) -> None:
         task = _early.pop((loop, target), None)
         if task is not None:
             task.cancel()
-            if not isinstance(link := (await asyncio.gather(task, return_exceptions=True))[0], Link):
+            if not isinstance(
+                link := (await asyncio.gather(task, return_exceptions=True))[0], HostConnection
+            ):
                 continue
             await link.close()
 
 
 async def _attempt(
     target: Target, route: Route, seconds: float, dials: Dials | None = None, *, certificates: bool = True
-) -> Link:
+) -> HostConnection:
     known = host_keys.look_up(route.known_hosts, route.name, route.known_port, route.revoked)
-    link = Link(target, route, known)
+    link = HostConnection(target, route, known)
     if route.jump:
         link.jump = await _Jump.borrow(_jump_target(target, route.jump))
     dialled = await dials.take(target) if dials else None
@@ -310,7 +314,7 @@ def _keys(target: Target, route: Route) -> list[str] | tuple[()]:
     return [str(file) for file in files if file.exists()] or ()
 
 
-async def _judge(target: Target, route: Route, link: Link, error: Exception) -> None:
+async def _judge(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
     """Returns only if the key that a host showed has been accepted and written down."""
     if link.shown is None:
         raise host_keys.refused(target.host, str(error)) from error
@@ -383,7 +387,7 @@ class _Jump:
         self.task = asyncio.ensure_future(connect(key[1], patience=0))
 
     @property
-    def link(self) -> Link:
+    def link(self) -> HostConnection:
         return self.task.result()
 
     @classmethod

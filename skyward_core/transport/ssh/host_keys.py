@@ -16,7 +16,7 @@ from ...model.hint import Hint
 from ...model.value import Value, value
 from ...store import home
 from .asyncssh_import import asyncssh, get_certificate_algs, get_public_key_algs
-from .known_hosts import Entry, Marker, entries
+from .known_hosts import KnownHost, Marker, entries
 from .target import SSH_PORT
 
 PLAIN = (
@@ -172,7 +172,7 @@ def _said(
     return keys, tuple(places)
 
 
-def _entries_of(file: Path) -> Sequence[Entry]:
+def _entries_of(file: Path) -> Sequence[KnownHost]:
     try:
         return entries(file)
     except OSError as error:

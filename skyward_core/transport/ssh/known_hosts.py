@@ -20,7 +20,7 @@ MARKERS: dict[str, Marker] = {"@cert-authority": "@cert-authority", "@revoked": 
 
 
 @value
-class Entry(Value):
+class KnownHost(Value):
     """A line that may be about a host: ``names`` are its patterns, ``text`` is its key."""
 
     file: Path
@@ -49,7 +49,7 @@ class Entry(Value):
         return found
 
 
-def entries(file: Path) -> tuple[Entry, ...]:
+def entries(file: Path) -> tuple[KnownHost, ...]:
     """The lines of a file; none where there is no file.
 
     Raises:
@@ -63,12 +63,12 @@ def entries(file: Path) -> tuple[Entry, ...]:
 
 
 @lru_cache(maxsize=32)
-def _read(file: Path, mtime: int, size: int) -> tuple[Entry, ...]:
+def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
     """``mtime`` and ``size`` are the cache's key."""
     return tuple(_parsed(file))
 
 
-def _parsed(file: Path) -> Iterator[Entry]:
+def _parsed(file: Path) -> Iterator[KnownHost]:
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, 1):
         marker: Marker = ""
@@ -80,7 +80,7 @@ def _parsed(file: Path) -> Iterator[Entry]:
             marker = MARKERS[word]
         names, _, text = " ".join(rest.split()).partition(" ")
         if text and not names.startswith("#"):
-            yield Entry(file, number, marker, names, text)
+            yield KnownHost(file, number, marker, names, text)
 
 
 def _is_hash_of(hashed: str, name: str) -> bool:

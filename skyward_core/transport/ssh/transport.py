@@ -24,8 +24,8 @@ from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
 from .asyncssh_import import asyncssh
-from .command_channel import CHUNK, WINDOW, Channel, Failed, Lines, Said, open_session
-from .connect import Link, connect
+from .command_channel import CHUNK, WINDOW, CommandChannel, CommandOutput, Failed, Said, open_session
+from .connect import HostConnection, connect
 from .failures import link_lost
 from .target import Target
 
@@ -63,11 +63,11 @@ class SSHTransport:
         self.python = python
         self.patience = patience
         self.loop = asyncio.get_running_loop()
-        self._link: Link | None = None
+        self._link: HostConnection | None = None
         self._linking = asyncio.Lock()
         nothing: Heard = {}
         self._facts: HostFacts = nothing  # until the host has told
-        self._asked: Link | None = None  # over which the host told its facts
+        self._asked: HostConnection | None = None  # over which the host told its facts
         self._forwards = True  # until the host has refused to
         self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
 
@@ -101,7 +101,7 @@ class SSHTransport:
                     raise Unreachable(f"Host {self.target.host} cannot be prepared: {error}.") from error
                 report("running", detail=f"{error}; connecting again")
 
-    async def _connected(self, report: Report | None, patience: float) -> Link:
+    async def _connected(self, report: Report | None, patience: float) -> HostConnection:
         async with self._linking:
             if self._link is None or self._link.lost.is_set():
 
@@ -112,10 +112,12 @@ class SSHTransport:
                 self._link = await connect(self.target, patience=patience, waiting=waiting)
             return self._link
 
-    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> Channel:
+    async def channel(self, said: Said = lambda line: None, *, status: bool = False) -> CommandChannel:
         """A command channel on this node, connected where it was not; the caller closes it."""
         link = await self._connected(None, self.patience)
-        return await Channel.open(link, python=self.python, folder=self.folder, said=said, status=status)
+        return await CommandChannel.open(
+            link, python=self.python, folder=self.folder, said=said, status=status
+        )
 
     @property
     def is_up(self) -> bool:
@@ -136,9 +138,11 @@ class SSHTransport:
         address = self._facts.get("address")
         return (address, self._facts["port"]) if address else None
 
-    async def _prepare(self, link: Link, config: dict[str, Any], report: Report, gate: Gate | None) -> None:
+    async def _prepare(
+        self, link: HostConnection, config: dict[str, Any], report: Report, gate: Gate | None
+    ) -> None:
         phase = "connected"
-        channel = await Channel.open(
+        channel = await CommandChannel.open(
             link,
             python=self.python,
             folder=self.folder,
@@ -218,16 +222,18 @@ class SSHTransport:
         except (PoolError, asyncssh.Error) as error:
             raise ConnectionError(str(error)) from error
 
-    async def _learn(self, link: Link) -> None:
+    async def _learn(self, link: HostConnection) -> None:
         """Have the host's facts; anew over each connection where others may write beside what is ours: since the last
         one the host may have been started anew, and all there be somebody else's."""
         if not self._facts or (self._facts["shared"] and self._asked is not link):
-            channel = await Channel.open(link, python=self.python, folder=self.folder, said=lambda line: None)
+            channel = await CommandChannel.open(
+                link, python=self.python, folder=self.folder, said=lambda line: None
+            )
             channel.close()
             self._refuse_no_room(channel.facts)
             self._facts, self._asked = channel.facts, link
 
-    async def _forward(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe | None:
+    async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe = pipes.Forwarded(on_data, on_lost)
         try:
             await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
@@ -243,7 +249,7 @@ class SSHTransport:
         folder = f"{self._facts['root']}/{bundle_for(self._facts['nvml']).name}/skyward_core/node/boot"
         return module_command(self._facts["python"], folder, module, *arguments)
 
-    async def _relay(self, link: Link, on_data: OnData, on_lost: OnLost) -> Pipe:
+    async def _relay(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe:
         word = f"skyward-{secrets.token_hex(8)}"
         command = self._on_host("relay", self._facts["socket"], word)
         pipe = pipes.Relayed(on_data, on_lost, word.encode())
@@ -290,13 +296,13 @@ class SSHTransport:
                     raise
 
     async def _put(
-        self, link: Link, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
+        self, link: HostConnection, source: Path, name: str, attempts: str, goes_on_at: Callable[[int], None]
     ) -> None:
         """One attempt; tells how many bytes the host had when it began."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
         blobs = NodePaths(f"{pools(self._facts['root'])}/{self.folder}").blobs
-        lines = Lines()
+        lines = CommandOutput()
         command = self._on_host("incoming", blobs, name, str(size), attempts, word)
         channel = await open_session(link, command, lines)
         try:
@@ -333,7 +339,7 @@ class SSHTransport:
             self._link = None
 
 
-async def _said(lines: Lines, word: str) -> bytes | None:
+async def _said(lines: CommandOutput, word: str) -> bytes | None:
     """What a command says behind its word; None where it ends before. The rest is a login shell's noise."""
     while (line := await lines.lines.get()) is not None:
         if line.startswith(word.encode()):
@@ -359,7 +365,7 @@ def describe(facts: HostFacts) -> str:
     return ", ".join(parts)
 
 
-async def send_bundle(channel: Channel) -> str:
+async def send_bundle(channel: CommandChannel) -> str:
     """Have the bundle on the host; says what that took."""
     if channel.facts["bundle"]:
         return "bundle is there"
@@ -369,7 +375,7 @@ async def send_bundle(channel: Channel) -> str:
 
 
 async def send_workdir(
-    channel: Channel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+    channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
 ) -> tuple[str, str]:
     """Bring the host's copy of the working folder up to date: where it is there, and what that took.
 
@@ -392,7 +398,7 @@ async def send_workdir(
         raise PoolError(str(error)) from error
 
 
-async def _send_snapshot(channel: Channel, snapshot: working_folder.Snapshot) -> tuple[str, str]:
+async def _send_snapshot(channel: CommandChannel, snapshot: working_folder.Snapshot) -> tuple[str, str]:
     items, listing = await snapshot.files()
     name = working_folder.name_of(snapshot.folder)
     total = sum(item.size for item in items)
