@@ -108,6 +108,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"
     ),
+    Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.back", "escape", "back", "back", "Back, nothing launched"),

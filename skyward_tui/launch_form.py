@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.front.providers import DEFAULT, available
-from skyward_core.model.errors import SkywardError, SpecError, UsageError
+from skyward_core.model.errors import SkywardError, SpecError
 from skyward_core.views.views import PoolView
 
 from .packaged import located, named
@@ -157,31 +157,26 @@ def _ranks(text: str) -> Any:
     return None if text.strip() == "1" else _number(text)
 
 
-def _written(value: object) -> str:
-    return "" if value is None else str(value)
-
-
 class _Row(NamedTuple):
     """How a field of a request stands in the form."""
 
     field: str
     read: Callable[[Any], Any] = _text
-    write: Callable[[Any], Any] = _written
 
 
 _ROWS: dict[str, _Row] = {
     "function": _Row("function"),
-    "arguments": _Row("arguments", _pairs, shlex.join),
-    "one": _Row("one", bool, bool),
-    "keep": _Row("keep", bool, bool),
+    "arguments": _Row("arguments", _pairs),
+    "one": _Row("one", bool),
+    "keep": _Row("keep", bool),
 }
 _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
     "pool": _Row("name"),
-    "provider": _Row("provider", str, lambda name: name or DEFAULT),
+    "provider": _Row("provider", str),
     "nodes": _Row("nodes", _number),
-    "ranks_per_node": _Row("ranks", _ranks, lambda ranks: _written(ranks or 1)),
+    "ranks_per_node": _Row("ranks", _ranks),
     "accelerator": _Row("accelerator"),
-    "plugins": _Row("plugins", tuple, tuple),
+    "plugins": _Row("plugins", tuple),
 }
 
 
@@ -210,24 +205,6 @@ def _settings(form: Form) -> Iterator[tuple[str, str]]:
 def _fields_of(provider: str) -> Mapping[str, Setting]:
     choice = provider_choices().get(provider)
     return choice.fields if choice else {}
-
-
-def form_of(request: LaunchRequest) -> Form:
-    """The form that asks for the same.
-
-    Raises:
-        UsageError: it cannot say something that is asked for.
-    """
-    values = {row.field: row.write(getattr(request, name)) for name, row in (_ROWS | _POOL_ROWS).items()}
-    ids = {setting.name: id for id, setting in _fields_of(values["provider"]).items()}
-    others = {"detach": request.detach, "timeout": request.timeout}
-    others |= {name: True for name in request.settings if name not in ids}
-    others["script"] = str(path_of(request.script)) != request.script
-    if lacking := [name for name, is_said in others.items() if is_said]:
-        raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
-    settings = {ids[name]: text for name, text in request.settings.items()}
-    form = Form(script=request.script, settings=settings, **values)
-    return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
 
 
 def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
@@ -304,6 +281,15 @@ def free_name(script: Path, taken: Collection[str]) -> str:
     stem = letters.strip("-")[:40].strip("-") or "pool"
     names = (stem if number == 1 else f"{stem}-{number}" for number in range(1, len(taken) + 2))
     return next(name for name in names if name not in taken)
+
+
+def python_script(form: Form, pools: Collection[PoolView]) -> str:
+    """The same launch as a Python script; a comment where there is none."""
+    try:
+        live = next((pool for pool in pools if pool.name == form.pool and pool.is_live), None)
+        return request_of(form).snippet(live)
+    except SkywardError as error:
+        return f"# {one_line(str(error))}"
 
 
 def command_line(form: Form) -> str:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
 from ..model.wrong_field import of_field
+from ..plugins import built_in
 from ..tasks.scripts import parse
 from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
     from ..model.spec import PoolSpec
+    from ..plugins.base import Plugin
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
@@ -117,9 +119,15 @@ def _compute(
     if spec.image.workdir is not None:
         yield f"image=sky.Image(workdir={spec.image.workdir!r})"
     if spec.plugins:
-        yield f"plugins=[{', '.join(f'sky.plugins.by_name({plugin.name!r})' for plugin in spec.plugins)}]"
+        yield f"plugins=[{', '.join(map(_plugin, spec.plugins))}]"
     if spec.worker.ranks_per_node != 1:
         yield f"worker=sky.Worker(ranks_per_node={spec.worker.ranks_per_node!r})"
+
+
+def _plugin(plugin: Plugin) -> str:
+    """How people write one of ours; one of another package is had by its name."""
+    ours = type(plugin).__module__.startswith(f"{built_in.__name__}.")
+    return f"sky.plugins.{plugin.name}()" if ours else f"sky.plugins.by_name({plugin.name!r})"
 
 
 def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:

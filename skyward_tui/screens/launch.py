@@ -31,6 +31,7 @@ from ..launch_form import (
     functions_of,
     path_of,
     provider_choices,
+    python_script,
 )
 from ..launch_plan import rows
 from ..packaged import named
@@ -371,6 +372,9 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_copy_command(self) -> None:
         self.app.copy(command_line(self.form()), "the command line")
+
+    def action_copy_script(self) -> None:
+        self.app.copy(python_script(self.form(), self.app.pools()), "the Python script")
 
     def action_back(self) -> None:
         self.app.pop_screen()

@@ -293,6 +293,21 @@ async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp)
         assert screen.query_one("#script", Input).value == "~nobody-of-that-name/x.py"
 
 
+async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
+        await pilot.press("ctrl+t")
+        assert app.clipboard.startswith("# train needs epochs")
+        await pilot.press("tab", "tab")
+        await typed(app, pilot, "epochs=3")
+        await until(pilot, lambda: "runs     train(epochs=3)" in screen_text(app))
+        await pilot.press("ctrl+t")
+        compile(app.clipboard, "copied", "exec")
+        assert "from train import train" in app.clipboard
+        assert "train(epochs=3) @ pool" in app.clipboard
+
+
 async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")

@@ -1,0 +1,49 @@
+"""The form that asks for what a request asks for: the way back, by which tests go round."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.providers import DEFAULT
+from skyward_core.model.errors import UsageError
+from skyward_tui.launch_form import _POOL_ROWS, _ROWS, Form, _fields_of, path_of
+
+
+def _written(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+# How values stand in the form, where it is not as their text.
+WRITTEN: Mapping[str, Callable[[Any], Any]] = {
+    "arguments": shlex.join,
+    "one": bool,
+    "keep": bool,
+    "provider": lambda name: name or DEFAULT,
+    "ranks_per_node": lambda ranks: _written(ranks or 1),
+    "plugins": tuple,
+}
+
+
+def form_of(request: LaunchRequest) -> Form:
+    """The form that asks for the same.
+
+    Raises:
+        UsageError: it cannot say something that is asked for.
+    """
+    values = {
+        row.field: WRITTEN.get(name, _written)(getattr(request, name))
+        for name, row in (_ROWS | _POOL_ROWS).items()
+    }
+    ids = {setting.name: id for id, setting in _fields_of(values["provider"]).items()}
+    others = {"detach": request.detach, "timeout": request.timeout}
+    others |= {name: True for name in request.settings if name not in ids}
+    others["script"] = str(path_of(request.script)) != request.script
+    if lacking := [name for name, is_said in others.items() if is_said]:
+        raise UsageError(f"the form has no field that could say this: {', '.join(lacking)}")
+    settings = {ids[name]: text for name, text in request.settings.items()}
+    form = Form(script=request.script, settings=settings, **values)
+    return form if request.shapes_pool else replace(form, pool=request.pool or "", name="")
