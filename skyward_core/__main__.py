@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import warnings
@@ -16,6 +17,8 @@ from .providers import by_name
 from .runtime import older_import
 from .store import home
 from .tasks.scripts import parse
+
+_told: list[int] = []  # signals that had the script end
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         exec(code, module.__dict__)  # noqa: S102  running the person's script is what we are for
     except SystemExit:
+        if _told:
+            _have_streams()
         raise
     except BaseException as error:  # noqa: BLE001  shown as Python shows it, then turned into a status
         own = error.__traceback__.tb_next if error.__traceback__ else None  # without this frame
@@ -57,8 +62,24 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    _told.append(number)
+    # Of one terminal that vanishes both the system and the shell tell.
+    signal.signal(signal.SIGHUP, lambda *_: None)  # not ignored: children would inherit that
     # An exception, so that the script's pools are torn down on the way out.
     raise SystemExit(128 + number)
+
+
+def _have_streams() -> None:
+    """What a terminal that is gone did not take goes nowhere: else the interpreter fails to write it, and ends with a
+    status of its own."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
 
 
 def _parser() -> argparse.ArgumentParser:

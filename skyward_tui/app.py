@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from textual.screen import Screen
 
 from .actions import bindings
 from .app_face import AppFace, settled
+from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
 from .theme import SKYWARD, muted
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
@@ -29,12 +29,13 @@ from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from textual.driver import Driver
+
     from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
 
     from .dialogs.host_key import HostKeyScreen
 
-_MAIN = threading.main_thread()
 S = TypeVar("S")
 
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
@@ -88,6 +89,8 @@ class SkywardApp(AppFace):
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self._session_factory = session_factory
         self._refresh_error = ""
+        self._ends = Ends()
+        self._leaving = False
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
@@ -98,7 +101,18 @@ class SkywardApp(AppFace):
         """What our screens need of a theme beyond Textual's own variables."""
         return {"muted": muted(self.current_theme)}
 
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's own for this machine, which on Linux and its like does not survive its terminal."""
+        if (found := super().get_driver_class()).__name__ != "LinuxDriver":
+            return found
+        from .driver import TerminalDriver
+
+        return TerminalDriver
+
     # Start and pump
+
+    def on_load(self) -> None:
+        self._ends.heed(self._end)
 
     def get_default_screen(self) -> Screen[Any]:
         from .screens.pools import PoolsScreen
@@ -111,9 +125,6 @@ class SkywardApp(AppFace):
         self.set_interval(REFRESH_SECONDS, self.refresh_pools)
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN and threading.current_thread() is _MAIN:
-                asyncio.get_running_loop().add_signal_handler(number, self._leave, 128 + number)
 
     def on_ready(self) -> None:
         """The first paint is done, whatever screen or dialog that was of."""
@@ -261,6 +272,7 @@ class SkywardApp(AppFace):
 
     def on_unmount(self) -> None:
         self.host_keys.close()
+        self._ends.heed_no_more()
 
     # Actions
 
@@ -283,7 +295,7 @@ class SkywardApp(AppFace):
         """Quit at once where nothing is up, else ask what becomes of the pools."""
         live = [pool.name for pool in self.pools() if not pool.is_over]
         if not live:
-            self._leave()
+            self._end()
             return
         from .dialogs.quit import QuitScreen
 
@@ -292,7 +304,7 @@ class SkywardApp(AppFace):
 
     def _quit_as(self, choice: str | None) -> None:
         if choice == "keep":
-            self._leave()
+            self._end()
         elif choice == "down":
             from .dialogs.teardown import TeardownScreen
 
@@ -301,16 +313,25 @@ class SkywardApp(AppFace):
 
     def _quit_if(self, all_gone: bool | None) -> None:
         if all_gone:
-            self._leave()
+            self._end()
 
-    @work(exclusive=True, group="leave")
-    async def _leave(self, status: int = 0) -> None:
+    def terminal_gone(self) -> None:
+        self._ends.come(signal.SIGHUP)
+
+    def _end(self, status: int = 0) -> None:
+        """End; who is told so again goes on as before."""
+        if not self._leaving:
+            self._leaving = True
+            self._leave(status)
+
+    @work
+    async def _leave(self, status: int) -> None:
         """Let go of the pools and end; a link that hangs holds nobody up."""
         if self.session is not None:
             if self.host_keys.close():
                 await self._starts_ended()
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self.session.detach), DETACH_SECONDS)
+                await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
         self.exit(return_code=status)
 
     async def _starts_ended(self) -> None:

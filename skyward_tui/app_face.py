@@ -55,6 +55,10 @@ class AppFace(App[None]):
         """Look for pools that others made, and for those that are over; returns at once."""
         raise NotImplementedError
 
+    def terminal_gone(self) -> None:
+        """Have the app end, as there is no terminal any more; from any thread, and as often as one likes."""
+        raise NotImplementedError
+
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on whatever full screen is there: "info", "done" or "error"."""
         raise NotImplementedError

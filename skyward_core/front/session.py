@@ -60,6 +60,7 @@ class Session:
         self.ledger = Ledger()
         self._pools: dict[str, Pool] = {}  # by token
         self._attaching: set[str] = set()
+        self._starting: set[asyncio.Task[Any] | None] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
         self._read_over = 0.0  # the end of the last of them
@@ -245,12 +246,18 @@ class Session:
         Raises (through the future):
             PoolExistsError: the name is taken.
             PoolError: it could not come up; nothing of it is left.
+            Cancelled: :meth:`down` or :meth:`detach` came in between.
         """
 
         async def work() -> PoolView:
             pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
             self._pools[pool.row.token] = pool
-            await pool.start(spec)
+            starting = asyncio.current_task()
+            self._starting.add(starting)
+            try:
+                await pool.start(spec)
+            finally:
+                self._starting.discard(starting)
             return pool.view
 
         return self._submit(work())
@@ -396,7 +403,8 @@ class Session:
         return self._submit(work())
 
     def detach(self) -> None:
-        """Leave all pools as they are, and close the ledger."""
+        """Leave all pools as they are, and close the ledger. One that is still starting is left half made: whoever
+        looks at it next goes on with what is there."""
 
         async def work() -> None:
             self._questions.end()
@@ -407,6 +415,8 @@ class Session:
                     if failure is not None:
                         raise failure  # the others are left by now, too
             finally:
+                if starting := list(filter(None, self._starting)):
+                    await asyncio.wait(starting)  # what they write last is written
                 self.ledger.close()
 
         self._submit(work()).result()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.errors import Cancelled, PoolError, PoolExistsError, hint_of, what_of
+from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
 from ..providers import from_json
 from ..providers.base import Provider
@@ -114,7 +115,7 @@ class Pool:
 
         Raises:
             PoolError: says which node failed, at what, and what to do.
-            Cancelled: :meth:`down` came in between.
+            Cancelled: :meth:`down` or :meth:`detach` came in between.
         """
         loggers.pool.set(self.name)
         self._rising = asyncio.create_task(self._start(spec))
@@ -130,6 +131,8 @@ class Pool:
                 await self._give_up()
                 said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
                 raise PoolError(said) from error
+            if self.context.detached and isinstance(error, asyncio.CancelledError):
+                raise Cancelled(f"pool {self.name} was left while it was starting") from error
             if self._teardown is not None and isinstance(error, asyncio.CancelledError):
                 await self._give_up()
                 raise Cancelled(f"pool {self.name} was torn down while it was starting") from error
@@ -280,8 +283,14 @@ class Pool:
         return task is not None and task.done() and task.exception() is None and task.result().ok
 
     async def detach(self) -> None:
-        """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs."""
+        """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
+        half made, as if this process had died: whoever looks at it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
+        if self._rising is not None and not self._rising.done():
+            self._rising.cancel()
+            await asyncio.wait([self._rising])
+            with suppress(LedgerError):  # who comes next then waits until this process is gone
+                self.ledger.left(self.row.token)
         for run in list(self.runs.values()):
             run.leave()
         self.background.catch_up()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ..model.errors import LedgerError
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
-from ..providers.told import told
+from ..providers.told import NoAnswer, answered
 from ..store.ledger_rows import Kept, Receipt
 from ..views import events as ev
 from .background import Background
@@ -110,8 +111,8 @@ def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
 async def _clear_up(pool: PoolContext) -> list[str]:
     """Remove what was made beside machines; gives what is worth a note."""
     try:
-        await told("teardown", pool.name, pool.provider.teardown(pool.name))
-    except OSError as error:
+        await answered("teardown", pool.name, pool.provider.teardown(pool.name))
+    except (NoAnswer, OSError) as error:
         return [f"what was made beside the machines is not all removed: {error}"]
     return []
 
@@ -157,16 +158,25 @@ async def _verify(
     patience = time.monotonic() + SILENCE
     delay = 0.01
     while True:
-        seen = await told("describe", pool.name, pool.provider.describe(pool.name, left))
-        there = {machine.node for machine in seen if machine.state != "gone"}
-        for node in {machine.node for machine in left} - there:
-            news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
-        kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
-        left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
-        silent = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
+        silent = False
+        try:
+            seen = await answered("describe", pool.name, pool.provider.describe(pool.name, left))
+        except NoAnswer as error:
+            news.emit(ev.PoolState(pool=pool.name, state="stopping", detail=str(error)))
+            delay = max(delay, AGAIN)  # nobody saw them end by themselves
+        else:
+            there = {machine.node for machine in seen if machine.state != "gone"}
+            for node in {machine.node for machine in left} - there:
+                news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+            kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
+            left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
+            silent = all(
+                machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone"
+            )
         if not left or time.monotonic() > (patience if silent else deadline):
             return left, kept
         if delay > 0.1:  # most end by themselves at once
-            await told("terminate", pool.name, pool.provider.terminate(pool.name, left))
+            with suppress(NoAnswer):  # the log tells of it, and describe of what came of it
+                await answered("terminate", pool.name, pool.provider.terminate(pool.name, left))
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)

@@ -1,19 +1,45 @@
-"""What the log tells of calls to a provider: which, how long it took, what came of it."""
+"""Calls to a provider: how long one may take, and what the log tells of each: how long it took, what came of it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable
 from logging import DEBUG
 from typing import TypeVar
 
+from ..model.errors import Unreachable
 from ..model.machine import Machine
 from ..store.loggers import logger
 
 T = TypeVar("T")
 
+ANSWER = 60.0  # seconds in which a provider answers a question, or takes an order
+
 _log = logger("provider")
+
+
+class NoAnswer(Unreachable):
+    """A provider does not answer."""
+
+
+async def answered(verb: str, pool: str, call: Awaitable[T]) -> T:
+    """As :func:`told`, for verbs that take no time of their own.
+
+    Raises:
+        NoAnswer: none came in :data:`ANSWER` seconds.
+    """
+    limit = asyncio.timeout(ANSWER)
+    try:
+        async with limit:
+            return await told(verb, pool, call)
+    except TimeoutError as error:
+        if not limit.expired():  # a limit of the provider's own
+            raise
+        said = f"the provider of pool {pool} has not answered within {ANSWER:g} s ({verb}); try again later"
+        _log.warning("%s", said, extra={"pool": pool})
+        raise NoAnswer(said) from error
 
 
 async def told(verb: str, pool: str, call: Awaitable[T]) -> T:

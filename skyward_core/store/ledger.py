@@ -169,6 +169,11 @@ class Ledger:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
         self._trace(token)
 
+    def left(self, token: str) -> None:
+        """A pool is not being made by this process any more, which may live on."""
+        self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])
+        self._trace(token)
+
     def ended(self, token: str, receipt: Receipt, kept: Iterable[Kept] = ()) -> None:
         """Close a pool whose teardown was verified; an unverified one stays open, with its receipt.
 

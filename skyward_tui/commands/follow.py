@@ -46,7 +46,7 @@ class Follower:
         self._printer = console.logs()
         self._asking = False
         self._leaving = False
-        self._alone = False  # our reader has left, and that was told
+        self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
 
     def on_event(self, event: Event) -> None:
@@ -126,21 +126,24 @@ class Follower:
 
         Args:
             outlives_us: whether it goes on when we leave.
+
+        Raises:
+            Interrupted: another signal came, or the terminal is gone.
         """
         self._say(self._printer.flush)
         state, detaching = "goes on meanwhile", "and leave it running"
         if not outlives_us:
             state, detaching = "is on no node yet, and waits meanwhile", "though that cancels it"
-        sys.stderr.write(
+        question = (
             f"\n{run} {state}. [d]etach {detaching} (default), "
             "[c]ancel it and keep the pool, [t]ear the pool down? "
         )
-        sys.stderr.flush()
         self._asking = True
         try:
-            while (answer := sys.stdin.readline().strip().lower()) not in _ANSWERS:
-                sys.stderr.write("d, c or t? ")
-                sys.stderr.flush()
+            while (answer := _answer(question)) not in _ANSWERS:
+                question = "d, c or t? "
+        except OSError:
+            raise Interrupted(signal.SIGHUP) from None
         except KeyboardInterrupt:
             self._console.note("")
             return "down"
@@ -149,8 +152,14 @@ class Follower:
         return _ANSWERS[answer]
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            # Of one terminal that vanishes the system tells, and the shell, and whatever is written: it is no second
+            # wish of anybody.
+            if self._alone:
+                return
+            self._alone = True
         if self._asking:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt if number == signal.SIGINT else Interrupted(number)
         self._inbox.put(signal.Signals(number))
 
     def _show(self, item: object) -> None:
@@ -181,3 +190,18 @@ class Follower:
         for line in self._waiting.values():
             self._console.note(line)
         self._waiting.clear()
+
+
+def _answer(question: str) -> str:
+    """What the person at the terminal answers.
+
+    Raises:
+        OSError: there is no terminal any more.
+    """
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    was_there = sys.stdin.isatty()
+    line = sys.stdin.readline()
+    if not line and was_there and not sys.stdin.isatty():
+        raise OSError("the terminal is gone")
+    return line.strip().lower()

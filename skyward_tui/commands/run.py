@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGINT
 
@@ -148,8 +149,9 @@ class _Job:
             choice = self.off_terminal
             if interruption.number == SIGINT and self.console.is_terminal:
                 outlives_us = self.follower.wait(self.session.outlives_us(self.pool, run.id), heed=False)
-                choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
-                self.leave = choice != "down"  # whoever answers has said what becomes of the pool
+                with suppress(Interrupted):  # nobody is there any more
+                    choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
+                    self.leave = choice != "down"  # whoever answers has said what becomes of the pool
             if choice == "detach":
                 ended.cancel()  # nobody waits any more
                 self._part(run)

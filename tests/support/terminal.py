@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +16,19 @@ PATIENCE = 60.0
 
 
 class Terminal:
-    """``python -m skyward_tui`` on a pseudo-terminal of its own."""
+    """``python -m skyward_tui`` on a pseudo-terminal of its own.
 
-    def __init__(self, home: Path, size: tuple[int, int] = (120, 40), cwd: Path | None = None) -> None:
+    Args:
+        program: what Python is to run in place of it.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        size: tuple[int, int] = (120, 40),
+        cwd: Path | None = None,
+        program: Sequence[str] = ("-m", "skyward_tui"),
+    ) -> None:
         self.columns, self.rows = size
         self.screen = pyte.Screen(self.columns, self.rows)
         self._stream = pyte.ByteStream(self.screen)
@@ -28,7 +38,7 @@ class Terminal:
         env |= {"SKYWARD_HOME": str(home), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         self.child = pexpect.spawn(
             sys.executable,
-            ["-m", "skyward_tui"],
+            list(program),
             dimensions=(self.rows, self.columns),
             env=env,  # type: ignore[arg-type]
             cwd=None if cwd is None else str(cwd),
@@ -87,6 +97,20 @@ class Terminal:
                 raise AssertionError(f"the app did not end; the screen was\n{self.text}")
         self.child.wait()
         return -1 if self.child.exitstatus is None else self.child.exitstatus
+
+    def vanish(self) -> int:
+        """Close its window, as it were; how the app ended, as ``subprocess`` tells it."""
+        self.child.ptyproc.fileobj.close()
+        return self.ended_alone()
+
+    def ended_alone(self) -> int:
+        """Wait for the app to end, though nobody reads what it writes; how it ended, as ``subprocess`` tells it."""
+        deadline = time.monotonic() + PATIENCE
+        while not (ended := os.waitpid(self.child.pid, os.WNOHANG))[0]:
+            assert time.monotonic() < deadline, "the app did not end"
+            time.sleep(0.02)
+        self.child.ptyproc.terminated = True
+        return os.waitstatus_to_exitcode(ended[1])
 
     def close(self) -> None:
         self.child.close(force=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,7 @@ class Compute(Dispatching):
         receipt = self._end()
         if receipt.ok:
             if receipt.kept:
-                sys.stderr.write(f"pool {self.name}: {receipt}; sky.results(run) fetches them\n")
+                _tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
@@ -153,23 +153,29 @@ class Compute(Dispatching):
             )
         if error is None:
             raise failure
-        sys.stderr.write(f"{failure}\n")
+        _tell(str(failure))
 
     def _end(self) -> Receipt:
-        """Tear down, whatever happens meanwhile: a ctrl-c here must not leave half a teardown."""
+        """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool, self._pool = self.pool, None
         work = submit(pool.down())
-        interrupted: KeyboardInterrupt | None = None
+        interrupted: KeyboardInterrupt | SystemExit | None = None
         while True:
             try:
                 self.receipt = work.result()
                 break
-            except KeyboardInterrupt as again:
+            except (KeyboardInterrupt, SystemExit) as again:
                 if interrupted is not None:
                     raise
                 interrupted = again
-                sys.stderr.write(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself\n")
+                _tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
         self._stack.close()
         if interrupted is not None:
             raise interrupted
         return self.receipt
+
+
+def _tell(text: str) -> None:
+    """Say it to whoever still reads: a terminal that is gone keeps no pool from its end."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ...model.errors import PoolError, what_of
-from ...providers.told import told
+from ...providers.told import answered
 from ...views import events as ev
 from ..context import PoolContext
 from ..links.link import Link
@@ -71,7 +71,7 @@ class Healing:
         pool = self._context
         machine = pool.ledger.machines(pool.token)[link.node]
         try:
-            (seen,) = await told("describe", pool.name, pool.provider.describe(pool.name, [machine]))
+            (seen,) = await answered("describe", pool.name, pool.provider.describe(pool.name, [machine]))
             if seen.state != "running" or pool.leaving or pool.links[link.node] is not link:
                 return
             await self._startup.join(machine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ...providers.base import Provider
-from ...providers.told import told
+from ...providers.told import answered
 from ...store.ledger import Ledger
 from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
 
@@ -22,11 +22,11 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     if any(each.is_alive for each in ledger.replacements(row.token)):
         return None  # the machine that is to come leaves no trace before its agent runs
     machines += ledger.former(row.token)
-    seen = await told("describe", row.name, provider.describe(row.name, machines))
+    seen = await answered("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):
         return None
     notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
-    await told("teardown", row.name, provider.teardown(row.name))
+    await answered("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
     receipt = Receipt(

@@ -13,7 +13,7 @@ from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
-from ...providers.told import told
+from ...providers.told import answered, told
 from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
@@ -75,7 +75,7 @@ class Startup:
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
-        seen = await told("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
+        seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
         coming = any(each.is_alive for each in replaced.values())
         if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
             raise PoolError(f"no machine of pool {pool.name} is left")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...model.errors import LedgerError, PoolError, SkywardError, what_of
-from ...providers.told import told
+from ...providers.told import answered
 from ...store.loggers import logger
 from ...views import events as ev
 from ..background import Background
@@ -89,7 +89,7 @@ class Watch:
             self._lose(link, "its agent was ended on its machine")
             return
         machine = context.machines[link.node]
-        (seen,) = await told("describe", context.name, context.provider.describe(context.name, [machine]))
+        (seen,) = await answered("describe", context.name, context.provider.describe(context.name, [machine]))
         # "unreachable" is a link that is down: a network cut ends no healthy machine.
         # So is "lost" where nodes do not reach each other: that peers get no answer either says nothing.
         alive = ("running", "unreachable", "lost") if context.alone else ("running", "unreachable")
@@ -109,7 +109,7 @@ class Watch:
                 return
             why = refused
         self._lose(link, why)
-        await told("terminate", context.name, context.provider.terminate(context.name, [machine]))
+        await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
 
     async def _revive(self, link: Link) -> None:
         """Start an agent where the last one died; it adopts what it finds, and the link finds it.

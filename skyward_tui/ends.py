@@ -1,0 +1,70 @@
+"""How the app is made to end from outside, and how long that may take."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+LAST_RESORT = 15  # seconds; longer than the app takes to let go of its pools, whatever answers or does not
+
+_MAIN = threading.main_thread()
+
+
+class Ends:
+    """SIGTERM, SIGHUP, and a terminal that is gone: the app is told, and has so many seconds then.
+
+    The handlers are the process's own, and not the loop's: a loop that waits for a terminal to take what it paints
+    hears of no signal.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: Callable[[int], None] | None = None
+
+    def heed(self, end: Callable[[int], None]) -> None:
+        """Have it end so, with an exit status, on the loop that runs now. What was ignored from outside stays so."""
+        self._loop, self._end = asyncio.get_running_loop(), end
+        if threading.current_thread() is not _MAIN:
+            return
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._signalled)
+
+    def heed_no_more(self) -> None:
+        """Let signals do again what they did before."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def come(self, number: int) -> None:
+        """Do as if that signal had come; from any thread."""
+        # By the system's own clock, which goes on whatever a thread of ours waits for. It ends the process.
+        signal.alarm(LAST_RESORT)
+        if self._loop is not None and self._end is not None:
+            with suppress(RuntimeError):  # the loop has ended: so does the app
+                self._loop.call_soon_threadsafe(self._end, 128 + number)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self.come(number)
+
+
+def beside(work: Callable[[], None]) -> asyncio.Future[None]:
+    """Do something in a thread that keeps no process from ending."""
+    done: Future[None] = Future()
+
+    def act() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  whoever waits gets it
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=act, daemon=True).start()
+    return asyncio.wrap_future(done)

@@ -1,0 +1,44 @@
+"""A session that leaves while a pool of its own still starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front.session import Session
+from skyward_core.model.errors import Cancelled
+from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.providers.local.provider import Local
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def test_the_start_is_over_before_the_ledger_is_closed_and_the_next_session_finds_the_pool(
+    tmp_path: Path,
+) -> None:
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    setup = f"touch {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
+    session = Session()
+    coming = session.create(
+        PoolSpec(
+            name="half",
+            provider=Local(),
+            nodes=2,
+            image=Image(setup=(setup,)),
+            options=Options(console=False),
+        )
+    )
+    wait_until(begun.exists, what="the set-up")
+    session.detach()
+    assert coming.done()
+    with pytest.raises(Cancelled, match="half was left while it was starting"):
+        coming.result()
+    go_on.touch()
+    later = Session()
+    (view,) = later.refresh().result(90)
+    assert view.state == "up", view.detail
+    receipt = later.down("half").result(90)
+    assert (receipt.created, receipt.ok) == (2, True)
+    later.detach()

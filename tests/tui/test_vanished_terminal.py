@@ -1,0 +1,237 @@
+"""The app ends, and soon, whenever its terminal vanishes: real pseudo-terminals, whose other side is really closed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from skyward_core.front.session import Session
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_core.tasks.scripts import build_task
+from tests.support.processes import descendants
+from tests.support.terminal import PATIENCE, Terminal
+
+HANGUP = 128 + signal.SIGHUP
+# Before the app heeds signals, and after it has let go of everything, the system ends it.
+AT_ANY_MOMENT = {HANGUP, -signal.SIGHUP}
+
+BUSY = """
+import time
+import skyward_core as sky
+
+@sky.function
+def busy():
+    line = 0
+    while True:
+        line += 1
+        print("line", line, flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """With a pool that is up, whose ranks print without an end."""
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY)
+    session = Session()
+    session.create(PoolSpec(name="warm", provider=Local(), nodes=2, options=Options(console=False))).result(
+        90
+    )
+    session.launch("warm", build_task(script, "busy", {})).result(90)
+    yield session
+    session.down("warm").result(90)
+    session.detach()
+
+
+def go_on(terminal: Terminal, seconds: float) -> None:
+    """Be an ordinary terminal for a while: one that can paint a frame as a whole, and says so."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert terminal.read(0.01), terminal.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_while_it_starts(seed: int, tmp_path: Path) -> None:
+    moment = random.Random(seed)
+    for _ in range(2):
+        with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
+            go_on(terminal, moment.uniform(0.0, 1.2))
+            assert terminal.vanish() in AT_ANY_MOMENT
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_while_it_shows_a_run(seed: int, session: Session, tmp_path: Path) -> None:
+    moment = random.Random(seed)
+    for _ in range(3):
+        with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
+            terminal.until("▶ warm")
+            terminal.press(
+                "\x1b[?2026;2$y"
+            )  # it can paint a frame as a whole: Textual then writes more pieces
+            terminal.press("enter")
+            terminal.until("pools › warm")
+            go_on(terminal, moment.uniform(0.0, 1.0))
+            below = descendants(terminal.child.pid)
+            assert terminal.vanish() == HANGUP
+            ended(below)
+    assert session.pools()[0].state == "up"
+
+
+def test_while_a_dialog_is_open_or_it_is_in_the_shell(session: Session, tmp_path: Path) -> None:
+    def asks(terminal: Terminal) -> None:
+        terminal.press("q")
+        terminal.until("Keep running")
+
+    def asks_about_an_end(terminal: Terminal) -> None:
+        terminal.press("X")
+        terminal.until("Tear down warm?")
+
+    def is_in_the_shell(terminal: Terminal) -> None:
+        terminal.press("\x1a")
+        while not stopped(terminal.child.pid):
+            terminal.read(0.02)
+
+    for come_to in (asks, asks_about_an_end, is_in_the_shell):
+        with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
+            terminal.until("▶ warm")
+            come_to(terminal)
+            assert terminal.vanish() == HANGUP
+    assert session.pools()[0].state == "up"
+
+
+def test_also_where_the_signal_is_ignored(session: Session, tmp_path: Path) -> None:
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from skyward_tui.cli import main; main()"
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", program])) as terminal:
+        terminal.until("▶ warm")
+        terminal.press("enter")
+        terminal.until("pools › warm")
+        assert terminal.vanish() == HANGUP
+
+
+def test_the_signal_may_come_often(session: Session, tmp_path: Path) -> None:
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
+        terminal.until("▶ warm")
+        for _ in range(5):
+            os.kill(terminal.child.pid, signal.SIGHUP)
+        assert terminal.vanish() in AT_ANY_MOMENT
+
+
+OWN = """
+import sys
+from skyward_core.front.session import Session
+from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_tui.app import SkywardApp
+
+def session():
+    session = Session()
+    image = Image(setup=tuple(sys.argv[1:]))
+    session.create(PoolSpec(name="own", provider=Local(), nodes=2, image=image, options=Options(console=False)))
+    return session
+
+app = SkywardApp(session)
+app.run()
+sys.exit(app.return_code)
+"""
+
+
+@pytest.mark.parametrize("setup", [[], ["exec sleep 3"]], ids=["up", "starting"])
+def test_with_a_pool_of_its_own(setup: list[str], tmp_path: Path) -> None:
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", OWN, *setup])) as terminal:
+        terminal.until("0/2" if setup else "2/2")
+        below = descendants(terminal.child.pid)
+        assert terminal.vanish() == HANGUP
+    session = Session()
+    assert [view.state for view in session.refresh().result(90)] == ["up"]
+    assert session.down("own").result(90).ok
+    session.detach()
+    ended(below)
+
+
+STUCK = """
+import sys, threading
+from skyward_core.front.session import Session
+from skyward_tui.app import SkywardApp
+
+class Stuck(Session):
+    def detach(self):
+        threading.Event().wait()
+
+app = SkywardApp(Stuck)
+app.run()
+sys.exit(app.return_code)
+"""
+
+
+def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", STUCK])) as terminal:
+        terminal.until("No pools yet")
+        assert terminal.vanish() == HANGUP
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", STUCK])) as terminal:
+        terminal.until("No pools yet")
+        terminal.press("q")
+        assert terminal.ended() == 0
+
+
+WATCHED = """
+import os, signal, threading
+from pathlib import Path
+from skyward_tui.cli import main
+
+def tell(*_):
+    Path("new").write_text(" ".join(f"{each.name} {each.native_id}" for each in threading.enumerate()))
+    os.replace("new", "threads")
+
+signal.signal(signal.SIGUSR1, tell)
+main()
+"""
+
+
+def test_one_that_was_stopped_goes_on_as_before(session: Session, tmp_path: Path) -> None:
+    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", WATCHED])) as terminal:
+
+        def readers() -> list[str]:
+            (told := tmp_path / "threads").unlink(missing_ok=True)
+            os.kill(terminal.child.pid, signal.SIGUSR1)
+            while not told.exists():
+                terminal.read(0.02)
+            words = told.read_text().split()
+            return [
+                ident for name, ident in zip(words[::2], words[1::2], strict=True) if name == "textual-input"
+            ]
+
+        terminal.until("▶ warm")
+        for key, shown in (("enter", "pools › warm"), ("q", "▶ warm")):
+            before = readers()
+            os.kill(terminal.child.pid, signal.SIGSTOP)
+            while not stopped(terminal.child.pid):
+                terminal.read(0.02)
+            terminal.drain()
+            terminal.screen.reset()
+            os.kill(terminal.child.pid, signal.SIGCONT)
+            while len(after := readers()) != 1 or after == before:
+                assert len(after) < 2, after
+            terminal.until("? keys")  # painted anew
+            terminal.press(key)
+            terminal.until(shown)
+
+
+def ended(processes: set[int]) -> None:
+    """Wait for them to end."""
+    deadline = time.monotonic() + PATIENCE
+    while left := [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.02)
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
