@@ -202,6 +202,20 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
         assert screen.query_one("#script", Input).value == "example:ddp"
 
 
+async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "")
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
+        await pilot.press("enter")  # there is nothing to take
+        assert app.screen is not screen
+        await pilot.press("escape", "ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no accelerator of the catalogue fits 'nosuch'" in screen_text(app))
+
+
 async def test_what_was_entered_outlives_a_start_that_failed(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
