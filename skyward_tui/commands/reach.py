@@ -46,7 +46,9 @@ def up(session: Session, names: Sequence[str]) -> list[str]:
                     f"skyward-tui results {name} show what its last run left"
                 )
             close = get_close_matches(name, live, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(live) or 'none'}"
+            if not live:
+                raise UsageError(f"no pool {name!r} is up, and no other is")
+            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(live)}"
             raise UsageError(f"no pool {name!r} is up; {hint}")
     return list(dict.fromkeys(names))
 
@@ -59,6 +61,8 @@ def recorded(session: Session, run: str) -> RunRow:
     """
     row = session.ledger.run(run)
     if row is None:
+        if session.ledger.find(run) is not None:
+            raise UsageError(f"{run!r} is a pool; write the run's id, which skyward-tui ls --all shows")
         raise UsageError(f"no run {run!r}; skyward-tui ls --all shows pools and their runs")
     return row
 
