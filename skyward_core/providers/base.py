@@ -1,4 +1,4 @@
-"""The provider protocol: seven verbs that know machines and nothing of runs; and what some providers can do besides."""
+"""The provider protocol: methods that know machines and nothing of runs; and what some providers can do besides."""
 
 from __future__ import annotations
 
