@@ -24,6 +24,7 @@ SCOPES = {
     "log": "Log pane",
     "errors": "Errors",
     "files": "File and accelerator pickers",
+    "choice": "Lists (function, pool, provider)",
     "toggles": "Check boxes (plugins, options)",
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",
@@ -182,6 +183,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
     Action("files.back", "escape", "close", "back", "Back, nothing chosen"),
+    # Lists that open
+    Action("choice.open", "enter,space", "show_overlay", "", "Open the list; enter chooses, esc closes it"),
     # Check boxes
     Action("toggles.previous", "left,h", "move(-1)", "", "Previous box"),
     Action("toggles.next", "right,l", "move(1)", "", "Next box"),

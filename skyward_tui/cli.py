@@ -109,7 +109,7 @@ class _Commands(click.Group):
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> int:
-    """Rent or borrow machines, run a Python function on all of them, watch it live, take it all down.
+    """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
     """
@@ -137,7 +137,9 @@ def cli(context: click.Context) -> int:
 @click.option(
     "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
 )
-@click.option("--ranks-per-node", type=_Ranks(), help="Processes on each machine.  [default: 1]")
+@click.option(
+    "--ranks-per-node", metavar="N|gpu", type=_Ranks(), help="Processes on each machine.  [default: 1]"
+)
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin of the pool; repeatable.")
 @click.option("--one", is_flag=True, help="Run on one node only.")
@@ -184,7 +186,8 @@ def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
 
-    Their standard output goes to ours, their standard error to ours.
+    What they wrote to standard output is written to standard output. What they wrote to standard error is written
+    to standard error.
     """
     with _console(as_json) as console:
         from .commands.look import logs as execute

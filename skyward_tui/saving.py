@@ -7,6 +7,7 @@ import heapq
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def save(path: Path, pieces: Iterable[str]) -> Path:
             raise
         return free
     raise FileExistsError(f"there are {_MOST:,} files named like {path} already")
+
+
+def together(paths: Iterable[Path]) -> str:
+    """The names of files, what all begin with said once, as a shell takes it: ``pool-run-{r000.log,results.csv}``."""
+    names = [path.name for path in paths]
+    same = commonprefix(names).rpartition("-")  # noqa: RUF071  names, of which characters are compared
+    start = same[0] + same[1]
+    if len(names) < 2 or not start:
+        return ", ".join(names)
+    return f"{start}{{{','.join(name.removeprefix(start) for name in names)}}}"
 
 
 def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:

@@ -27,6 +27,11 @@ def took(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
+def failure(kind: str, type: str, message: str) -> str:
+    """What a rank died of. Only one that raised has an exception to name; of others, the message says it all."""
+    return f"{type}: {message}".rstrip(": ") if kind == "raised" or not message else message
+
+
 def clock(at: float) -> str:
     """A Unix time as the wall clock showed it."""
     return time.strftime("%H:%M:%S", time.localtime(at))

@@ -1,4 +1,4 @@
-"""The provider protocol: seven verbs that know machines and nothing of runs; :mod:`..model.capabilities` has what some
+"""The provider protocol: methods that know machines and nothing of runs; :mod:`..model.capabilities` has what some
 providers can do besides."""
 
 from __future__ import annotations

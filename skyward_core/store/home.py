@@ -56,7 +56,7 @@ def home() -> Path:
             )
     except OSError as error:
         raise UsageError(
-            f"the folder {path} cannot be made, or not for you alone: {error}; set SKYWARD_HOME to another one"
+            f"cannot make the private folder {path}: {error}; set SKYWARD_HOME to another folder"
         ) from error
     return path
 

@@ -48,6 +48,7 @@ class Follower:
         self._leaving = False
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
+        self._told: dict[int, str] = {}  # by node: what was told last
 
     def on_event(self, event: Event) -> None:
         """Take an event of a pool; called on the session's thread."""
@@ -169,8 +170,9 @@ class Follower:
             case NodePhase(phase="ready" | "gone"):
                 self._waiting.pop(item.node, None)
             case NodePhase():
-                self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ")
-                if item.retry_at is not None:
+                again = "; it is tried again" if item.retry_at is not None else ""
+                self._waiting[item.node] = f"n{item.node} {item.phase}: {item.detail}".rstrip(": ") + again
+                if again:
                     self._tell_waiting()
             case NodeLink(up=False) if not self._leaving:
                 self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
@@ -186,9 +188,11 @@ class Follower:
             self._console.silence()
 
     def _tell_waiting(self) -> None:
-        """Say what is waited for, once for each piece of news."""
-        for line in self._waiting.values():
-            self._console.note(line)
+        """Say what is waited for, once for each piece of news: an attempt that failed as the one before is none."""
+        for node, line in self._waiting.items():
+            if self._told.get(node) != line:
+                self._console.note(line)
+        self._told |= self._waiting
         self._waiting.clear()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 from skyward_core.front import history
 from skyward_core.front.session import Session
@@ -16,6 +17,8 @@ from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
 from .report import receipt_line
+
+T = TypeVar("T")
 
 
 def cancel(run: str, console: Console) -> int:
@@ -91,16 +94,26 @@ def _question(
     return f"{said}; {what}: {'; '.join(waiting)}"
 
 
+def _read(option: str, read: Callable[[str], T], text: str) -> T:
+    """What an option says.
+
+    Raises:
+        UsageError: it makes no sense.
+    """
+    try:
+        return read(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {error}") from error
+
+
 def prune(older: str, most: str, only_look: bool, console: Console) -> int:
     """Make room on this machine.
 
     Raises:
         UsageError: a limit is no time or no size.
     """
-    try:
-        age, limit = spec_checks.duration(older), spec_checks.size(most)
-    except ValueError as error:
-        raise UsageError(f"--older or --most {error}") from error
+    age = _read("--older", spec_checks.duration, older)
+    limit = _read("--most", spec_checks.size, most)
     with opened(console) as session:
         gone = history.prune(session.ledger, age=age, most=limit, only_look=only_look)
         unused = history.prune_environments(session.ledger, age=age, only_look=only_look)

@@ -46,8 +46,10 @@ def up(session: Session, pools: Sequence[str]) -> list[PoolRow]:
                     f"skyward-tui results {pool} show what its last run left"
                 )
             names = list(dict.fromkeys(row.name for row in live.values()))
+            if not names:
+                raise UsageError(f"no pool {pool!r} is up, and no other is")
             close = get_close_matches(pool, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(names) or 'none'}"
+            hint = f"did you mean {close[0]!r}?" if close else f"up are: {', '.join(names)}"
             raise UsageError(f"no pool {pool!r} is up; {hint}")
     return list({live[pool].key: live[pool] for pool in pools}.values())
 
@@ -60,6 +62,8 @@ def recorded(session: Session, run: str) -> RunRow:
     """
     row = session.ledger.run(run)
     if row is None:
+        if session.ledger.find(run) is not None:
+            raise UsageError(f"{run!r} is a pool; write the run's id, which skyward-tui ls --all shows")
         raise UsageError(f"no run {run!r}; skyward-tui ls --all shows pools and their runs")
     return row
 

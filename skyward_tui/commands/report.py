@@ -8,7 +8,7 @@ from skyward_core.front.history import Receipt
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
 
-from ..words import clip, count, number, one_line, took
+from ..words import clip, count, failure, number, one_line, took
 from .console import Console
 
 _GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
@@ -55,8 +55,7 @@ def _note(task: TaskView) -> str:
     if outcome is None:
         return ""
     if outcome.error is not None:
-        said = one_line(outcome.error.message)
-        return f"{outcome.error.type}: {said}" if outcome.kind == "raised" else said
+        return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
     text = one_line(outcome.summary.text) if outcome.summary else ""
     return (
         f"{count(task.items, 'item')}; last {task.last_item.text}" if task.items and task.last_item else text
@@ -77,7 +76,7 @@ def failure_lines(run: RunView) -> list[str]:
     cause = run.root_cause
     if cause is None:
         return []
-    said = f"{cause.type}: {cause.message}".rstrip(": ") if cause.outcome == "raised" else cause.message
+    said = failure(cause.outcome, cause.type, cause.message)
     lines = [f"root cause: {prefix_of(cause.rank)[:4]} {cause.outcome}: {said}"]
     task = next((t for t in run.tasks.values() if t.rank == cause.rank and t.state == cause.outcome), None)
     trace = task.outcome.error.traceback if task and task.outcome and task.outcome.error else ""

@@ -22,6 +22,8 @@ class AcceleratorsScreen(Picker):
         listed = self.query_one(OptionList)
         listed.clear_options()
         listed.add_options(Option(_row(entry), id=entry.name) for entry in accelerators.search(typed))
+        if not listed.option_count:
+            self.say(f"no accelerator of the catalogue fits {typed.strip()!r}")
         listed.action_first()
 
     def on_input_submitted(self) -> None:

@@ -58,11 +58,11 @@ class FilesScreen(Picker):
             self._list_recent(part)
             found_examples = [path for path in examples() if part.lower() in path.stem]
             if found_examples:
-                listed.add_option(Option(Content.styled("packaged examples", "$muted"), disabled=True))
+                self.say("packaged examples")
             for path in found_examples:
                 about_it = (_lacks(path), "$text-warning"), (about(path), "$muted")
                 self._add(path, Content.assemble(f"  {path.stem:<12}", *about_it))
-        listed.add_option(Option(Content.styled(str(folder), "$muted"), disabled=True))
+        self.say(str(folder))
         try:
             found = sorted(folder.iterdir(), key=lambda path: (path.is_file(), path.name.lower()))
         except OSError as error:
@@ -77,13 +77,14 @@ class FilesScreen(Picker):
             wanted = is_folder or path.suffix == ".py"
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
                 self._add(path, Content(f"  {path.name}{'/' if is_folder else ''}"))
+        if part and not self._entries and folder.is_dir():
+            self.say(f"  no script or folder has {part!r} in its name")
         listed.action_first()
 
     def _list_recent(self, part: str) -> None:
         found = [form for form in self._recent if part.lower() in Path(form.script).name.lower()][:_RECENT]
         if found:
-            title = Option(Content.styled("recent launches", "$muted"), disabled=True)
-            self.query_one(OptionList).add_option(title)
+            self.say("recent launches")
         for form in found:
             self._launches[str(len(self._entries))] = form
             script = named(form.script)

@@ -17,7 +17,7 @@ from .base import Dialog
 _GROUPS = {
     "run": ("run", "log", "panel"),
     "pools": ("pools", "panel"),
-    "launch": ("launch", "toggles", "files"),
+    "launch": ("launch", "choice", "toggles", "files"),
 }
 
 

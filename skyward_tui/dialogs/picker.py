@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.content import Content
 from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
 
 from ..actions import bindings
 from ..styles import beside
@@ -35,6 +37,10 @@ class Picker(Dialog[str | None]):
     def fill(self, typed: str) -> None:
         """List what fits to what was typed."""
         raise NotImplementedError
+
+    def say(self, text: str) -> None:
+        """Stand a line in the list that cannot be picked."""
+        self.query_one(OptionList).add_option(Option(Content.styled(text, "$muted"), disabled=True))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.fill(event.value)

@@ -15,7 +15,7 @@ from ..actions import bindings
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
-from ..words import one_line, took
+from ..words import failure, one_line, took
 from .base import BaseScreen
 
 _ORDER = ("raised", "exited", "lost", "collateral")
@@ -40,7 +40,7 @@ def account(outcome: Outcome) -> str:
         head += f", exit status {outcome.exit_code}"
     if outcome.error is None:
         return head
-    error = f"{outcome.error.type}: {outcome.error.message}"
+    error = failure(outcome.kind, outcome.error.type, outcome.error.message)
     traceback = outcome.error.traceback.strip()
     return "\n\n".join(part for part in (head, error, traceback) if part)
 
@@ -74,15 +74,15 @@ class ErrorsScreen(BaseScreen[int | None]):
         mark = look(outcome.kind)
         cause = first and self._run.root_cause is not None
         dim = outcome.kind == "collateral"
-        said = one_line(outcome.error.message) if outcome.error else ""
-        name = outcome.error.type if outcome.error else ""
-        if outcome.signal is not None:
-            name = signal_name(outcome.signal)
+        error = outcome.error
+        said = failure(outcome.kind, error.type, one_line(error.message)) if error else ""
+        if outcome.signal is not None and signal_name(outcome.signal) not in said:
+            said = f"{signal_name(outcome.signal)}: {said}".rstrip(": ")
         return Content.assemble(
             (" ROOT CAUSE " if cause else "            ", "bold $text-error" if cause else ""),
             (f" r{outcome.rank:<4}n{outcome.node:<4}", "$muted" if dim else "bold"),
             (f"{mark.text:<14}", mark.style),
-            (f"{name}: {said}" if said else name, "$muted" if dim else ""),
+            (said, "$muted" if dim else ""),
         )
 
     def on_mount(self) -> None:

@@ -84,20 +84,20 @@ class LaunchScreen(BaseScreen[None]):
                 form.border_title = "launch"
                 yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
                 yield _row(
-                    "Function", Select([], prompt="the script's functions", id="function", compact=True)
+                    "Function", _Choice([], prompt="the script's functions", id="function", compact=True)
                 )
                 yield _row("Arguments", _input("arguments", "name=value …"))
                 yield Static(id="hint", markup=False)
-                pools = Select(
+                pools = _Choice(
                     [(_NEW, ""), *live], value=self._pool, allow_blank=False, id="pool", compact=True
                 )
                 yield _row(
-                    "Pool", pools, Label("name", classes="inner"), _input("name", "made from the script's")
+                    "Pool", pools, Label("name", classes="inner"), _input("name", "from the script's name")
                 )
                 choices = [(choice.label, choice.name) for choice in provider_choices().values()]
                 yield _row(
                     "Provider",
-                    Select(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
+                    _Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
                 )
                 for id, setting in self._settings().items():
                     yield _setting_row(id, setting)
@@ -238,6 +238,8 @@ class LaunchScreen(BaseScreen[None]):
     @on(Select.Changed, "#provider")
     def _provider_changed(self, event: Select.Changed) -> None:
         """Machines that are named are all used unless a number is given; others need one."""
+        if event.value != event.select.value:
+            return  # the list's first choice, which the form was filled over before the list had told of it
         named = provider_choices()[str(event.value)].names_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)
@@ -378,6 +380,12 @@ class LaunchScreen(BaseScreen[None]):
 
     def action_back(self) -> None:
         self.app.pop_screen()
+
+
+class _Choice(Select[str], inherit_bindings=False):
+    """A list that opens by enter: the arrows go from field to field, past it as past all others."""
+
+    BINDINGS = bindings("choice")
 
 
 class _Plugins(Toggles):

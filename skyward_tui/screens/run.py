@@ -26,7 +26,7 @@ from ..styles import beside
 from ..widgets.chrome import Crumbs
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES
-from ..words import one_line
+from ..words import failure, one_line
 from .base import BaseScreen, newest_run, pool_status
 
 
@@ -129,7 +129,7 @@ class RunScreen(BaseScreen[None]):
         if run is not None and run.root_cause is not None and self._told != run.id:
             self._told = run.id
             cause = run.root_cause
-            said = f"{cause.type}: {one_line(cause.message)}"
+            said = failure(cause.outcome, cause.type, one_line(cause.message))
             self.flash(f"rank {cause.rank} {cause.outcome}, {said} (e shows all)", "error")
         if self._awaits_run and run is not None:
             # What came up is watched first, then what it prints; the focus was there all along.
@@ -242,7 +242,7 @@ class RunScreen(BaseScreen[None]):
         self.run_worker(self._save(), exclusive=True, group="save")
 
     async def _save(self) -> None:
-        from ..saving import save
+        from ..saving import save, together
 
         pool, run, chosen = self.pool, self.run, Chosen(self.rank, self.merged)
         if pool is None:
@@ -258,7 +258,7 @@ class RunScreen(BaseScreen[None]):
             paths = [await asyncio.to_thread(save, Path(name), text) for name, text in files.items()]
         except OSError as error:
             return self.flash(f"could not save: {error}", "error")
-        self.flash(f"saved in {Path.cwd()}: {', '.join(map(str, paths))}{remarks}", "done")
+        self.flash(f"saved {together(paths)} in {Path.cwd()}{remarks}", "done")
 
     # Acting on the run and the pool
 

@@ -8,7 +8,7 @@ from skyward_core.model.outcome import Summary, signal_name
 from skyward_core.views.views import RunView, TaskView
 
 from ..theme import look
-from ..words import clip, number, one_line, took
+from ..words import clip, failure, number, one_line, took
 from .roll import Roll
 
 
@@ -18,7 +18,7 @@ def task_note(task: TaskView) -> str:
     if outcome is None:
         return f"#{task.items} {value_note(task.last_item)}" if task.last_item else ""
     if outcome.error is not None:
-        return f"{outcome.error.type}: {one_line(outcome.error.message)}"
+        return failure(outcome.kind, outcome.error.type, one_line(outcome.error.message))
     if outcome.kind == "exited":
         return signal_name(outcome.signal) if outcome.signal else f"exit status {outcome.exit_code}"
     if task.items:
@@ -87,9 +87,8 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
     cause = run.root_cause
     if cause is None:
         return []
-    said = one_line(cause.message)
-    text = f"r{cause.rank} {cause.outcome}: {cause.type}" + (f": {said}" if said else "")
-    return [("root cause", text, "$text-error")]
+    said = failure(cause.outcome, cause.type, one_line(cause.message))
+    return [("root cause", f"r{cause.rank} {cause.outcome}: {said}", "$text-error")]
 
 
 def _aggregate_rows(run: RunView) -> list[tuple[str, str, str]]:

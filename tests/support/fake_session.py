@@ -229,7 +229,8 @@ def failed_run(session: FakeSession, view: PoolView) -> RunView:
     error = ErrorInfo("ZeroDivisionError", "division by zero", TRACEBACK)
     session.end_rank(view, run, 2, "raised", error=error)
     session.end_rank(view, run, 3, "exited", signal=9, error=ErrorInfo("RankExit", "killed by SIGKILL"))
-    session.end_rank(view, run, 0, "collateral")
+    stopped = ErrorInfo("Stopped", "stopped because another rank failed")
+    session.end_rank(view, run, 0, "collateral", error=stopped)
     session.end_run(view, run, "failed", RootCause(2, "raised", "ZeroDivisionError", "division by zero"))
     return run
 

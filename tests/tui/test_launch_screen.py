@@ -202,6 +202,20 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
         assert screen.query_one("#script", Input).value == "example:ddp"
 
 
+async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "")
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
+        await pilot.press("enter")  # there is nothing to take
+        assert app.screen is not screen
+        await pilot.press("escape", "ctrl+g")
+        await until(pilot, lambda: isinstance(app.screen, AcceleratorsScreen))
+        await typed(app, pilot, "nosuch")
+        await until(pilot, lambda: "no accelerator of the catalogue fits 'nosuch'" in screen_text(app))
+
+
 async def test_what_was_entered_outlives_a_start_that_failed(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
@@ -226,6 +240,44 @@ async def test_what_was_entered_outlives_a_start_that_failed(
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("q", "n")
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.form() == entered)
+
+
+async def test_hosts_that_did_not_answer_can_be_changed(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    session.auto = False
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
+        screen.query_one("#hosts", Input).value = "gpu1 gpu2"
+        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
+        entered = screen.form()
+        assert entered.nodes == ""
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "train" in session.creating)
+        session.creating["train"].set_exception(PoolError("no machine answered"))
+        await until(pilot, lambda: "no machine answered" in screen_text(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        again = app.screen
+        assert isinstance(again, LaunchScreen)
+        await until(pilot, lambda: "2 hosts × 1 rank" in screen_text(app))
+        assert again.form() == entered
+        assert again.query_one("#hosts-row").display
+
+
+async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        fields = [screen.query_one(f"#{id}") for id in ("function", "arguments", "pool", "name", "provider")]
+        for key, ahead in (("down", fields), ("up", fields[-2::-1])):
+            for field in ahead:
+                await pilot.press(key)
+                await until(pilot, lambda field=field: app.focused is field)  # type: ignore[misc]
+        await pilot.press("enter", "down", "enter")  # a list opens by enter, and has the arrows then
+        await until(pilot, lambda: screen.form().function == "evaluate")
 
 
 async def test_recent_launches_are_a_key_away(

@@ -62,6 +62,10 @@ def test_rows_name_what_there_is() -> None:
         assert row.instead_of in {"", *ids} and (row.empty or not row.hides), row.id
 
 
+def test_what_an_empty_panel_says_fits_a_small_screen() -> None:
+    assert {row.id for row in PANELS if len(row.empty) > 78} == set()
+
+
 @pytest.mark.parametrize("row", PANELS, ids=lambda row: row.id)
 def test_no_panel_knows_another(row: Row) -> None:
     module = row.made_by.partition(":")[0]

@@ -133,6 +133,7 @@ async def test_errors_pin_the_root_cause(app: SkywardApp, session: FakeSession) 
         assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], (
             "the first, what else failed, what was stopped"
         )
+        assert re.search(r"r0 .*⊘ collateral +stopped because another rank failed", screen_text(app))
         assert 'File "/home/me/train.py", line 17, in step' in screen_text(app)
         await pilot.press("y")
         assert "ZeroDivisionError: division by zero" in app.clipboard
@@ -207,9 +208,20 @@ async def test_copy_and_save(app: SkywardApp, session: FakeSession, tmp_path: Pa
             await until(pilot, lambda end=again: Path(f"llama-ft-llama-ft-1-results{end}.csv").exists())  # type: ignore[misc]
         assert Path("llama-ft-llama-ft-1-r000.log").read_text() == "mine"
         assert Path("llama-ft-llama-ft-1-r000-2.log").read_text() == "\x1b[31mone\x1b[0m\ntwo\n"
-        await until(pilot, lambda: "saved in" in screen_text(app))
+        await until(pilot, lambda: "saved llama-ft-llama-ft-1-" in screen_text(app))
         saved = json.loads(Path("llama-ft-llama-ft-1-results.json").read_text())
         assert saved["ranks"][0]["value"] == 0.1234567890123
+
+
+async def test_the_files_saved_are_named_on_a_small_screen(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    session.end_run(view, run)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        await pilot.press("S")
+        said = "saved llama-ft-llama-ft-1-{r000.log,results.json,results.csv} in"
+        await until(pilot, lambda: said in screen_text(app))
 
 
 async def test_a_run_is_cancelled_only_after_asking(app: SkywardApp, session: FakeSession) -> None:
@@ -296,7 +308,7 @@ async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: F
         session.print(view, 0, "line\n" * 5)
         await until(pilot, lambda: log_of(screen).pane.window.ring.end == 5)
         await pilot.press("S")
-        await until(pilot, lambda: "saved in" in screen_text(app))
+        await until(pilot, lambda: "saved llama-ft-" in screen_text(app))
         assert "the last" not in screen_text(app)
         session.print(view, 0, "line\n" * 12_000)
         await until(pilot, lambda: log_of(screen).pane.window.ring.first > 0)

@@ -367,3 +367,10 @@ assert not heavy, heavy
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.split() == [f"{bundle}/skyward_core/model/accelerators/__init__.py", "H100:8"]
+
+
+def test_a_name_like_no_other_is_told_where_names_are() -> None:
+    with pytest.raises(
+        sky.UsageError, match=r"no accelerator 'foo' in the catalogue: sky\.accelerators\.search\("
+    ):
+        accelerators.parse("foo")

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
 from skyward_core.providers.local.provider import Local
+from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
 from skyward_core.views.events import NodePhase
@@ -408,7 +410,21 @@ def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> Non
     follower = Follower(Console())
     follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
     follower.wait(done(None))
-    assert capfd.readouterr().err == "n2 running: no capacity\n"
+    assert capfd.readouterr().err == "n2 running: no capacity; it is tried again\n"
+
+
+def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    follower = Follower(Console())
+    for detail in ("connection refused", "connection refused", "no answer", "connection refused"):
+        for node in (0, 1):
+            follower.on_event(NodePhase(pool="p", node=node, phase="running", detail=detail, retry_at=1.0))
+    follower.wait(done(None))
+    said = [
+        f"n{node} running: {detail}; it is tried again\n"
+        for detail in ("connection refused", "no answer", "connection refused")
+        for node in (0, 1)
+    ]
+    assert capfd.readouterr().err == "".join(said)
 
 
 def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,3 +497,39 @@ def test_an_example_has_a_name_for_run(tmp_path: Path, monkeypatch: pytest.Monke
         run(LaunchRequest(script="hello"), Console())
     with pytest.raises(ScriptError, match=r"no such script: train\.py$"):
         run(LaunchRequest(script="train.py"), Console())
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["prune", "--older", "soon"], '--older should be a time such as "7d" or "12h"'),
+        (["prune", "--most", "much"], '--most should be a size such as "10 GB"'),
+        (["down", "mine"], "no pool 'mine' is up, and no other is"),
+        (["cancel", "mine"], "no run 'mine'; skyward-tui ls --all shows pools and their runs"),
+        (["cancel", "over"], "'over' is a pool; write the run's id, which skyward-tui ls --all shows"),
+    ],
+)
+def test_what_is_wrong_names_what_was_written(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    with closing(Ledger()) as ledger:
+        ledger.intend("t1", "over", {"provider": "local"}, {"nodes": 1})
+        ledger.ended("t1", Receipt("over", 0, (), (), 0.0))
+    with pytest.raises(SystemExit) as caught:
+        cli(arguments)
+    assert caught.value.code == 2
+    assert f"error: {message}" in capfd.readouterr().err
+
+
+def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
+    assert "--ranks-per-node N|gpu" in CliRunner().invoke(cli, ["run", "--help"]).output
+
+
+def test_the_help_of_logs_says_where_its_output_goes() -> None:
+    said = " ".join(CliRunner().invoke(cli, ["logs", "--help"]).output.split())
+    assert "What they wrote to standard error is written to standard error." in said

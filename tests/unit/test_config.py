@@ -250,3 +250,13 @@ def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"skyward\.toml cannot be read: "):
         config.keys()
+
+
+def test_a_home_that_cannot_be_is_told_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "file"))
+    with pytest.raises(UsageError) as caught:
+        config.home()
+    said = str(caught.value)
+    assert said.startswith(f"cannot make the private folder {tmp_path / 'file'}: ")
+    assert said.endswith("; set SKYWARD_HOME to another folder")

@@ -99,8 +99,12 @@ def test_commands_parse(page: str) -> None:
     found = commands(text_of(page))
     assert any("--nodes" in command for command in found)
     assert any("--hosts" in command for command in found)
+    copied = [parse(command).params for command in found if " examples " in command]
+    assert [values["name"] for values in copied] == [Path(EXAMPLE_OF[page]).stem], "it is there to be run"
     for command in found:
         values = parse(command).params
+        if "target" not in values:
+            continue
         assert set(values["plugins"]) <= {plugin.name for plugin in available()}
         if (script := EXAMPLES / values["target"]).exists():
             parse_arguments(find_function(script, None), values["arguments"])

@@ -94,6 +94,11 @@ def test_groups_of_skyward_toml(home: Path) -> None:
     assert SSH(["lab"]).hosts == ("lab",)  # in a list a bare name is a host
     with pytest.raises(UsageError, match=r"no group 'labs'.*lab, one"):
         SSH("@labs")
+    (home / "skyward.toml").unlink()
+    with pytest.raises(
+        UsageError, match=r"no group 'labs' under \[hosts\] in skyward\.toml, which names none"
+    ):
+        SSH("@labs")
 
 
 def test_wishes_that_make_no_sense() -> None:

@@ -143,7 +143,7 @@ def find(name: str) -> Entry:
         hint = (
             f"did you mean {' or '.join(near)}?"
             if near
-            else "`search` in skyward_core.model.accelerators finds them"
+            else 'sky.accelerators.search("80gb") finds names by what is known of them'
         )
         raise UsageError(f"no accelerator {name!r} in the catalogue: {hint}")
     return entry

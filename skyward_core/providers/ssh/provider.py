@@ -451,8 +451,8 @@ def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
         if group in groups and (name.startswith("@") or isinstance(hosts, str)):
             found += groups[group]
         elif name.startswith("@"):
-            known = ", ".join(sorted(groups)) or "none"
-            raise UsageError(f"There is no group {group!r} under [hosts] in skyward.toml (there: {known}).")
+            known = f"which names {', '.join(sorted(groups)) or 'none'}"
+            raise UsageError(f"There is no group {group!r} under [hosts] in skyward.toml, {known}.")
         else:
             found.append(name)
     if not found:
