@@ -3,52 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.audience import Audience
-from skyward_core.node.agent.call_desk import CallDesk
-from skyward_core.node.agent.calls import Call
-from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.node_state import NodeState
-from skyward_core.node.agent.phases import Phases
 from skyward_core.node.agent.process import Process
-from skyward_core.node.agent.slots import Slots
-from skyward_core.wire.frames import Decoder, Header, WireError
-
-
-class Peer(Connection):
-    """A connection that remembers what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda *_: None, lambda _: None)
-        self.open = True
-        self.told: list[Header] = []
-
-    def write(self, data: bytes) -> None:
-        self.told += [header for header, _ in Decoder().feed(data)]
-
-
-class Node:
-    """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
-
-    def __init__(self, folder: Path) -> None:
-        config = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), ranks_per_node=2, concurrency=2)
-        config.spool.mkdir()
-        self.state = NodeState(config)
-        self.audience, self.peer = Audience(), Peer()
-        self.audience.join(self.peer)
-        desk = CallDesk(self.state, self.audience)
-        self.slots = Slots(self.state, self.audience, desk, Phases(self.audience.broadcast))
-
-    def call(self, index: int, **header: Any) -> Call:
-        told: Any = header
-        call = Call("r1", index, told, b"", self.peer)
-        self.state.register.add(call)
-        return call
+from skyward_core.wire.frames import Header, WireError
+from tests.support.agent_parts import Node, Peer
 
 
 @pytest.fixture
