@@ -199,14 +199,19 @@ def test_no_option_is_there_that_nobody_gives() -> None:
     calls = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
     named = {keyword.arg for call in calls for keyword in call.keywords}
     most: Counter[str] = Counter()  # by position, to a function of that name
+    unknown = set()  # functions that are given what somebody else has been given
     for call in calls:
         name = ast.unparse(call.func).rpartition(".")[2]
+        if any(keyword.arg is None for keyword in call.keywords):
+            unknown.add(name)
         starred = any(isinstance(each, ast.Starred) for each in call.args)
         most[name] = max(most[name], 99 if starred else len(call.args))
     spare = []
     for module, tree in trees.items():
         for node in ast.walk(tree) if not module.startswith(CALLED_BY_OTHERS) else ():
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name == "__init__":
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name == "__init__" or node.name in unknown:
                 continue
             given = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
             taken = most[node.name] + (given[:1] in (["self"], ["cls"]))
