@@ -58,9 +58,9 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
-def count(many: int, one: str, more: str = "") -> str:
+def count(many: int, one: str) -> str:
     """``1 node``, ``4 nodes``."""
-    return f"{many:,} {one if many == 1 else more or one + 's'}"
+    return f"{many:,} {one if many == 1 else one + 's'}"
 
 
 def clip(text: str, width: int) -> str:

@@ -10,6 +10,7 @@ from .. import providers
 from ..model.errors import UsageError
 from ..providers.base import ReachedOverSSH
 from ..store.ledger import Ledger
+from ..store.ledger_rows import PoolRow
 from ..transport.ssh import connect, host_keys, openssh_config
 from ..transport.ssh.target import Target
 
@@ -68,23 +69,22 @@ async def _look(host: str, known_hosts: str | None) -> ShownKey:
     return ShownKey(host, key, host_keys.look_up(route.known_hosts, key.name, key.port, route.revoked))
 
 
-def ssh_config(ledger: Ledger, pool: str, node: int) -> Path:
+def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
     """Write down how to log in to the nodes of a pool that is up, for ``ssh -F FILE POOL-NODE``.
 
     Raises:
         UsageError: it has no such node, or is not on hosts reached over SSH.
         OSError: the file cannot be written.
     """
-    row = next(row for row in ledger.live() if row.name == pool)
-    machines = ledger.machines(row.token)
-    provider = providers.from_json(row.provider)
+    machines = ledger.machines(pool.token)
+    provider = providers.from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
-        raise UsageError(f"pool {pool} is on {provider.name}: there is no host to log in to")
+        raise UsageError(f"pool {pool.name} is on {provider.name}: there is no host to log in to")
     if node >= len(machines):
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
-        raise UsageError(f"pool {pool} has {nodes}, 0 to {len(machines) - 1}; not {node}")
+        raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
     targets = [provider.target(machine.address) for machine in machines]
-    return asyncio.run(openssh_config.write(pool, targets))
+    return asyncio.run(openssh_config.write(pool.name, targets))
 
 
 def include_ssh_config() -> str:

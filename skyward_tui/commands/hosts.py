@@ -54,9 +54,9 @@ def shell(pool: str, node: int, include: bool, console: Console) -> int:
     if shutil.which("ssh") is None:
         raise UsageError("there is no ssh on this machine's PATH: install OpenSSH's client")
     with opened(console) as session:
-        up(session, (pool,))
-        file = hosts.ssh_config(session.ledger, pool, node)
+        (row,) = up(session, (pool,))
+        file = hosts.ssh_config(session.ledger, row, node)
     if include and (line := hosts.include_ssh_config()):
-        console.note(f"added to ~/.ssh/config: {line}; now plain `ssh {pool}-{node}` works too")
+        console.note(f"added to ~/.ssh/config: {line}; now plain `ssh {row.name}-{node}` works too")
     sys.stdout.flush()
-    os.execvp("ssh", ["ssh", "-F", str(file), f"{pool}-{node}"])
+    os.execvp("ssh", ["ssh", "-F", str(file), f"{row.name}-{node}"])

@@ -98,6 +98,7 @@ class _Job:
         self.console = console
         self.follower = Follower(console)
         self.pool = pool
+        self.key = pool  # from when it is up its own, which no other one ever has
         self.ours = ours
         self.leave = keep or not ours
         self.off_terminal = off_terminal
@@ -111,12 +112,13 @@ class _Job:
             if spec is not None:
                 self.console.note(f"pool {spec.name}: {count(spec.nodes, 'node')} on {spec.provider.name}")
                 creation = self.session.create(spec)
-                self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log)
-                self.follower.wait(creation)
+                self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
+                self.key = self.follower.wait(creation).key
                 up = True
             else:
-                self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log)
-            self.run = self.follower.wait(self.session.launch(self.pool, task, one=one))
+                self.key = self.session.view(self.pool).key
+                self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
+            self.run = self.follower.wait(self.session.launch(self.key, task, one=one))
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
             status = self._see_out(self.run, detach)
         except Interrupted:
@@ -130,8 +132,8 @@ class _Job:
 
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way."""
-        self.run = run
-        self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log, missed=True)
+        self.run, self.key = run, self.session.view(self.pool).key
+        self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
         self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
         return self._finish(self._see_out(run))
 
@@ -142,13 +144,13 @@ class _Job:
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) == run.total)
             self._part(run)
             return exit_status.OK
-        ended = self.session.wait(self.pool, run.id)
+        ended = self.session.wait(self.key, run.id)
         try:
             self._report(self.follower.wait(ended))
         except Interrupted as interruption:
             choice = self.off_terminal
             if interruption.number == SIGINT and self.console.is_terminal:
-                outlives_us = self.follower.wait(self.session.outlives_us(self.pool, run.id), heed=False)
+                outlives_us = self.follower.wait(self.session.outlives_us(self.key, run.id), heed=False)
                 with suppress(Interrupted):  # nobody is there any more
                     choice = self.follower.ask(f"run {run.id}", outlives_us=outlives_us)
                     self.leave = choice != "down"  # whoever answers has said what becomes of the pool
@@ -163,7 +165,7 @@ class _Job:
     def _cancel(self, run: RunView, ended: Future[RunView]) -> None:
         self.console.note(f"cancelling run {run.id}")
         try:
-            self.follower.wait(self.session.cancel(self.pool, run.id))
+            self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended))
         except Interrupted:
             self.leave &= not self.ours  # no patience left: the teardown stops the run as well
@@ -171,9 +173,9 @@ class _Job:
     def _finish(self, status: int) -> int:
         """Tear down where that is due, say what is left to say, and give the exit status."""
         receipt: Receipt | None = None
-        if not self.leave and any(view.name == self.pool and view.is_live for view in self.session.pools()):
+        if not self.leave and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
             try:
-                receipt = self.follower.wait(self.session.down(self.pool), heed=False)
+                receipt = self.follower.wait(self.session.down(self.key), heed=False)
             except SkywardError as error:
                 self.error, status = error, exit_status.UNVERIFIED
         self.follower.finish()
@@ -186,10 +188,13 @@ class _Job:
             self.console.result(run_json(self.run, receipt))
         return status
 
+    def _is_ours(self, view: PoolView) -> bool:
+        return self.key in (view.key, view.name)
+
     def _report(self, run: RunView) -> None:
         self.follower.finish()
         show_run(run, self.console)
-        view = next((pool for pool in self.session.pools() if pool.name == self.pool), None)
+        view = next(filter(self._is_ours, self.session.pools()), None)
         if view is not None and (ranks := view.metrics.ranks(run.id)):
             more = f" (and {count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
             last = numbers_line(view.metrics.latest(run.id, ranks[0]))
@@ -198,7 +203,7 @@ class _Job:
     def _part(self, run: RunView) -> None:
         """Leave the pool as it is, and tell what became of the run."""
         was_over = run.state != "running"
-        self.follower.wait(self.session.leave(self.pool), heed=False)
+        self.follower.wait(self.session.leave(self.key), heed=False)
         results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
         if run.state == "running":
             said = f"goes on; watch it with: skyward-tui attach {self.pool}\nits results: {results}; {end}"

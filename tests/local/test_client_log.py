@@ -40,7 +40,8 @@ def test_debug_writes_what_a_run_did_and_the_dump_holds_it(cli: Cli) -> None:
     assert re.search(
         r"DEBUG skyward\.provider logged \[\d+\] create took [\d.]+ s: machines 2 running\n", log
     )
-    assert re.search(r"INFO skyward\.pool logged \[\d+\] pool: up\n", log)
+    for told in ("pool: up", r"run \w+: opened, broadcast of 2", r"run \w+: done", "pool: gone"):
+        assert re.search(rf"INFO skyward\.pool logged \[\d+\] {told}\n", log), f"{told} in\n{log}"
     assert "7654321" not in log and "next door" not in log, "no value"
     assert " WARNING " not in log, "a run that went well"
     cli("debug-dump", "out.zip")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import marshal
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -106,6 +107,19 @@ async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_
     link = await connect.connect(target(host, file))
     await link.close()
     assert host.logins == 1
+
+
+async def test_the_log_tells_of_logins_and_of_those_that_failed(
+    host: Host, known: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "skyward.ssh")
+    link = await connect.connect(target(host, known))
+    assert re.search(rf"127\.0\.0\.1:{host.port}: connected and logged in, [\d.]+ s", caplog.text)
+    await link.close()
+    assert f"127.0.0.1:{host.port}: disconnected" in caplog.text
+    with pytest.raises(HostKeyError):
+        await connect.connect(target(host, tmp_path / "none"))
+    assert re.search(rf"127\.0\.0\.1:{host.port}: no login after [\d.]+ s: HostKeyNotVerifiable", caplog.text)
 
 
 async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Path) -> None:

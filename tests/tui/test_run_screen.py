@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from skyward_core.model.states import RankPhase
 from skyward_core.views import events as ev
@@ -16,7 +18,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession, failed_run, value
+from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.tui.conftest import log_of
 
 SIZE = (120, 40)
@@ -315,3 +317,32 @@ async def test_what_is_saved_says_that_it_is_not_all(app: SkywardApp, session: F
         await pilot.press("S")
         held = log_of(screen).pane.window.ring
         await until(pilot, lambda: f"the last {held.end - held.first:,} lines" in screen_text(app))
+
+
+async def test_a_pulse_is_one_update_of_the_terminal_whatever_has_changed(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft")
+    run = session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "RUN" in screen_text(app))
+        updates: list[str] = []
+        display = app._display
+
+        def noted(of: Screen[Any], renderable: Any) -> None:
+            updates.append(type(renderable).__name__)
+            display(of, renderable)
+
+        monkeypatch.setattr(app, "_display", noted)
+        for step in range(3):  # the numbers get their place at the first, so the layout is another one
+            logged(view, run, session, steps=step + 1)
+            session.print(view, 0, f"line {step}\n")
+            session.end_rank(view, run, step, "returned", summary=value({"loss": step}))
+            session.emit(view, ev.NodePhase(pool=view.name, node=3, phase="ready", detail=f"seen {step}"))
+            session.now += 1
+            screen.pulse(session.now)
+            await until(pilot, lambda step=step: f"{step + 1}/4" in screen_text(app) and bool(updates))  # type: ignore[misc]
+            await pilot.pause()
+            assert len(updates) == 1, updates
+            updates.clear()

@@ -216,6 +216,9 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
+UP = PoolView("p", state="up", key="p.t")
+
+
 class Session:
     """Pool "p" with a run that ends as given; a running one ends when cancelled, a pool created as None never.
 
@@ -226,14 +229,14 @@ class Session:
         self,
         run: RunView | None = None,
         receipt: Any = None,
-        created: Any = "up",
+        created: Any = UP,
         signals: dict[str, signal.Signals] | None = None,
         waits: bool = False,
     ) -> None:
         self.waits = waits
         self.run, self.receipt, self.created, self.signals = run, receipt, created, signals or {}
         self.calls: list[str] = []
-        self.view = PoolView("p", state="up")
+        self.shown = PoolView("p", state="up", key="p.t")
         self.notice = ""
         self.ended: Future[RunView] = Future()
 
@@ -243,7 +246,10 @@ class Session:
             signal.raise_signal(self.signals[what])
 
     def pools(self) -> list[PoolView]:
-        return [self.view]
+        return [self.shown]
+
+    def view(self, pool: str) -> PoolView:
+        return self.shown
 
     def create(self, spec: PoolSpec) -> Future[Any]:
         self._called("create")
@@ -253,17 +259,19 @@ class Session:
         return done(None)
 
     def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[Any]:
+        assert pool == "p.t"
         self._called("launch")
         return done(self.run)
 
     def wait(self, pool: str, run: str) -> Future[Any]:
-        assert self.run is not None
+        assert self.run is not None and pool == "p.t"
         self._called("wait")
         if self.run.state != "running":
             self.ended.set_result(self.run)
         return self.ended
 
     def cancel(self, pool: str, run: str) -> Future[None]:
+        assert pool == "p.t"
         self._called("cancel")
         if self.run is not None:
             self.run.state = "cancelled"
@@ -271,6 +279,7 @@ class Session:
         return done(None)
 
     def down(self, pool: str, *, give_up: bool = False) -> Future[Any]:
+        assert pool == ("p.t" if isinstance(self.created, PoolView) else "p"), "half made it has no key yet"
         self._called("down")
         return done(self.receipt)
 
@@ -278,6 +287,7 @@ class Session:
         return done(not self.waits)
 
     def leave(self, pool: str) -> Future[None]:
+        assert pool == "p.t"
         self._called("leave")
         if self.waits and self.run is not None:
             self.run.state = "cancelled"

@@ -182,3 +182,44 @@ def test_nothing_is_there_for_tests_alone() -> None:
         if words[node.name] == 1 and node.name in tested - told and not node.name.startswith("__")
     }
     assert alone == set()
+
+
+# What others call, by names of theirs: scripts, joblib, the programs that we show.
+CALLED_BY_OTHERS = (
+    "skyward_core.front.api",
+    "skyward_core.model",
+    "skyward_core.plugins",
+    "skyward_core.runtime",
+    "skyward_tui.examples",
+)
+
+
+def test_no_option_is_there_that_nobody_gives() -> None:
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+    calls = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {keyword.arg for call in calls for keyword in call.keywords}
+    most: Counter[str] = Counter()  # by position, to a function of that name
+    unknown = set()  # functions that are given what somebody else has been given
+    for call in calls:
+        name = ast.unparse(call.func).rpartition(".")[2]
+        if any(keyword.arg is None for keyword in call.keywords):
+            unknown.add(name)
+        starred = any(isinstance(each, ast.Starred) for each in call.args)
+        most[name] = max(most[name], 99 if starred else len(call.args))
+    spare = []
+    for module, tree in trees.items():
+        for node in ast.walk(tree) if not module.startswith(CALLED_BY_OTHERS) else ():
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if node.name == "__init__" or node.name in unknown:
+                continue
+            given = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+            taken = most[node.name] + (given[:1] in (["self"], ["cls"]))
+            optional = given[max(taken, len(given) - len(node.args.defaults)) :]
+            optional += [
+                each.arg
+                for each, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                if default is not None
+            ]
+            spare += [f"{module}:{node.name}({name})" for name in optional if name not in named]
+    assert spare == []

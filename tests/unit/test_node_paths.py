@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import pytest
 
@@ -13,10 +14,22 @@ from skyward_core.wire.messages import is_log
 from skyward_core.wire.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
 
 ROOT = Path(skyward_core.__file__).parent
-NAMES = (
-    "agent.lock", "agent.json", "agent.err", "agent.sock", "kept.json", "app.log", "/spool", "/blobs", "/pools",
-    "worker.", "kept.", "ended.",
-)  # fmt: skip
+FILES = {
+    getattr(NodePaths("/n"), name).rpartition("/")[2]
+    for name, kind in vars(NodePaths).items()
+    if isinstance(kind, property)
+} - {"kept.n", "ended.n"}
+BEGINNINGS = (
+    *(f"/{name}" for name in FILES),
+    "agent.",
+    "kept.json",
+    "app.log",
+    "/pools",
+    "worker.",
+    "kept.",
+    "ended.",
+)
+KEYS = {"blobs", "epoch", "spool"}  # of frames, too: names of files only where a path is made of them
 ENDINGS = (OUT, ERR, MARKS, METRICS)
 
 
@@ -35,7 +48,19 @@ def spelled(path: Path) -> list[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
     ]
-    return [text for text in constants if text in ENDINGS or (" " not in text and text.startswith(NAMES))]
+    parts = [node.right.value for node in ast.walk(tree) if is_path(node)]
+    return [part for part in parts if part in KEYS] + [
+        text
+        for text in constants
+        if text in ENDINGS or text in FILES - KEYS or (" " not in text and text.startswith(BEGINNINGS))
+    ]
+
+
+def is_path(node: ast.AST) -> TypeGuard[Any]:
+    """Whether it is ``folder / "name"``."""
+    return (
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant)
+    )
 
 
 def test_no_other_module_spells_a_file_of_a_node() -> None:
@@ -43,6 +68,21 @@ def test_no_other_module_spells_a_file_of_a_node() -> None:
     found = {str(path.relative_to(ROOT)): spelled(path) for path in ROOT.rglob("*.py") if path != ours}
     assert {path: names for path, names in found.items() if names} == {}
     assert set(spelled(ours)) >= set(ENDINGS), "the search finds them where they are"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "spool / 'journal'",
+        "folder / 'spool'",
+        "f'{folder}/spool'",
+        "join(folder, 'agent.err')",
+        "'kept.' + name",
+    ],
+)
+def test_what_is_found(text: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(text)
+    assert len(spelled(tmp_path / "module.py")) == 1
 
 
 def test_names_are_those_of_the_release_before() -> None:

@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skyward_core.node.agent.audience import Audience
-from skyward_core.node.agent.call_desk import CallDesk
 from skyward_core.node.agent.calls import Call
-from skyward_core.node.agent.config import AgentConfig
-from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.gang import Gang
-from skyward_core.node.agent.node_state import NodeState
-from skyward_core.node.agent.phases import Phases
 from skyward_core.node.agent.process import Process
-from skyward_core.node.agent.slots import Slots
-from skyward_core.wire.frames import Decoder, Header, WireError
-
-
-class Peer(Connection):
-    """A connection that remembers what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda *_: None, lambda _: None)
-        self.open = True
-        self.told: list[Header] = []
-
-    def write(self, data: bytes) -> None:
-        self.told += [header for header, _ in Decoder().feed(data)]
-
-
-class Node:
-    """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
-
-    def __init__(self, folder: Path) -> None:
-        config = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), ranks_per_node=2, concurrency=2)
-        config.spool.mkdir()
-        self.state = NodeState(config)
-        self.audience, self.peer = Audience(), Peer()
-        self.audience.join(self.peer)
-        desk = CallDesk(self.state, self.audience)
-        self.slots = Slots(self.state, self.audience, desk, Phases(self.audience.broadcast))
-
-    def call(self, index: int, **header: Any) -> Call:
-        told: Any = header
-        call = Call("r1", index, told, b"", self.peer)
-        self.state.register.add(call)
-        return call
+from skyward_core.node.agent.slot import Slot
+from skyward_core.node.agent.tail import Tail
+from skyward_core.wire.frames import Header, WireError
+from tests.support.agent_parts import Node, Peer
 
 
 @pytest.fixture
@@ -116,3 +82,39 @@ async def test_a_gang_breaks_once_and_only_where_there_is_one(node: Node) -> Non
     node.state.learn_gang(Gang(epoch=8, alone=True))
     node.slots.break_gang("a rank died")
     assert len(node.peer.told) == 1, "ranks that stand alone are no gang"
+
+
+def at_work(node: Node, **header: Any) -> tuple[Slot, Call]:
+    """A slot whose worker runs a call, in a gang."""
+    slot = node.slots.all[0]
+    node.state.learn_gang(Gang(epoch=7))
+    slot.logs.open()
+    slot.process = Process(0)  # no process's id: nothing is ever sent a signal here
+    slot.process.epoch = 7
+    call = node.call(0, t="call", run="r1", i=0, epoch=7, **header)
+    slot.give(call)
+    slot.connected(Peer(), {"t": "hello", "pid": 0}, b"")
+    assert slot.running
+    node.peer.told.clear()
+    return slot, call
+
+
+async def test_what_a_call_printed_is_sent_before_its_outcome(node: Node) -> None:
+    slot, call = at_work(node)
+    spool, redactor = node.state.config.spool, node.state.redactor
+    tail = Tail(spool, node.peer, {}, lambda: True, redactor, node.slots.mark_logs, node.slots.most_logs)
+    node.audience[node.peer].tail = tail
+    os.write(slot.logs.descriptors[0], b"printed\n")
+    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "returned"}, b"")
+    told = [(header["t"], header.get("f")) for header in node.peer.told]
+    assert ("log", "r002.out") in told and told[-1] == ("outcome", None)
+    assert node.peer.told[-1]["log"]["r002.out"] == [0, 8]
+
+
+async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: Node) -> None:
+    slot, call = at_work(node, gang=True, rank=2)
+    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "exited"}, b"")
+    assert [told["t"] for told in node.peer.told] == ["gang"], "the worker is still on its way out"
+    assert "rank 2 ended" in node.peer.told[0]["broken"]
+    slot._part(call)
+    assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]

@@ -1,0 +1,97 @@
+"""Parts of an agent without its process: clients that remember what they are told, slots that start no worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from skyward_core.node.agent.audience import Audience
+from skyward_core.node.agent.call_desk import CallDesk
+from skyward_core.node.agent.calls import Call
+from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.agent.connection import Connection
+from skyward_core.node.agent.node_state import NodeState
+from skyward_core.node.agent.phases import Phases
+from skyward_core.node.agent.slots import Slots
+from skyward_core.wire.frames import Decoder, Header, frame
+
+
+class Peer(Connection):
+    """A connection that remembers what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None, lambda _: None)
+        self.open = True
+        self.told: list[Header] = []
+
+    def write(self, data: bytes) -> None:
+        self.told += [header for header, _ in Decoder().feed(data)]
+
+
+class Socket(asyncio.Transport):
+    """What a connection writes to, in place of a socket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[tuple[Header, bytes]] = []
+        self.closed = False
+        self._decoder = Decoder()
+
+    def write(self, data: Any) -> None:
+        self.frames += self._decoder.feed(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Speaker:
+    """The other end of a connection of the agent's: a client, or a process of the node."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.socket = Socket()
+        connection.connection_made(self.socket)
+
+    def say(self, header: Mapping[str, Any], body: bytes = b"") -> list[Header]:
+        """Send a frame, byte for byte; gives what comes in answer at once."""
+        data = frame(header, body)
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+        return self.told()
+
+    def told(self) -> list[Header]:
+        """What it has been sent since it was asked last."""
+        told, self.socket.frames = [header for header, _ in self.socket.frames], []
+        return told
+
+    def leave(self) -> None:
+        self.connection.connection_lost(None)
+
+
+class Node:
+    """The second of two nodes with two ranks each and two slots per rank; none of its workers is ever started."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        shape: dict[str, Any] = {"ranks_per_node": 2, "concurrency": 2} | config
+        told = AgentConfig("p", 1, 2, str(folder), str(folder / "s"), **shape)
+        told.spool.mkdir()
+        told.blobs.mkdir()
+        self.state = NodeState(told)
+        self.audience, self.peer = Audience(), Peer()
+        self.audience.join(self.peer)
+        self.phases = Phases(self.audience.broadcast)
+        self.desk = CallDesk(self.state, self.audience)
+        self.slots = Slots(self.state, self.audience, self.desk, self.phases)
+
+    def call(self, index: int, **header: Any) -> Call:
+        told: Any = header
+        call = Call("r1", index, told, b"", self.peer)
+        self.state.register.add(call)
+        return call

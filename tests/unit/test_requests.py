@@ -1,0 +1,183 @@
+"""What clients ask of an agent, over connections of their own, and what each of them is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.node.agent.requests import Requests
+from skyward_core.wire.frames import VERSION, Header
+from tests.support.agent_parts import Node, Speaker
+
+BLOB = "ab" * 16
+CALL: Header = {
+    "t": "call",
+    "run": "aa11",
+    "i": 0,
+    "fn": [BLOB, 0],
+    "args": [BLOB, 0],
+    "name": "train",
+    "total": 1,
+}
+
+
+class Life:
+    """The agent's, as its clients change it."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, str]] = []
+        self.given_up: list[str] = []
+        self.keep = 0.0
+
+    def in_use(self) -> bool:
+        return True
+
+    def give_up(self, runs: list[str], keep: float) -> None:
+        self.given_up, self.keep = runs, keep
+
+    def end_by(self, who: str, why: str) -> None:
+        self.ends.append((who, why))
+
+
+class Served(Node):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.audience.leave(self.peer)
+        self.life = Life()
+        self.requests = Requests(self.state, self.audience, self.desk, self.slots, self.phases, self.life)
+
+    def client(self, **hello: Any) -> Speaker:
+        client = Speaker(self.requests.accept())
+        (welcome,) = client.say({"t": "hello", "version": VERSION, **hello})
+        assert welcome["t"] == "welcome"
+        return client
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+async def test_who_greets_is_told_what_the_node_is_and_what_it_remembers(node: Served) -> None:
+    first = node.client(watch=True)
+    first.say(CALL)
+    (welcome,) = Speaker(node.requests.accept()).say({"t": "hello", "version": VERSION})
+    assert (welcome["version"], welcome["pool"], welcome["node"]) == (VERSION, "p", 1)
+    assert (welcome["ranks_per_node"], welcome["epoch"], welcome["idle_timeout"]) == (2, 0, 600.0)
+    assert [(run["run"], run["function"], run["total"]) for run in welcome["runs"]] == [("aa11", "train", 1)]
+
+
+async def test_who_only_looks_keeps_no_lease_until_it_uses_the_pool(node: Served) -> None:
+    watcher = node.client(observer=True)
+    assert not node.audience.in_use
+    assert watcher.say({"t": "use"}) == []
+    assert node.audience.in_use
+
+
+async def test_a_call_that_is_sent_again_is_the_same_call(node: Served) -> None:
+    client, other = node.client(), node.client()
+    for speaker in (client, client, other):
+        speaker.say(CALL)
+    assert sum(slot.load for slot in node.slots.all) == 1
+    (call,) = node.state.register.calls.values()
+    assert call.owner is other.connection, "who asked last gets the result"
+
+
+async def test_those_that_watch_hear_of_a_run_and_of_its_record(node: Served) -> None:
+    client, watcher, deaf = node.client(watch=True), node.client(watch=True), node.client()
+    assert client.say(CALL) == []
+    (run,) = watcher.told()
+    assert (run["t"], run["run"], run["total"]) == ("run", "aa11", 1)
+    assert deaf.told() == []
+
+
+async def test_a_call_for_a_rank_of_another_node_ends_the_connection_and_is_not_remembered(
+    node: Served,
+) -> None:
+    client = node.client()
+    (error,) = client.say(CALL | {"rank": 0, "gang": True})
+    assert (error["t"], "node 1 has no rank 0" in error["message"]) == ("error", True)
+    assert client.socket.closed
+    assert not node.state.register.calls
+
+
+async def test_what_is_no_request_is_refused_and_said(node: Served) -> None:
+    (error,) = Speaker(node.requests.accept()).say({"t": "nonsense"})
+    assert error == {"t": "error", "message": "unknown request 'nonsense'"}
+
+
+async def test_a_run_is_stopped_where_it_waits(node: Served) -> None:
+    client = node.client()
+    for index in range(3):
+        client.say(CALL | {"i": index, "total": 3})
+    told = client.say({"t": "stop", "run": "aa11", "i": 1, "why": "cancel"})
+    assert [(header["t"], header["i"], header["kind"]) for header in told] == [("outcome", 1, "collateral")]
+    told = client.say({"t": "stop", "run": "aa11", "why": "cancel"})
+    assert sorted(header["i"] for header in told) == [0, 2]
+    assert client.say({"t": "stop", "run": "bb22"}) == []
+
+
+async def test_a_run_of_a_client_that_has_gone_is_claimed_with_what_came_of_it(node: Served) -> None:
+    first = node.client()
+    first.say(CALL)
+    first.say({"t": "stop", "run": "aa11"})
+    first.leave()
+    told = node.client().say({"t": "claim", "id": 7, "run": "aa11"})
+    assert told[0] == {"t": "known", "id": 7, "calls": [0]}
+    assert [(header["t"], header["i"]) for header in told[1:]] == [("outcome", 0)]
+
+
+async def test_what_is_acknowledged_is_forgotten(node: Served) -> None:
+    client = node.client()
+    client.say(CALL)
+    client.say({"t": "stop", "run": "aa11"})
+    assert node.state.register.calls
+    client.say({"t": "ack", "calls": {"aa11": [0]}})
+    assert not node.state.register.calls
+
+
+async def test_blobs_stay_while_another_client_uses_the_pool_and_while_a_call_needs_them(
+    node: Served,
+) -> None:
+    used, spare = BLOB, "cd" * 16
+    for name in (used, spare):
+        (node.state.config.blobs / name).write_bytes(b"data")
+    client, other = node.client(), node.client()
+    client.say(CALL)
+    drop = {"t": "drop", "id": 1, "blobs": [used, spare]}
+    assert client.say(drop) == [{"t": "known", "id": 1}]
+    assert {path.name for path in node.state.config.blobs.iterdir()} == {used, spare}
+    other.leave()
+    client.say(drop)
+    assert {path.name for path in node.state.config.blobs.iterdir()} == {used}
+
+
+async def test_a_shutdown_says_who_asked_and_what_is_given_up(node: Served) -> None:
+    node.client(who="process 7 on here").say({"t": "shutdown", "drop": ["aa11"], "keep": 60.0})
+    assert node.life.ends == [("process 7 on here", "")]
+    assert (node.life.given_up, node.life.keep) == (["aa11"], 60.0)
+
+
+async def test_the_lock_of_a_client_that_vanishes_goes_on_with_a_warning(node: Served) -> None:
+    first, second = node.client(who="one"), node.client(who="two")
+    assert [header["t"] for header in first.say({"t": "lock"})] == ["granted"]
+    assert second.say({"t": "lock"}) == [{"t": "held", "by": "one"}]
+    first.leave()
+    assert second.told() == [{"t": "granted", "unclean": True}]
+
+
+async def test_the_next_epoch_is_above_all_that_were(node: Served) -> None:
+    node.state.epochs.note(4)
+    (formed,) = node.client().say({"t": "form", "id": 3})
+    assert (formed["t"], formed["id"], formed["epoch"]) == ("formed", 3, 5)
+    assert formed["head_port"] > 0
+
+
+async def test_where_tells_of_gang_runs_alone(node: Served) -> None:
+    client = node.client()
+    client.say(CALL | {"run": "bb22", "rank": 2, "gang": True, "kind": "broadcast", "total": 4, "epoch": 1})
+    client.say(CALL)
+    (known,) = [header for header in client.say({"t": "where", "id": 1}) if header["t"] == "known"]
+    assert known["runs"] == {"bb22": {"calls": 1, "active": 1, "total": 4}}
