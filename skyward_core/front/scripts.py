@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..tasks.arguments import Text
@@ -43,8 +44,13 @@ def imports_of(script: Path) -> set[str]:
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
+    return _roots(ast.walk(parse(script)))
+
+
+def _roots(nodes: Iterable[ast.AST]) -> set[str]:
+    """The top-level packages that these import."""
     roots = set()
-    for node in ast.walk(parse(script)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             roots |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -53,12 +59,14 @@ def imports_of(script: Path) -> set[str]:
 
 
 def missing_of(script: Path) -> list[str]:
-    """The frameworks that a script imports and that are not installed where scripts are loaded; see :func:`advice`.
+    """The frameworks that loading a script imports, and that are not installed where it is loaded; see :func:`advice`.
+
+    What only its functions import is not among them: their ranks have an environment, for which plugins see.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    needs = imports_of(script)
+    needs = _roots(_run_at_load(parse(script)))
     return [name for name in FRAMEWORKS if name in needs and is_missing(name)]
 
 
@@ -70,3 +78,13 @@ def gang_frameworks_of(script: Path) -> list[str]:
     """
     imported = imports_of(script)
     return [name for name in GANG_FRAMEWORKS if name in imported]
+
+
+def _run_at_load(module: ast.Module) -> Iterator[ast.AST]:
+    """All of a module but what stands in functions."""
+    left: list[ast.AST] = [module]
+    while left:
+        node = left.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            left += ast.iter_child_nodes(node)

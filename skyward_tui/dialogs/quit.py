@@ -13,8 +13,8 @@ class QuitScreen(ChoiceScreen):
         names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")
         text = (
             f"{count(len(pools), 'pool')} still up: {names}.\n\n"
-            "Kept running, they go on with the runs that are on their nodes, and end themselves when nobody needs "
-            "them any more; open the app again to find them. A run that still waits for a node is cancelled."
+            "Keep running: runs that are on nodes go on, and the app finds the pools again when you open it. "
+            "A pool that nobody uses ends itself. Runs that still wait for a node are cancelled."
         )
         choices = [("keep", "Keep running", False), ("down", "Tear down", True), ("cancel", "Cancel", False)]
         super().__init__("Quit?", text, choices, escape="cancel")

@@ -313,14 +313,15 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: name == "jax")
+    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: name in ("jax", "torch"))
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         await until(pilot, lambda: "jax is not installed for" in screen_text(app))
         await pilot.press("ctrl+o")
-        await until(pilot, lambda: "needs jax" in screen_text(app))
+        await until(pilot, lambda: "needs torch" in screen_text(app))
+        assert "needs jax" not in screen_text(app), "what a function imports, its ranks need"
 
 
 async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:

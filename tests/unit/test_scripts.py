@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.front.scripts import imports_of, missing_of
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.store.working_folder import workdir, working_folder
 from skyward_core.tasks.arguments import Text
@@ -378,3 +379,27 @@ def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest
     for program in (Path(sys.prefix) / "bin" / "pytest", Path(sys.prefix) / "lib" / "tool" / "run.py"):
         main.__file__ = str(program)
         assert working_folder() == str(here)
+
+
+def test_only_what_loading_a_script_imports_is_missing_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: True)
+    path = tmp_path / "train.py"
+    path.write_text("""
+try:
+    import torch.nn
+except ImportError:
+    pass
+
+class Model:
+    from jax import numpy
+
+def train():
+    import keras
+
+async def later():
+    from transformers import Trainer
+""")
+    assert imports_of(path) == {"torch", "jax", "keras", "transformers"}
+    assert set(missing_of(path)) == {"torch", "jax"}
