@@ -15,7 +15,7 @@ from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
-from tests.support.pool_parts import TOKEN, Client, World, attached, intended
+from tests.support.pool_parts import TOKEN, Client, Pipe, World, attached, intended
 from tests.support.waiting import until
 
 RUN = "ab12"
@@ -231,6 +231,23 @@ async def test_a_run_of_which_results_are_missing_is_not_taken_over(world: World
         "sent to no node when the run's client left"
     )
     assert (caught.value.what, RUN in watcher.client.book.runs) == (said, False)
+
+
+async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
+    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
+    watcher = await come()
+    closed: list[str] = []
+    monkeypatch.setattr(Pipe, "close", lambda pipe: closed.append(pipe._way.machine.id))
+    with pytest.raises(PoolError):
+        await watcher.client.book.claim(RUN)
+    assert sorted(closed) == ["m0", "m1"], (
+        "an agent takes us for the owner for as long as the connection lasts"
+    )
+    asked = world.questions.count(("m0", "claim"))
+    await watcher.reconnect(0)
+    assert world.questions.count(("m0", "claim")) == asked, "and is not asked again over the next one"
 
 
 async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world: World, come: Come) -> None:

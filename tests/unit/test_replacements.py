@@ -421,3 +421,20 @@ async def test_who_cannot_ask_after_a_machine_of_another_client_goes_on_trying_t
     lose(second)
     await settled(second)
     assert (len(asked), second.renewed, len(world.asked)) == (3, [False], 1)
+
+
+async def test_where_nobody_can_tell_a_new_machine_what_it_is_for_none_is_asked_for(world: World) -> None:
+    """We came while another client saw to the only node, and it has died of that."""
+    world.states = {"m0": "gone"}
+    _, row = intended(world, 1, on_loss="replace", start_timeout=0.2)
+    ledger = Ledger()
+    ledger.intend_replacement(TOKEN, 0, "intent", "1.word")
+    client = Client(world, row)
+    await client.startup.attach()
+    client.replacements.resume()
+    ledger._write([("UPDATE replacements SET owner=?", (f"{dead_process()}.word",))])
+    ledger.close()
+    await settled(client)
+    assert (world.asked, world.ended) == ([], [])
+    assert "no node is there to tell the pool's environment" in client.roster.given_up[0]
+    await client.close()

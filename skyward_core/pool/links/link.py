@@ -456,6 +456,17 @@ class Link:
         answer, _ = await self.ask({"t": "claim", "run": run})
         return list(answer["calls"])
 
+    def disclaim(self, run: str, *, owned: bool) -> None:
+        """Want the results of a run no more.
+
+        Args:
+            owned: its agent takes us for their owner. It does so for as long as the connection lasts, and there is no
+                word for less: so a new one is made, over which all else goes on.
+        """
+        self._claims.discard(run)
+        if owned and self._pipe is not None:
+            self._pipe.close()
+
     async def fetch(self, name: str, landing: Landing) -> None:
         """Bring a file of the agent's spool here.
 

@@ -189,6 +189,8 @@ class Replacements:
         if found.made:  # by a client that went away meanwhile
             pool.machines[node] = machines[node]
             return
+        # First, as long as nothing is paid: nobody could make use of a machine that cannot be told what it is for.
+        await self._startup.learn()
         self._tell(node, "another machine is asked for")
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.former(token), machines[node]]

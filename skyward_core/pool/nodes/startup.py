@@ -123,6 +123,14 @@ class Startup:
             await self.prepare(link)
         await link.connect()
 
+    async def learn(self) -> None:
+        """Know what a new agent has to be told.
+
+        Raises:
+            OSError: another node has to be asked for it, and none can be now.
+        """
+        await self._knowledge.learn()
+
     async def take_over(self, machine: Machine) -> None:
         """Bring a node up on another machine than it had.
 

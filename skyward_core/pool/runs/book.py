@@ -82,10 +82,13 @@ class RunBook:
             raise PoolError(f"pool {context.name} remembers no run {run}")
         taken = self.add(run, view.kind, [Task(view.function, NOTHING, NOTHING)], view.total)
         taken.claim_from(context.links)
-        known = await asyncio.gather(*(link.claim(run) for link in context.links if link.up))
+        asked = [link for link in context.links if link.up]
+        known = await asyncio.gather(*(link.claim(run) for link in asked))
         lacks = view.total - sum(map(len, known))
         if lacks > 0 and all(link.up for link in context.links):
             del self.runs[run]
+            for link, calls in zip(asked, known, strict=True):
+                link.disclaim(run, owned=bool(calls))
             said = f"the results of run {run} have been fetched before"
             if lacks < view.total:
                 said = (
