@@ -332,6 +332,9 @@ class SkywardApp(AppFace):
                 await self._starts_ended()
             with suppress(TimeoutError):
                 await asyncio.wait_for(beside(self.session.detach), DETACH_SECONDS)
+        # Textual composes nothing for an app that is to exit: a screen that opens just now would miss its own widgets.
+        while not (self.screen_stack and self.screen.is_mounted):
+            await asyncio.sleep(0.01)
         self.exit(return_code=status)
 
     async def _starts_ended(self) -> None:
