@@ -129,7 +129,7 @@ def cli(context: click.Context) -> int:
 @click.option(
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
 )
-@click.option("--provider", metavar="NAME", help="Where the machines come from.  [default: local]")
+@click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
 @click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
@@ -141,7 +141,9 @@ def cli(context: click.Context) -> int:
     "--ranks-per-node", metavar="N|gpu", type=_Ranks(), help="Processes on each machine.  [default: 1]"
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
-@click.option("--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin of the pool; repeatable.")
+@click.option(
+    "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
+)
 @click.option("--one", is_flag=True, help="Run on one node only.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")

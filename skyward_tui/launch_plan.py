@@ -42,7 +42,7 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         told.append(("note", f"{unmet[0]} is imported, and {lack}"))
     if plan.spec is not None and plan.spec.accelerator is not None and not plan.price_hourly:
         # Machines that cost nothing are there already, and are taken as they are.
-        told.append(("note", f"nothing is rented: that there is {plan.spec.accelerator} is yours to know"))
+        told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
     end = "the pool stays up; X tears it down" if plan.keep else "the pool is torn down when the run ends"
     return [*told, ("then", end)]
 

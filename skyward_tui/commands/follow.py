@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
+from skyward_core.model.errors import what_of
 from skyward_core.views.events import Event, NodeLink, NodePhase, PoolState
 
 from ..hints import detail_of
@@ -49,6 +50,9 @@ class Follower:
         self._alone = False  # our reader has left, or the terminal is gone, and that was told
         self._waiting: dict[int, str] = {}  # by node: what it is at, not told yet
         self._told: dict[int, str] = {}  # by node: what was told last
+        self._held: PoolState | None = (
+            None  # said of a start that may fail with just that, which is told as the error
+        )
 
     def on_event(self, event: Event) -> None:
         """Take an event of a pool; called on the session's thread."""
@@ -91,6 +95,10 @@ class Follower:
                 if self._console.unread and heed and not self._alone:
                     self._alone = True
                     raise Interrupted(signal.SIGPIPE)
+        error = None if future.cancelled() else future.exception()
+        if self._held and error and self._held.detail == what_of(error):
+            self._held = None
+        self._release()
         return future.result()
 
     def wait_until(self, come: Callable[[], bool]) -> None:
@@ -112,6 +120,7 @@ class Follower:
             try:
                 item: object = self._inbox.get(timeout=PATIENCE)
             except Empty:
+                self._release()
                 self._tell_waiting()
             else:
                 return item
@@ -120,6 +129,7 @@ class Follower:
         """Print what is still in the inbox, and last lines that never ended."""
         while not self._inbox.empty():
             self._show(self._inbox.get())
+        self._release()
         self._say(self._printer.finish)
 
     def ask(self, run: str, *, outlives_us: bool) -> Choice:
@@ -166,6 +176,7 @@ class Follower:
     def _show(self, item: object) -> None:
         match item:
             case (int(rank), str(stream), bytes(data)):
+                self._release()
                 self._say(self._printer.feed, rank, stream, data)
             case NodePhase(phase="ready" | "gone"):
                 self._waiting.pop(item.node, None)
@@ -175,11 +186,21 @@ class Follower:
                 if again:
                     self._tell_waiting()
             case NodeLink(up=False) if not self._leaving:
+                self._release()
                 self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:
-                    self._console.note(f"pool {item.pool} {state}: {detail_of(item)}")
+                    self._release()
+                    self._held = item
+                    if state != "starting":
+                        self._release()
+
+    def _release(self) -> None:
+        """Say what was held back."""
+        if (item := self._held) is not None:
+            self._held = None
+            self._console.note(f"pool {item.pool} {item.state}: {detail_of(item)}")
 
     def _say(self, act: Callable[..., None], *arguments: object) -> None:
         try:
@@ -190,6 +211,7 @@ class Follower:
     def _tell_waiting(self) -> None:
         """Say what is waited for, once for each piece of news: an attempt that failed as the one before is none."""
         for node, line in self._waiting.items():
+            self._release()
             if self._told.get(node) != line:
                 self._console.note(line)
         self._told |= self._waiting

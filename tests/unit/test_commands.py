@@ -29,7 +29,7 @@ from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
-from skyward_core.views.events import NodePhase
+from skyward_core.views.events import NodeLink, NodePhase, PoolState
 from skyward_core.views.views import PoolView, RunView, TaskView
 from skyward_tui import packaged
 from skyward_tui.as_json import run_json
@@ -437,6 +437,23 @@ def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str
     assert capfd.readouterr().err == "".join(said)
 
 
+def test_why_a_start_fails_is_left_to_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    for failure, said in ((PoolError("no host"), ""), (PoolError("worse"), "pool p starting: no host\n")):
+        follower, start = Follower(Console()), Future[None]()
+        follower.on_event(PoolState(pool="p", state="starting", detail="no host"))
+        follower.on_event(PoolState(pool="p", state="stopping"))
+        follower.on_event(NodePhase(pool="p", node=0, phase="gone"))
+        start.set_exception(failure)
+        with pytest.raises(PoolError):
+            follower.wait(start)
+        assert capfd.readouterr().err == said
+    follower = Follower(Console())
+    follower.on_event(PoolState(pool="p", state="starting", detail=".env stays here"))
+    follower.on_event(NodeLink(pool="p", node=0, up=False, detail="no answer"))
+    follower.wait(done(None))
+    assert capfd.readouterr().err == "pool p starting: .env stays here\nn0 link down: no answer\n"
+
+
 def test_no_line_waits_behind_news_that_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a pipe, where Python gathers what is printed."""
     reading, writing = os.pipe()
@@ -537,7 +554,9 @@ def test_what_is_wrong_names_what_was_written(
 
 
 def test_the_help_of_run_writes_values_as_they_are_taken() -> None:
-    assert "--ranks-per-node N|gpu" in CliRunner().invoke(cli, ["run", "--help"]).output
+    said = CliRunner().invoke(cli, ["run", "--help"], terminal_width=80).output
+    assert "--ranks-per-node N|gpu" in said
+    assert "such as ssh" in said and "such as torch" in said
 
 
 def test_the_help_of_logs_says_where_its_output_goes() -> None:
