@@ -83,7 +83,7 @@ class FieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form as it stands, in texts. ``pool``: name of a live pool to use, or empty for a new one; ``nodes``:
+    """The form as it stands, in texts. ``pool``: key of a live pool to use, or empty for a new one; ``nodes``:
     empty for all hosts, where the provider has hosts; ``settings``: of providers, by their fields' ids."""
 
     script: str = ""
@@ -190,8 +190,18 @@ def request_of(form: Form) -> LaunchRequest:
 
     rows = _ROWS if form.pool else _ROWS | _POOL_ROWS
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
-    pool = {"pool": form.pool} if form.pool else {"settings": dict(_settings(form))}
+    pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
     return LaunchRequest(script=str(path_of(form.script)), **said | pool)
+
+
+def _used(form: Form, pools: Collection[PoolView]) -> PoolView | None:
+    """The live pool that the form names."""
+    return next((pool for pool in pools if pool.key == form.pool and pool.is_live), None)
+
+
+def _name_of(pool: str) -> str:
+    """A pool's name, from its key."""
+    return pool.partition(".")[0]
 
 
 def _settings(form: Form) -> Iterator[tuple[str, str]]:
@@ -230,9 +240,11 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         raise FieldError("arguments", str(error)) from error
     request_of(form).call()  # first what stands above the pool
     if form.pool:
-        if form.pool not in live:
-            raise FieldError("pool", f"pool {form.pool} is not up any more; choose another or a new one")
-        return request_of(form).plan().on(live[form.pool])
+        used = _used(form, live.values())
+        if used is None:
+            name = _name_of(form.pool)
+            raise FieldError("pool", f"pool {name} is not up any more; choose another or a new one")
+        return request_of(form).plan().on(used)
     if not form.name.strip():
         form = replace(form, name=free_name(path_of(form.script), live))
     elif form.name.strip() in live:
@@ -286,8 +298,7 @@ def free_name(script: Path, taken: Collection[str]) -> str:
 def python_script(form: Form, pools: Collection[PoolView]) -> str:
     """The same launch as a Python script; a comment where there is none."""
     try:
-        live = next((pool for pool in pools if pool.name == form.pool and pool.is_live), None)
-        return request_of(form).snippet(live)
+        return request_of(form).snippet(_used(form, pools))
     except SkywardError as error:
         return f"# {one_line(str(error))}"
 

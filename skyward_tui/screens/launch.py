@@ -57,7 +57,7 @@ class LaunchScreen(BaseScreen[None]):
     """Nothing is created before ``ctrl+r``.
 
     Args:
-        pool: a live pool to launch on; empty for a new one.
+        pool: key of a live pool to launch on; empty for a new one.
         form: what the fields hold at first; without it, what was entered for a pool that did not start.
     """
 
@@ -78,7 +78,7 @@ class LaunchScreen(BaseScreen[None]):
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
 
-        live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.name) for pool in self._live()]
+        live = [(f"{pool.name} ({pool.world_size:,} ranks, up)", pool.key) for pool in self._live()]
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
@@ -88,9 +88,8 @@ class LaunchScreen(BaseScreen[None]):
                 )
                 yield _row("Arguments", _input("arguments", "name=value …"))
                 yield Static(id="hint", markup=False)
-                pools = _Choice(
-                    [(_NEW, ""), *live], value=self._pool, allow_blank=False, id="pool", compact=True
-                )
+                used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
+                pools = _Choice([(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True)
                 yield _row(
                     "Pool", pools, Label("name", classes="inner"), _input("name", "from the script's name")
                 )
@@ -219,7 +218,7 @@ class LaunchScreen(BaseScreen[None]):
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
-            used = [pool for pool in self._live() if pool.name == self.form().pool]
+            used = [pool for pool in self._live() if pool.key == self.form().pool]
             if used:
                 wanted = plugins_of(used[0])
             else:

@@ -36,15 +36,15 @@ async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
     session = app.session
     if session is None:
         raise PoolError(app.session_error or "the ledger is still being read; try again in a moment")
-    if plan.spec is None:
-        live = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.is_live]
-        if not live:
-            raise PoolError(f"pool {plan.pool.name} is not up any more")
-        return BegunPool(live[0])
-    if isinstance(plan.spec.provider, Asks):
+    if isinstance(plan.pool, PoolView):
+        used = plan.pool
+        if not any(pool.key == used.key and pool.is_live for pool in session.pools()):
+            raise PoolError(f"pool {used.name} is not up any more")
+        return BegunPool(used.key)
+    if isinstance(plan.pool.provider, Asks):
         app.host_keys.begin(session)
     before = {pool.key for pool in session.pools()}
-    future = session.create(plan.spec)
+    future = session.create(plan.pool)
     while True:
         new = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.key not in before]
         if new:

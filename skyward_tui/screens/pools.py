@@ -190,7 +190,7 @@ class PoolsScreen(BaseScreen[None]):
 
     def action_launch_here(self) -> None:
         if (chosen := self.query_one(PoolList).chosen) is not None:
-            self.app.show_launch(chosen.name)
+            self.app.show_launch(chosen.key)
 
     def action_down(self) -> None:
         from ..dialogs.teardown import TeardownScreen

@@ -320,7 +320,7 @@ class RunScreen(BaseScreen[None]):
         self.app.push_screen(TeardownScreen([self.key]))
 
     def action_launch_here(self) -> None:
-        self.app.show_launch("" if self._view is None else self._view.name)
+        self.app.show_launch("" if self._view is None else self._view.key)
 
     def action_back(self) -> None:
         """One thing at a time: what is open in a panel, zoom, then the screen."""

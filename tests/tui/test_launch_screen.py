@@ -501,15 +501,15 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
     app: SkywardApp, session: FakeSession, tmp_path: Path
 ) -> None:
     """The plan warns where the ranks would not meet, and only there; nothing is ticked that is not so."""
-    session.pool("plain").spec["plugins"] = []
-    session.pool("gang").spec["plugins"] = ["torch"]
+    plain, gang = session.pool("plain"), session.pool("gang")
+    plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "example:ddp")
         await until(pilot, lambda: "[x] torch" in screen_text(app))
-        screen.query_one("#pool", Select).value = "plain"
+        screen.query_one("#pool", Select).value = plain.key
         await until(pilot, lambda: "pool plain has no plugin torch" in " ".join(plan_text(screen).split()))
         assert "[ ] torch" in screen_text(app)
-        screen.query_one("#pool", Select).value = "gang"
+        screen.query_one("#pool", Select).value = gang.key
         await until(pilot, lambda: "uses     pool gang" in plan_text(screen))
         assert "plugins  torch" in plan_text(screen)
         assert "note" not in plan_text(screen)
