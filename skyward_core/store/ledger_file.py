@@ -77,7 +77,7 @@ class LedgerFile:
         several that find the same damage only the first may move the file away.
         """
         try:
-            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w")  # noqa: SIM115  closed below
+            guard = open(self.path.with_name(f"{self.path.name}.lock"), "w", opener=_private)  # noqa: SIM115  closed below
         except OSError as error:
             raise LedgerError(
                 f"the ledger {self.path} cannot be opened: {error}: see that its folder is yours and has room, or set "
@@ -174,6 +174,18 @@ class LedgerFile:
             if part.exists():
                 part.replace(aside.with_name(aside.name + suffix))
         return aside
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file as nobody else can: who may read one may lock it."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.fstat(descriptor).st_mode & 0o077:
+            os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -18,8 +18,8 @@ import pytest
 from skyward_core.model.errors import PoolError
 from skyward_core.node.boot.host import members
 from skyward_core.transport.local.agent_starter import _CODE, Starter
-from tests.support.processes import exists
-from tests.support.waiting import wait_until
+from tests.support.processes import descendants, exists
+from tests.support.waiting import until, wait_until
 
 
 def config(folder: Path, node: int) -> dict[str, Any]:
@@ -97,6 +97,23 @@ async def test_its_death_is_told_to_who_waits_and_to_who_comes_later(tmp_path: P
             await waiting
         with pytest.raises(PoolError, match="did not start"):
             await starter.start(config(tmp_path, 1))
+
+
+async def test_the_death_of_what_starts_one_agent_is_told_and_the_next_is_started(
+    tmp_path: Path, started: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "node-0").mkdir()
+    os.mkfifo(tmp_path / "node-0" / "agent.lock")  # whoever opens it waits
+    starter = Starter()
+    with starter:
+        process = interpreter(starter)
+        waiting = asyncio.create_task(starter.start(config(tmp_path, 0)))
+        await until(lambda: descendants(process.pid))
+        (child,) = descendants(process.pid)
+        os.kill(child, signal.SIGKILL)
+        with pytest.raises(PoolError, match=r"node-0 did not start: .*SIGKILL"):
+            await waiting
+        started.append(await starter.start(config(tmp_path, 1)))
 
 
 def test_where_no_process_can_be_started_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

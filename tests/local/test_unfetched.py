@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from skyward_core.store.home import socket_dir
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from tests.support.cli import Cli
@@ -148,6 +150,20 @@ def test_a_teardown_fetches_what_nobody_has_fetched(home: Path, keep: str) -> No
     assert sum(note.startswith(f"fetched run {run} (") for note in receipt.notes) == 2
     assert left_there(home) == []
     assert sky.results(run) == [[0, bytes(10)], [1, bytes(10)]]
+
+
+def test_the_empty_folder_that_is_left_then_goes_with_a_later_teardown(home: Path) -> None:
+    base = home / "local"
+    for name in ("fetched", "being-made", "waits"):
+        (base / f"{name}.t").mkdir(parents=True)
+    (base / "waits.t" / "kept.node-0").mkdir()
+    for name in ("fetched", "waits"):
+        os.utime(base / f"{name}.t", (0, 0))
+    sockets = socket_dir(base / "fetched.t")
+    with sky.Compute(nodes=1, options=sky.Options(console=False)):
+        assert sockets.exists()
+    assert {path.name for path in base.iterdir()} == {"being-made.t", "waits.t"}
+    assert not sockets.exists()
 
 
 def test_a_teardown_gives_up_what_nobody_has_fetched_where_it_is_told_to(home: Path) -> None:

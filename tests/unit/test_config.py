@@ -41,7 +41,7 @@ def mode(path: Path) -> int:
 
 
 def test_a_home_that_others_could_enter_is_closed_and_somebody_elses_things_are_let_be(world: Path) -> None:
-    ours = ("ledger.db", "ledger.db-wal", "pools", "environments", "recent.json", "known_hosts")
+    ours = ("ledger.db", "ledger.db-wal", "pools", "environments", "recent.json", "known_hosts", "skyward-0")
     for content, kept in ((), False), (ours, False), (("thesis.tex",), True), ((*ours, "thesis.tex"), True):
         world.mkdir()
         world.chmod(0o755)

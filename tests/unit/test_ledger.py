@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -199,7 +200,25 @@ def test_only_the_person_may_read_it(path: Path, before: int | None) -> None:
     finally:
         os.umask(umask)
     assert {name.removeprefix(path.name) for name in modes} >= {"", "-wal", "-shm"}
-    assert {mode for name, mode in modes.items() if not name.endswith(".lock")} == {0o600}
+    assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be a stranger for a moment")
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_a_stranger_keeps_nobody_from_opening_it(before: int | None) -> None:
+    """The home holds other things as well, and is open to all. Who can read a file can lock it."""
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o755)
+        path = Path(home, "ledger.db")
+        Ledger(path).close()
+        if before is not None:
+            Path(f"{path}.lock").chmod(before)
+            Ledger(path).close()
+        done = subprocess.run(
+            ["flock", "-n", f"{path}.lock", "true"],
+            user=65534, group=65534, extra_groups=[], check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode and "Permission denied" in done.stderr
 
 
 def test_a_receipt_says_what_may_still_run() -> None:

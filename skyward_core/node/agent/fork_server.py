@@ -11,10 +11,13 @@ import gc
 import json
 import os
 import select
+import signal
 import sys
 from contextlib import suppress
+from typing import Any, NoReturn
 
 from .__main__ import attempt, preload
+from .process import exit_words
 from .processes import reap
 
 LONGEST = 2000  # characters of an error, so that an answer is written in one piece
@@ -23,18 +26,39 @@ LONGEST = 2000  # characters of an error, so that an answer is written in one pi
 def main() -> None:
     preload()
     gc.freeze()  # what is here is here to stay: collecting it would copy its pages into every agent
+    starting: dict[int, str] = {}  # the process that starts an agent -> its folder
+
+    def look(*_: object) -> None:
+        """What one has died of that has given no answer."""
+        for pid, status in reap().items():
+            if (folder := starting.pop(pid, "")) and status:
+                answer(folder, {"ok": False, "error": exit_words(status)[1]})
+
+    signal.signal(signal.SIGCHLD, look)
     for line in sys.stdin.buffer:
-        if not os.fork():
-            config = json.loads(line)
-            answer = attempt(config, client_is_there)
-            if not answer["ok"] and not client_is_there():
-                with suppress(OSError):
-                    os.rmdir(os.path.dirname(config["folder"]))  # noqa: PTH106, PTH120  the pool's, if it has no more
-                os._exit(1)
-            answer["error"] = str(answer.get("error", ""))[:LONGEST]
-            os.write(1, json.dumps(answer | {"folder": config["folder"]}).encode() + b"\n")
-            os._exit(0)
-        reap()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until we know whose end it tells of
+        if not (pid := os.fork()):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+            start_one(json.loads(line))
+        starting[pid] = json.loads(line)["folder"]
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+
+
+def start_one(config: dict[str, Any]) -> NoReturn:
+    """Start an agent, and answer. Runs in a process of its own."""
+    said = attempt(config, client_is_there)
+    if not said["ok"] and not client_is_there():
+        with suppress(OSError):
+            os.rmdir(os.path.dirname(config["folder"]))  # noqa: PTH106, PTH120  the pool's, if it has no more
+    answer(config["folder"], said)
+    os._exit(0)
+
+
+def answer(folder: str, said: dict[str, Any]) -> None:
+    told = {"error": str(said.get("error", ""))[:LONGEST], "folder": folder}
+    with suppress(BrokenPipeError):
+        os.write(1, json.dumps(said | told).encode() + b"\n")
 
 
 def client_is_there() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ...transport.local.agent_starter import Starter
 from ...transport.local.transport import LocalTransport
 from ...wire.node_paths import KEPT, NodePaths
 
+FORGOTTEN = 60.0  # seconds without anything in a pool's folder
 PATIENCE = 3.0  # seconds that an agent may take to end, and what it leaves
 
 
@@ -96,9 +98,10 @@ class Local:
         await asyncio.to_thread(end, Path(machine.extra["folder"]), machine.extra["socket"], PATIENCE)
 
     async def teardown(self, pool: str) -> None:
-        for root in (home() / "local").glob(f"{pool}.*"):
+        for root in _base().glob("*.*"):
             with suppress(FileNotFoundError):  # another process that saw the same end has just removed it
-                await _forget(root)
+                if root.name.startswith(f"{pool}.") or _is_done_with(root):
+                    await _forget(root)
 
     async def check(self) -> list[Check]:
         import shutil
@@ -129,8 +132,19 @@ class Local:
         return cls()
 
 
+def _base() -> Path:
+    path = home() / "local"
+    path.mkdir(exist_ok=True, mode=0o700)
+    return path
+
+
 def _root(pool: str, token: str) -> Path:
-    return home() / "local" / f"{pool}.{token}"
+    return _base() / f"{pool}.{token}"
+
+
+def _is_done_with(root: Path) -> bool:
+    """Whether all that was kept there was fetched after its pool's end, and nobody is just about to put more there."""
+    return time.time() - root.stat().st_mtime > FORGOTTEN and not any(root.iterdir())
 
 
 async def _forget(root: Path) -> None:
