@@ -115,6 +115,7 @@ class _Job:
                 self.follower.wait(creation)
                 up = True
             else:
+                self.follower.wait(self.session.attach(self.pool))  # it may have been starting when we looked
                 self.session.subscribe(self.pool, self.follower.on_event, self.follower.on_log)
             self.run = self.follower.wait(self.session.launch(self.pool, task, one=one))
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
