@@ -96,7 +96,7 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made
-        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:]
+        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
         raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
     finally:
         if (
@@ -105,6 +105,12 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
+
+
+def _ended(process: asyncio.subprocess.Process) -> str:
+    code = process.returncode or 0
+    by = signal.Signals(-code).name if -code in set(signal.Signals) else str(code)
+    return f"the process that makes it was ended by {by}" if code < 0 else f"it ended with exit code {code}"
 
 
 async def _converse(
