@@ -116,7 +116,8 @@ class _Job:
                 self.key = self.follower.wait(creation).key
                 up = True
             else:
-                self.key = self.session.view(self.pool).key
+                # It may have been starting when we looked.
+                self.key = self.follower.wait(self.session.attach(self.pool)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             self.run = self.follower.wait(self.session.launch(self.key, task, one=one))
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")

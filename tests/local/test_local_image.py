@@ -217,7 +217,9 @@ def test_what_a_killed_installer_has_started_ends_with_it(home: Path, tmp_path: 
     (installer,) = [pid for pid in running("boot.environment import main") if pid in ours]
     os.kill(installer, signal.SIGKILL)
     thread.join()
-    assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(failures[0])
+    assert "cannot be made on this machine: the process that makes it was ended by SIGKILL" in str(
+        failures[0]
+    )
     wait_until(lambda: not running(f"{tmp_path}/go"))
 
 

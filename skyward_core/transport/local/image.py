@@ -96,7 +96,9 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
         await process.wait()
         if made := str(answer.get("python") or ""):
             return made
-        why = answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
+        why = (
+            answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
+        )
         raise PoolError(f"The environment of the image cannot be made on this machine: {why}")
     finally:
         if (
