@@ -251,6 +251,9 @@ class Session:
     def view(self, pool: str) -> PoolView:
         return self.shown
 
+    def attach(self, pool: str) -> Future[PoolView]:
+        return done(self.shown)
+
     def create(self, spec: PoolSpec) -> Future[Any]:
         self._called("create")
         return Future() if self.created is None else done(self.created)
