@@ -77,12 +77,12 @@ def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
     ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
 )
 def test_what_it_lacks_is_seen(requirement: str) -> None:
-    assert environment._lacking(sys.executable, [requirement]) == [requirement]
+    assert environment.lacking_in(sys.executable, [requirement]) == [requirement]
 
 
 def test_extras_are_looked_into() -> None:
-    assert environment._lacking(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
-    lacking = environment._lacking(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
+    assert environment.lacking_in(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
+    lacking = environment.lacking_in(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
     assert lacking and all("docs" in text for text in lacking)
 
 
@@ -149,7 +149,7 @@ def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
     root = tmp_path / "root"
     root.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(environment, "_lacking", lambda python, requirements: [])
+        patch.setattr(environment, "lacking_in", lambda python, requirements: [])
         assert ensure(image, root, env)[0] == sys.executable
     assert environment.ready(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "2.0"
