@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +17,7 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
+from ..tasks.interpreter import interpreter_of
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
 from .launch_plan import LaunchPlan
 
@@ -170,8 +171,10 @@ class LaunchRequest:
             provider = self._provider()
         with of_field("plugins"):
             plugins = [plugin(name) for name in self.plugins]
+        with of_field("script"):
+            interpreter = interpreter_of(Path(self.script))
         try:
-            return pool_spec(
+            spec = pool_spec(
                 self.script,
                 name=self.pool,
                 provider=provider,
@@ -183,6 +186,7 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
+        return replace(spec, interpreter=interpreter if interpreter.chosen else None)
 
     def _provider(self) -> Any:
         found = by_name(self.provider or DEFAULT)

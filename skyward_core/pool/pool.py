@@ -17,6 +17,7 @@ from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
+from ..tasks.own_interpreter import own
 from ..views import events as ev
 from .background import Background
 from .context import PoolContext
@@ -92,7 +93,8 @@ class Pool:
         token = secrets.token_hex(8)
         provider: Provider = spec.provider
         image = whole_image(spec)
-        written = replace(spec, image=image).describe() | {"cwd": image.workdir or cwd}
+        python = spec.interpreter or own()
+        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": image.workdir or cwd}
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)
         except PoolExistsError:
@@ -105,7 +107,7 @@ class Pool:
         else:
             closed = None
         pool = cls(row, provider, ledger)
-        pool._knowledge.know(image)
+        pool._knowledge.know(image, python)
         if closed:
             pool.news.complain(f"of the pool that had this name before: {in_words(closed)}")
         return pool

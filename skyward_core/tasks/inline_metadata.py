@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -54,6 +53,8 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
 
     if len(blocks) > 1:
         raise wrong(f"there are {len(blocks)} such blocks; leave one")
+    import tomllib  # most scripts have no block
+
     lines = (line[2:] if line.startswith("# ") else line[1:] for line in blocks[0].splitlines(keepends=True))
     try:
         said = tomllib.loads("".join(lines))

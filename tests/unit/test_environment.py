@@ -370,3 +370,16 @@ def test_what_setup_commands_print_of_the_hosts_own_secrets_is_blanked(
     monkeypatch.setenv("REGISTRY_TOKEN", "of-this-host-alone")
     _, lines = ensure({"setup": ['echo "login with $REGISTRY_TOKEN"']}, tmp_path, {})
     assert f"login with {'*' * 18}" in lines
+
+
+def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
+    """Of an environment without pip nothing else is known of what it has."""
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
+        "from skyward_core.node.boot.satisfied import lacking\n"
+        "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, environment.ROOT], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b']\n"

@@ -16,7 +16,7 @@ from skyward_core.tasks import known_pythons
 from skyward_core.tasks.interpreter import interpreter_of
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
-from tests.pythons import another_python
+from tests.support.pythons import another_python
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
