@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
 from ..providers import from_json
-from ..providers.base import Provider
+from ..providers.base import Provider, RunsHere
 from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..tasks.own_interpreter import own
+from ..transport.base import image_elsewhere
 from ..views import events as ev
 from .background import Background
 from .context import PoolContext
@@ -88,12 +89,14 @@ class Pool:
 
         Raises:
             PoolExistsError: a pool of that name is up.
-            UsageError, PluginError: a plugin cannot be used so.
+            UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so.
         """
         token = secrets.token_hex(8)
         provider: Provider = spec.provider
         image = whole_image(spec)
         python = spec.interpreter or own()
+        if not isinstance(provider, RunsHere):
+            image_elsewhere(image.describe(), python.describe())  # before anything is rented
         written = replace(spec, image=image, interpreter=python).describe() | {"cwd": image.workdir or cwd}
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)

@@ -95,5 +95,7 @@ def entries(python: str) -> tuple[str, ...]:
 
 
 def _is_replaced(chosen: Interpreter) -> bool:
-    """Whether nobody chose it, it is gone, and ours can do what it did: that of a tool that was installed anew."""
-    return not chosen.chosen and not Path(chosen.path).exists() and chosen.minor == MINOR
+    """Whether nobody chose it, it is gone, and ours can do what it did: that of a tool that was installed anew. A
+    Python that is part of another program has no path."""
+    there = bool(chosen.path) and Path(chosen.path).exists()
+    return not chosen.chosen and not there and chosen.minor == MINOR
