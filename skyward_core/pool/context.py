@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from ..model.capabilities import RunsHere
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
 from ..model.machine import Machine
 from ..model.spec import Options
-from ..providers.base import Provider, RunsHere
+from ..providers.base import Provider
 from ..store.archive import Archive, rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow

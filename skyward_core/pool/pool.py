@@ -8,10 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..model.capabilities import RunsHere
 from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
 from ..providers import from_json
-from ..providers.base import Provider, RunsHere
+from ..providers.base import Provider
 from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due

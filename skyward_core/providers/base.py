@@ -106,17 +106,6 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class RunsHere(Protocol):
-    """Its nodes are on this machine: their ranks run with the interpreter that the pool's scripts are loaded with.
-
-    Attributes:
-        runs_here: True.
-    """
-
-    runs_here: bool
-
-
-@runtime_checkable
 class ReachedOverSSH(Protocol):
     """A person can log in to its machines."""
 

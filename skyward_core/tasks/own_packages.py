@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..model.errors import PoolError
 from ..model.value import Value, value
-from ..node.boot.environment import MADE
+from ..node.boot.environment import MADE, locked
 from ..store.home import ENVIRONMENTS, home
 
 OURS = ("skyward_core",)
@@ -58,7 +58,7 @@ def _own_packages(files: Files) -> OwnPackages:
     folder = home() / ENVIRONMENTS / f"env-{_name(files)}"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Nobody makes room there while it is locked.
-    with folder.with_name(f"{folder.name}.lock").open("a") as lock:
+    with locked(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             os.utime(folder / MADE)
