@@ -23,6 +23,7 @@ from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import Image, Options, PoolSpec
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
+from tests.support.cli import COMMAND, PATIENCE
 from tests.support.pythons import another_python, make_environment, other_pythons
 from tests.support.waiting import wait_until
 from tests.support.wheels import tiny_wheels
@@ -292,3 +293,47 @@ def test_values_are_written_for_every_version() -> None:
         done = subprocess.run([python, "-c", code, root], capture_output=True, check=True)
         assert b"_local" not in done.stdout
         assert pickle.loads(done.stdout)[0] == Path("/a")
+
+
+def command(script: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """``skyward-tui run`` in the working folder."""
+    return subprocess.run(
+        [*COMMAND, "run", script, "--nodes", "2"],
+        env={**os.environ, "PYTHONPATH": "", **more},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
+    chosen = interpreter_of(inline)
+    done = command("inline.py:f")
+    assert done.returncode == 0, done.stderr
+    assert f"interpreter: {chosen}" in done.stderr and "skytiny" in done.stderr
+    assert done.stdout.count(f"['{chosen.version}', '{chosen.path}', '1.0', []") == 2
+
+
+def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    done = command("train.py:f")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert (
+        f"{project}/.venv (.venv of project train-it) has no bin/python: make it anew, or remove it"
+        in done.stderr
+    )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp_path: Path) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    theirs = project / ".venv" / "bin" / "python"
+    theirs.write_text(f'#!/bin/sh\ntouch {tmp_path}/was-run\nexec {sys.executable} "$@"\n')
+    theirs.chmod(0o755)
+    os.chown(project / ".venv", 65534, 65534)
+    (project / "plain.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 'here'\n")
+    done = command("plain.py")
+    assert done.returncode == 0 and "'here'" in done.stdout, done.stderr
+    assert f"{project}/.venv was passed over: {project}/.venv belongs to somebody else" in done.stderr
+    assert not (tmp_path / "was-run").exists()
