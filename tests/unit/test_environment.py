@@ -246,6 +246,43 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
     assert '"skytiny" = { index = "image0" }' in seen.read_text()
 
 
+def test_where_a_script_has_packages_looked_for(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "uv").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nenv > {tmp_path}/env\n')
+    (tools / "uv").chmod(0o755)
+    image = {
+        "pip": ["skytiny"],
+        "alone": True,
+        "index": "https://me:token@first.example",
+        "find_links": ["file:///a%20b", "https://me:token@links.example"],
+        "no_index": True,
+    }
+    given = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PIP_FIND_LINKS": "/w",
+        "UV_FIND_LINKS": "/w",
+        "HOME": "/x",
+    }
+    python, _ = ensure(image, tmp_path, given)
+    assert python != sys.executable
+    variables = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert variables["PIP_INDEX_URL"] == "https://first.example"
+    assert variables["UV_DEFAULT_INDEX"] == "https://me:token@first.example"
+    assert variables["PIP_FIND_LINKS"] == "file:///a%20b https://links.example /w"
+    assert variables["UV_FIND_LINKS"] == "file:///a%20b,https://me:token@links.example,/w"
+    assert variables["PIP_NO_INDEX"] == variables["UV_NO_INDEX"] == "1"
+    assert "token" not in (tmp_path / "said").read_text()
+
+
+def test_what_is_alone_has_nothing_of_its_interpreter_s(tmp_path: Path, wheels: dict[str, str]) -> None:
+    python, _ = ensure({"pip": [], "alone": True}, tmp_path, wheels)
+    assert Path(python).is_relative_to(tmp_path)
+    code = "import importlib.util as u; print(u.find_spec('cloudpickle'))"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+
+
 def test_apt_needs_a_host_that_has_it(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()

@@ -12,6 +12,8 @@ import pytest
 
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.interpreter import Interpreter
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import known_pythons
 from skyward_core.tasks.interpreter import interpreter_of
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
@@ -252,6 +254,22 @@ def test_it_can_be_written_down_and_what_another_release_adds_is_passed_over(pro
     found = chosen(project)
     data = json.loads(json.dumps(found.describe())) | {"later": 1}
     assert Interpreter.from_json(data) == found
+
+
+def test_credentials_of_its_indexes_are_written_nowhere(project: Path) -> None:
+    block = """# /// script
+# [tool.uv]
+# index-url = "https://me:hush-hush@i.example/simple"
+# find-links = ["https://me:hush-hush@l.example/"]
+# ///
+"""
+    script(project).write_text(block)
+    found = chosen(project)
+    assert "hush-hush" in str(found.describe()) and "hush-hush" not in str(found)
+    written = str(PoolSpec(name="p", provider=Local(), interpreter=found).describe())
+    assert "hush-hush" not in written and "i.example" in written
+    script(project).write_text(block.replace("me:hush-hush@", ""))
+    assert chosen(project).path == found.path
 
 
 OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")

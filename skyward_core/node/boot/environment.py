@@ -265,6 +265,7 @@ def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
     for name in (
         "PIP_INDEX_URL",
         "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
         *(each for each in variables if each.startswith(_ADDRESS)),
     ):
         if name in variables:
