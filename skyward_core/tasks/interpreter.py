@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
-from ..node.boot import environment
 from ..node.boot.host import doubt
 from ..store.home import ENVIRONMENTS, home
 from . import known_pythons
@@ -81,6 +80,8 @@ def _said(
 
 
 def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
+    from ..node.boot import environment  # most scripts have no block
+
     base = _base(script, metadata.requires_python, environ, ask)
     image = {**metadata.environment, "alone": True}
     key = environment.key(image, base.path, numbers(base.version)[:2])

@@ -11,9 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..model.interpreter import Interpreter
-from .environments import have
 from .own_interpreter import is_own
-from .own_packages import own_packages
 
 # What is appended can shadow nothing; what comes first is our package alone.
 _OWN = "import sys; sys.path.append({0!r}); "
@@ -33,6 +31,9 @@ def child_of(interpreter: Interpreter, said: Callable[[str], None]) -> list[str]
     if is_own(interpreter.prefix):
         python, before = sys.executable, _OWN.format(str(Path(__file__).resolve().parents[2]))
     else:
+        from .environments import have  # the person's own interpreter needs none of it
+        from .own_packages import own_packages
+
         have(interpreter, said)
         ours = own_packages()
         python, before = interpreter.path, _OTHER.format(ours.first, ours.last)
