@@ -261,6 +261,21 @@ def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
         build_task(inline, "f", {})
 
 
+def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
+    project: Path, environments: dict[str, Path]
+) -> None:
+    owned(project, environments)
+    (project / "skyward.toml").write_text('[hosts]\nlab = ["gpu1"]\n')
+    pool = (
+        'image = sky.Image(pip=["torch"])\n'
+        'with sky.Compute(provider=sky.SSH("@lab"), image=image, plugins=[sky.plugins.torch()]) as compute:\n'
+        "    print(f() @ compute)\n"
+    )
+    script = project / "whole.py"
+    script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n" + pool)
+    assert build_task(script, "f", {}).name == "f"
+
+
 def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dict[str, Path]) -> None:
     program = make_environment(another_python().path, project / ".venv")
     (packages,) = (project / ".venv").glob("lib/python3*/site-packages")
