@@ -63,18 +63,21 @@ def _roots(nodes: Iterable[ast.AST]) -> set[str]:
     return roots
 
 
-def missing_of(script: Path) -> list[str]:
+def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str]:
     """The frameworks that loading a script imports, and that its interpreter does not have; see :func:`advice`. None
     where there is no interpreter for it: whoever chooses one tells why.
 
     What only its functions import is not among them: their ranks have an environment, for which plugins see.
+
+    Args:
+        interpreter: None for the one that is chosen for it.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
     needs = _roots(_run_at_load(parse(script)))
     try:
-        interpreter = interpreter_of(script)
+        interpreter = interpreter or interpreter_of(script)
     except (ScriptError, UsageError):
         return []
     return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])

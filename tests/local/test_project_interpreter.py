@@ -310,11 +310,11 @@ def test_values_are_written_for_every_version() -> None:
         assert pickle.loads(done.stdout)[0] == Path("/a")
 
 
-def command(script: str, **more: str) -> subprocess.CompletedProcess[str]:
+def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
     """``skyward-tui run`` in the working folder."""
     return subprocess.run(
-        [*COMMAND, "run", script, "--nodes", "2"],
-        env={**os.environ, "PYTHONPATH": "", **more},
+        [*COMMAND, "run", script, "--nodes", "2", *said],
+        env={**os.environ, "PYTHONPATH": ""},
         capture_output=True,
         text=True,
         check=False,
@@ -328,6 +328,17 @@ def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert f"interpreter: {chosen}" in done.stderr and "skytiny" in done.stderr
     assert done.stdout.count(f"['{chosen.version}', '{chosen.path}', '1.0', []") == 2
+
+
+def test_a_person_may_say_which_python(project: Path, environments: dict[str, Path]) -> None:
+    (project / ".venv").mkdir()  # broken, and not looked at
+    other = another_python()
+    program = environments[".".join(other.version.split(".")[:2])]
+    done = command("train.py:f", "--python", str(program))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"['{other.version}', '{program}', '1.0', []") == 2
+    done = command("train.py:f", "--python", str(project))
+    assert done.returncode == 2 and f"--python {project} is a folder: name an interpreter" in done.stderr
 
 
 def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> None:
