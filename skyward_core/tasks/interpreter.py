@@ -28,23 +28,23 @@ PROJECT = "pyproject.toml"
 REPOSITORY = ".git"
 
 
-def interpreter_of(
-    script: Path,
-    python: str | os.PathLike[str] | None = None,
-    environ: Mapping[str, str] = os.environ,
-    ask: Ask = known_pythons.ask,
-) -> Interpreter:
+def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None) -> Interpreter:
     """Choose the interpreter of a script.
 
     Args:
         python: what the person says: the path of an interpreter, or its name in PATH.
-        environ: the variables of the person's shell.
-        ask: tells what a program is.
 
     Raises:
         UsageError: what the person says is no interpreter that could be used.
         ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
     """
+    return choose(script, python, os.environ, known_pythons.ask)
+
+
+def choose(
+    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask
+) -> Interpreter:
+    """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
     metadata = inline_metadata(script)
     if python is not None:
         return _said(script, os.fspath(python), metadata, environ, ask)

@@ -314,7 +314,9 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "torch"))
+    monkeypatch.setattr(
+        "skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "torch")
+    )
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")

@@ -15,7 +15,7 @@ from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.local.provider import Local
 from skyward_core.tasks import known_pythons
-from skyward_core.tasks.interpreter import interpreter_of
+from skyward_core.tasks.interpreter import choose, interpreter_of
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
 from tests.support.pythons import another_python
@@ -62,7 +62,7 @@ def answers(path: str) -> KnownPython:
 def chosen(
     project: Path, python: str | None = None, ask: Callable[[str], KnownPython] = answers, **environ: str
 ) -> Interpreter:
-    return interpreter_of(script(project), python, environ, ask)
+    return choose(script(project), python, environ, ask)
 
 
 def test_where_nobody_says_anything_it_is_our_own(project: Path) -> None:
@@ -74,23 +74,23 @@ def test_where_nobody_says_anything_it_is_our_own(project: Path) -> None:
 def test_the_order(project: Path, tmp_path: Path) -> None:
     conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
     environ = {"CONDA_PREFIX": str(conda)}
-    found = interpreter_of(script(project), None, environ, answers)
+    found = choose(script(project), None, environ, answers)
     assert (found.source, found.path, found.prefix) == ("CONDA_PREFIX", f"{conda}/bin/python", str(conda))
     environ["VIRTUAL_ENV"] = str(shell)
     assert (
-        interpreter_of(script(project), None, environ, answers).source,
-        interpreter_of(script(project), None, environ, answers).prefix,
+        choose(script(project), None, environ, answers).source,
+        choose(script(project), None, environ, answers).prefix,
     ) == (
         "VIRTUAL_ENV",
         str(shell),
     )
     venv = environment(project / ".venv")
-    found = interpreter_of(script(project), None, environ, answers)
+    found = choose(script(project), None, environ, answers)
     assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
     script(project).write_text(BLOCK)
-    assert interpreter_of(script(project), None, environ, answers).source == "inline metadata of train.py"
+    assert choose(script(project), None, environ, answers).source == "inline metadata of train.py"
     other = environment(tmp_path / "other")
-    found = interpreter_of(script(project), f"{other}/bin/python", environ, answers)
+    found = choose(script(project), f"{other}/bin/python", environ, answers)
     assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
     assert found.notes == ("the inline metadata of train.py is not used, as --python says otherwise",)
     assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
@@ -113,7 +113,7 @@ def test_the_person_s_home_is_no_project(project: Path, monkeypatch: pytest.Monk
     assert chosen(project).source == OWN
     beside = project / "train.py"
     beside.touch()
-    assert interpreter_of(beside, None, {}, answers).prefix == str(venv)
+    assert choose(beside, None, {}, answers).prefix == str(venv)
 
 
 def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
@@ -144,7 +144,7 @@ def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Pa
     script = tmp_path / "shared" / "mine" / "train.py"
     script.touch()
     shell = environment(tmp_path / "shell")
-    found = interpreter_of(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
+    found = choose(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
     assert found.prefix == str(shell)
     assert found.notes == (f"{venv} was passed over: {tmp_path}/shared can be written by others",)
 
