@@ -144,6 +144,7 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
+@click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @click.option("--one", is_flag=True, help="Run on one node only.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")

@@ -32,7 +32,10 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     ]
     if plan.plugins:
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
-    told += [("note", advice(name)) for name in plan.missing]
+    if plan.interpreter.chosen:
+        told.append(("python", str(plan.interpreter)))
+    told += [("note", each) for each in plan.interpreter.notes]
+    told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
     if unmet := plan.unmet:
         lack = (
             "its plugin is off: the ranks will not meet"

@@ -14,6 +14,7 @@ from ..plugins import by_name
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -24,6 +25,7 @@ class LaunchPlan:
 
     Attributes:
         script: path of the script.
+        interpreter: the one that it is loaded with.
         function: what is called.
         values: its arguments, as values by name.
         pool: what is asked of the one that is made, or the one that is up and is used.
@@ -34,6 +36,7 @@ class LaunchPlan:
     """
 
     script: Path
+    interpreter: Interpreter
     function: FunctionInfo
     values: Mapping[str, Any]
     pool: PoolSpec | PoolView
@@ -80,7 +83,7 @@ class LaunchPlan:
     @property
     def missing(self) -> list[str]:
         """Frameworks that the script imports and that are not installed where it is loaded."""
-        return missing_of(self.script)
+        return missing_of(self.script, self.interpreter)
 
     @property
     def unmet(self) -> list[str]:
@@ -97,7 +100,14 @@ class LaunchPlan:
         Raises:
             SkywardError: as :func:`.scripts.build_task`.
         """
-        task = build_task(self.script, self.function.name, self.values, plugins=self.plugins, echo=echo)
+        task = build_task(
+            self.script,
+            self.function.name,
+            self.values,
+            plugins=self.plugins,
+            echo=echo,
+            interpreter=self.interpreter,
+        )
         return task if self.timeout is None else replace(task, timeout=self.timeout)
 
 

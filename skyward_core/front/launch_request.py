@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,10 +17,12 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
+from ..tasks.interpreter import interpreter_of
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
 from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
     from ..model.setting import Setting
     from ..views.views import PoolView
 
@@ -30,6 +32,7 @@ HOSTS = "--hosts"
 # What each field is called on a command line, in the order in which they are written there.
 OPTIONS: Mapping[str, str] = {
     "arguments": "--arg",
+    "python": "--python",
     "provider": "--provider",
     "settings": "--set",
     "nodes": "--nodes",
@@ -57,6 +60,8 @@ class LaunchRequest:
         script: path of the script.
         function: its name; None for the script's only one.
         arguments: texts ``name=value``.
+        python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
+            chosen for it.
         pool: the pool's name: one that is up is used as it is; None for a new one with a name made up.
         provider: its name.
         settings: of the provider, by the names that it declares, as texts.
@@ -73,6 +78,7 @@ class LaunchRequest:
     script: str
     function: str | None = None
     arguments: Sequence[str] = ()
+    python: str | None = None
     pool: str | None = None
     provider: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -140,6 +146,7 @@ class LaunchRequest:
         spec = self.spec()
         return LaunchPlan(
             script=Path(self.script),
+            interpreter=self.interpreter(),
             function=function,
             values=values,
             pool=spec,
@@ -160,6 +167,15 @@ class LaunchRequest:
         with of_field("arguments"):
             return function, parse_arguments(function, self.arguments)
 
+    def interpreter(self) -> Interpreter:
+        """The one that the script is loaded with, and why; nothing is made.
+
+        Raises:
+            SkywardError: it cannot be used; ``field`` says who chose it.
+        """
+        with of_field("script" if self.python is None else "python"):
+            return interpreter_of(Path(self.script), self.python)
+
     def spec(self) -> PoolSpec:
         """The pool that is asked for; ranks find in it what lies beside the script.
 
@@ -170,8 +186,9 @@ class LaunchRequest:
             provider = self._provider()
         with of_field("plugins"):
             plugins = [plugin(name) for name in self.plugins]
+        interpreter = self.interpreter()
         try:
-            return pool_spec(
+            spec = pool_spec(
                 self.script,
                 name=self.pool,
                 provider=provider,
@@ -183,6 +200,7 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
+        return replace(spec, interpreter=interpreter if interpreter.chosen else None)
 
     def _provider(self) -> Any:
         found = by_name(self.provider or DEFAULT)

@@ -6,8 +6,11 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..model.errors import ScriptError, UsageError
+from ..model.interpreter import Interpreter
 from ..tasks.arguments import Text
-from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing
+from ..tasks.interpreter import interpreter_of
+from ..tasks.missing_packages import FRAMEWORKS, advice, missing_in
 from ..tasks.scripts import (
     FunctionInfo,
     build_task,
@@ -24,6 +27,7 @@ GANG_FRAMEWORKS = ("torch", "jax")
 
 __all__ = [
     "FunctionInfo",
+    "Interpreter",
     "Task",
     "Text",
     "advice",
@@ -31,6 +35,7 @@ __all__ = [
     "find_function",
     "gang_frameworks_of",
     "imports_of",
+    "interpreter_of",
     "list_functions",
     "missing_of",
     "parse_arguments",
@@ -58,16 +63,24 @@ def _roots(nodes: Iterable[ast.AST]) -> set[str]:
     return roots
 
 
-def missing_of(script: Path) -> list[str]:
-    """The frameworks that loading a script imports, and that are not installed where it is loaded; see :func:`advice`.
+def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str]:
+    """The frameworks that loading a script imports, and that its interpreter does not have; see :func:`advice`. None
+    where there is no interpreter for it: whoever chooses one tells why.
 
     What only its functions import is not among them: their ranks have an environment, for which plugins see.
+
+    Args:
+        interpreter: None for the one that is chosen for it.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
     needs = _roots(_run_at_load(parse(script)))
-    return [name for name in FRAMEWORKS if name in needs and is_missing(name)]
+    try:
+        interpreter = interpreter or interpreter_of(script)
+    except (ScriptError, UsageError):
+        return []
+    return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
 
 
 def gang_frameworks_of(script: Path) -> list[str]:

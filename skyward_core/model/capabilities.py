@@ -56,6 +56,17 @@ class Asks(Protocol):
 
 
 @runtime_checkable
+class RunsHere(Protocol):
+    """Its nodes are on this machine: their ranks run with the interpreter that the pool's scripts are loaded with.
+
+    Attributes:
+        runs_here: True.
+    """
+
+    runs_here: bool
+
+
+@runtime_checkable
 class ChecksSettings(Protocol):
     """It cannot be checked by its name alone, and knows what to look at here."""
 

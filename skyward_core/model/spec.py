@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from ..wire.redact import SHORTEST, each_text, without_credentials
 from . import spec_checks
 from .errors import SpecError
+from .interpreter import Interpreter
 from .spec_checks import Checks
 from .value import Value
 
@@ -239,6 +240,7 @@ class PoolSpec(_Spec):
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given.
         options: how the pool behaves.
+        interpreter: the one that the script was given, of this machine; None for the one that runs this.
 
     Raises:
         SpecError: a value makes no sense.
@@ -252,6 +254,7 @@ class PoolSpec(_Spec):
     plugins: Sequence[Any] = ()
     worker: Worker = field(default_factory=Worker)
     options: Options = field(default_factory=Options)
+    interpreter: Interpreter | None = None
 
     _checks: ClassVar[Checks] = {
         "name": _pool_name,
@@ -260,6 +263,7 @@ class PoolSpec(_Spec):
         "plugins": spec_checks.several(spec_checks.anything),
         "worker": spec_checks.instance(Worker),
         "options": spec_checks.instance(Options),
+        "interpreter": spec_checks.optional(spec_checks.instance(Interpreter)),
     }
 
     @property
@@ -289,4 +293,5 @@ class PoolSpec(_Spec):
             "options": self.options.describe(),
             "image": each_text(self.image.describe(), without_credentials),
             "variables": sorted(self.image.env),
+            "interpreter": self.interpreter and each_text(self.interpreter.describe(), without_credentials),
         }

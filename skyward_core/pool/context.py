@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
+from ..model.capabilities import RunsHere
+from ..model.errors import UsageError
+from ..model.interpreter import Interpreter
 from ..model.machine import Machine
 from ..model.spec import Options
 from ..providers.base import Provider
 from ..store.archive import Archive, rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow
+from ..tasks.own_interpreter import disagreement
+from ..tasks.task import Task
 from ..views.views import PoolView
 from ..wire.frames import WireError
 from .links.link import Link
@@ -47,6 +52,9 @@ class PoolContext:
         self.ending: PoolEnd | None = None
         self.leaving = False
         self.detached = False
+        python = row.spec.get("interpreter")
+        self._interpreter = Interpreter.from_json(python) if python else None
+        self._runs_here = isinstance(provider, RunsHere)
         self._turn = -1  # the node that had the last
 
     @property
@@ -58,6 +66,19 @@ class PoolContext:
     def slots_per_node(self) -> int:
         """Tasks that a node runs at the same time."""
         return self._concurrency * self.ranks_per_node
+
+    def check_interpreter(self, tasks: Sequence[Task]) -> None:
+        """What was pickled by another Python than the pool has is not sent there.
+
+        Raises:
+            UsageError: it was.
+        """
+        for task in tasks:
+            if said := disagreement(task.interpreter, self._interpreter, here=self._runs_here):
+                raise UsageError(
+                    f"{task.name} cannot run in pool {self.name}, whose ranks have one interpreter: {said}. "
+                    "Run it in a pool of its own, or end that one first"
+                )
 
     def link_of(self, rank: int) -> Link:
         """The link to the node that a rank is on."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..model.capabilities import RunsHere
 from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
 from ..model.spec import PoolSpec
 from ..providers import from_json
@@ -17,6 +18,8 @@ from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
+from ..tasks.own_interpreter import own
+from ..transport.base import image_elsewhere
 from ..views import events as ev
 from .background import Background
 from .context import PoolContext
@@ -87,12 +90,15 @@ class Pool:
 
         Raises:
             PoolExistsError: a pool of that name is up.
-            UsageError, PluginError: a plugin cannot be used so.
+            UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so.
         """
         token = secrets.token_hex(8)
         provider: Provider = spec.provider
         image = whole_image(spec)
-        written = replace(spec, image=image).describe() | {"cwd": image.workdir or cwd}
+        python = spec.interpreter or own()
+        if not isinstance(provider, RunsHere):
+            image_elsewhere(image.describe(), python.describe())  # before anything is rented
+        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": image.workdir or cwd}
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)
         except PoolExistsError:
@@ -105,7 +111,7 @@ class Pool:
         else:
             closed = None
         pool = cls(row, provider, ledger)
-        pool._knowledge.know(image)
+        pool._knowledge.know(image, python)
         if closed:
             pool.news.complain(f"of the pool that had this name before: {in_words(closed)}")
         return pool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..model.interpreter import Interpreter
 from ..model.spec import Image
 from ..wire.redact import secret_values, url_secrets
 from .context import PoolContext
@@ -25,6 +26,7 @@ class SetupKnowledge:
         secrets: what agents blank.
         credentials: those in URLs of the image; written nowhere.
         image: the image, as JSON; the ledger's one lacks variables' values, and credentials in URLs.
+        interpreter: the one that the pool's scripts have, as JSON; None where it is of an older release.
         cwd: the client's working folder that goes to the nodes.
         keeper: of the ranks' plugins, once there is one.
     """
@@ -38,14 +40,17 @@ class SetupKnowledge:
         self.secrets: list[str] = []
         self.credentials: list[str] = []
         self.image: dict[str, Any] = context.row.spec.get("image", {})
+        self.interpreter: dict[str, Any] | None = context.row.spec.get("interpreter")
         self.cwd: str = context.row.spec.get("cwd", "")
         self.keeper: Keeper | None = None
 
-    def know(self, image: Image) -> None:
-        """The image as it was asked for."""
+    def know(self, image: Image, interpreter: Interpreter | None = None) -> None:
+        """The image as it was asked for, and the interpreter."""
         self._know_env(image.env)
         self.image = image.describe()
-        self.credentials = url_secrets(self.image)
+        if interpreter is not None:
+            self.interpreter = interpreter.describe()
+        self.credentials = url_secrets([self.image, self.interpreter])
         self.know_secrets(self.credentials)
 
     def know_secrets(self, values: Sequence[str]) -> None:

@@ -19,6 +19,11 @@ def add_script(script: Path) -> None:
     _scripts.insert(0, beside)
 
 
+def scripts() -> list[str]:
+    """The folders of the scripts alone, for an interpreter that has an import path of its own."""
+    return list(_scripts)
+
+
 def entries() -> tuple[list[str], list[str]]:
     """Those before the standard library, which win over everything, and those behind it."""
     before = _before_library(tuple(sys.path))

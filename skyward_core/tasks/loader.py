@@ -31,6 +31,7 @@ from ..runtime import older_import
 loading = False
 """Whether a script is being loaded: pools it opens must not start."""
 
+CLOUDPICKLE = 3  # the oldest version that a project may have of its own
 _DEFINITIONS = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -184,10 +185,15 @@ def main(folder: str) -> None:
 def _serve(request: bytes, folder: Path) -> None:
     import cloudpickle
 
+    if int(cloudpickle.__version__.partition(".")[0]) < CLOUDPICKLE:
+        here = f"{sys.executable} has cloudpickle {cloudpickle.__version__}"
+        raise LoadError("script", f"{here}, and {CLOUDPICKLE} or later is needed: install it there anew")
+
+    from . import missing_packages
     from .payload import make_task
     from .task import write_task
 
-    name, function, values, plugins = pickle.loads(request)  # of our parent, the same program
+    name, function, values, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
     older_import.install()
     module = load(Path(name))
     cloudpickle.register_pickle_by_value(module)

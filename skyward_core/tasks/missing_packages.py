@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+
+from ..model.interpreter import Interpreter
+from .own_interpreter import is_own
 
 FRAMEWORKS = (
     "torch", "jax", "flax", "keras", "tensorflow", "transformers", "accelerate", "datasets", "sklearn", "joblib",
     "numpy", "pandas",
 )  # fmt: skip
+from_metadata = False
+"""Whether this process runs in the environment that a script's inline metadata asks for."""
+
+_FIND = "import sys; from importlib.util import find_spec; print(*(n for n in sys.argv[1:] if find_spec(n) is None))"
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "PIL": "pillow", "cv2": "opencv-python", "yaml": "pyyaml"}
 
 
@@ -18,9 +28,42 @@ def is_missing(module: str) -> bool:
     return module not in sys.modules and find_spec(module) is None
 
 
-def advice(module: str) -> str:
-    """How to install what has that module where scripts are loaded: in the environment of this program."""
+def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
+    """The modules of these that an interpreter does not have; none where its environment is still to be made."""
+    if is_own(interpreter.prefix):
+        return [name for name in modules if is_missing(name)]
+    if not modules or not Path(interpreter.path).exists():
+        return []
+    return [
+        name for name in modules if name in _missing(interpreter.path, tuple(modules), _stamp(interpreter))
+    ]
+
+
+@lru_cache(maxsize=32)  # a form asks as often as somebody types
+def _missing(python: str, modules: tuple[str, ...], _installed_at: tuple[int, ...]) -> frozenset[str]:
+    done = subprocess.run([python, "-I", "-c", _FIND, *modules], capture_output=True, text=True, check=False)
+    return frozenset(done.stdout.split())
+
+
+def _stamp(interpreter: Interpreter) -> tuple[int, ...]:
+    """What changes as soon as something is installed there."""
+    return tuple(
+        path.stat().st_mtime_ns for path in Path(interpreter.prefix).glob("lib/python3*/site-packages")
+    )
+
+
+def advice(module: str, interpreter: Interpreter | None = None) -> str:
+    """How to install what has that module, or ask for it there.
+
+    Args:
+        interpreter: where it is wanted; None for this process.
+    """
     package = _DISTRIBUTIONS.get(module, module)
+    if interpreter is not None and not is_own(interpreter.prefix) and not interpreter.base:
+        python = interpreter.path
+        return f"{package} is not installed for {python}; install it there: {python} -m pip install {package}"
+    if from_metadata or (interpreter is not None and interpreter.base):
+        return f"add {package} to the dependencies in the script's inline metadata (# /// script)"
     return f"{package} is not installed for {sys.executable}; install it there: {_command(package)}"
 
 

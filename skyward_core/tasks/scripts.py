@@ -17,19 +17,23 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
+from ..wire import safe_text
 from . import import_path
 from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
+from .interpreter import interpreter_of
+from .loading_child import child_of, request_of, told_of
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
     from .task import Task
 
 PACKAGES = ("skyward_core", "skyward")
@@ -173,17 +177,29 @@ def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
 
 
 def build_task(
-    path: Path, function: str, kwargs: Mapping[str, Any], *, plugins: Sequence[Any] = (), echo: bool = False
+    path: Path,
+    function: str,
+    kwargs: Mapping[str, Any],
+    *,
+    plugins: Sequence[Any] = (),
+    echo: bool = False,
+    interpreter: Interpreter | None = None,
+    said: Callable[[str], None] | None = None,
 ) -> Task:
     """Load the script in a child process and have it pickle the call of one of its functions.
+
+    The child is a process of the script's own interpreter, which is made first where the script says what it needs.
 
     Args:
         kwargs: as :func:`parse_arguments` gives them.
         plugins: those of the pool; they may wrap the function.
         echo: pass on to our standard error what the script prints while it is loaded. Without it, that
             is shown only with an error.
+        interpreter: the one to load it with; None for the one that is chosen for it.
+        said: takes lines that tell how long the making of its environment goes on; None prints them with ``echo``.
 
     Raises:
+        PoolError: the script's environment cannot be made; holds the installer's last lines.
         ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
         ScriptError: it cannot be read, or its function gives no call.
         UsageError: an argument is none of the values that its type has.
@@ -191,8 +207,15 @@ def build_task(
     """
     from .task import read_task
 
+    chosen = interpreter_of(path) if interpreter is None else interpreter
+    tell = said or (_to_standard_error if echo else _nowhere)
+    for line in told_of(chosen):
+        tell(line)
+    child = child_of(chosen, tell)
     try:
-        request = pickle.dumps((str(path.absolute()), function, dict(kwargs), tuple(plugins)))
+        request = request_of(
+            (str(path.absolute()), function, dict(kwargs), tuple(plugins), bool(chosen.base))
+        )
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function} cannot be sent: {error}") from error
     folder = _workplace()
@@ -200,7 +223,7 @@ def build_task(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
     with printed.open("wb") as sink:
-        status = _run_loader(folder, request, 2 if echo else sink.fileno())
+        status = _run_loader(child, folder, request, 2 if echo else sink.fileno())
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -208,7 +231,7 @@ def build_task(
         report = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
     if report["kind"] == "task":
         import_path.add_script(path)
-        task = read_task(folder)
+        task = replace(read_task(folder), interpreter=chosen)
         if task.fn.path is task.args.path is None:
             shutil.rmtree(folder, ignore_errors=True)
         return task
@@ -229,13 +252,19 @@ def _workplace() -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=base))
 
 
-def _run_loader(folder: Path, request: bytes, sink: int) -> int:
-    # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.
-    root = str(Path(__file__).resolve().parents[2])
-    code = f"import sys; sys.path.append({root!r}); from skyward_core.tasks.loader import main; main(sys.argv[1])"
-    command = [sys.executable, "-P", "-c", code, str(folder)]
+def _to_standard_error(line: str) -> None:
+    sys.stderr.write(f"{safe_text.field(line)}\n")
+
+
+def _nowhere(line: str) -> None:
+    """Nobody wants to know."""
+
+
+def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int) -> int:
     # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
+    with subprocess.Popen(
+        [*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0
+    ) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)

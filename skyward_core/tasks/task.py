@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from ..model.interpreter import Interpreter
 from ..model.value import Value, value
 from ..wire.content_name import name_of
 from ..wire.frames import INLINE
@@ -31,13 +32,15 @@ class Blob(Value):
 
 @value
 class Task(Value):
-    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None."""
+    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None. ``interpreter``: the
+    one that pickled it; None for the one that runs this."""
 
     name: str
     fn: Blob
     args: Blob
     timeout: float | None = None
     stream: bool = False
+    interpreter: Interpreter | None = None
 
 
 def write_task(task: Task, folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ..model.errors import UsageError
+from ..model.interpreter import Interpreter
 
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -65,18 +66,51 @@ class Flow:
         await self._clear.wait()
 
 
-def check_python(image: Mapping[str, Any]) -> None:
-    """Refuse another Python than the client's.
+def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> None:
+    """Refuse another Python than the one that pickles the pool's functions.
+
+    Args:
+        interpreter: that one, as :meth:`..model.interpreter.Interpreter.describe` gives it; None for the client's own.
 
     Raises:
         UsageError: the image asks for one.
     """
-    wanted = image.get("python")
-    if wanted and not re.fullmatch(rf"{re.escape(MINOR)}(\.\d+)?", wanted):
+    wanted, minor = image.get("python"), Interpreter.from_json(interpreter).minor if interpreter else MINOR
+    if wanted and not re.fullmatch(rf"{re.escape(minor)}(\.\d+)?", wanted):
         raise UsageError(
             f"Image(python={wanted!r}): functions travel as bytecode, so the nodes' Python must be the one that "
-            f"runs here, {MINOR}. Start skyward from Python {wanted}, or leave python out."
+            f"runs here, {minor}. Start skyward from Python {wanted}, or leave python out."
         )
+
+
+def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
+    """An image for other machines than this one, with what the script's inline metadata asks for.
+
+    Args:
+        interpreter: as :func:`check_python` has it.
+
+    Raises:
+        UsageError: the script is pickled by another Python than the client's, or has packages of a folder that is here
+            alone.
+    """
+    if not interpreter:
+        return dict(image)
+    chosen = Interpreter.from_json(interpreter)
+    if chosen.minor != MINOR:
+        raise UsageError(
+            f"The script is loaded with {chosen}. Functions travel as bytecode, so other machines need that version, "
+            f"and this program, with Python {MINOR}, can only start its own there: use it from Python {chosen.minor}, "
+            "or run on this machine"
+        )
+    asked = chosen.environment
+    for link in asked.get("find_links") or ():
+        if link.startswith("file:"):
+            raise UsageError(
+                f"The {chosen.source} takes packages from {link}, which other machines do not have: use an index"
+            )
+    joined = {part: [*(image.get(part) or ()), *(asked.get(part) or ())] for part in ("pip", "pip_indexes")}
+    places = {part: asked[part] for part in ("index", "find_links", "no_index") if part in asked}
+    return dict(image) | joined | places
 
 
 class Pipe(Protocol):

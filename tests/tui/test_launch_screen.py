@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import stat
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -313,7 +314,9 @@ def test_a_damaged_list_of_recent_launches_is_no_error(tmp_path: Path) -> None:
 async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: name in ("jax", "torch"))
+    monkeypatch.setattr(
+        "skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "torch")
+    )
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
@@ -322,6 +325,21 @@ async def test_a_framework_that_is_missing_is_named_before_the_launch(
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "needs torch" in screen_text(app))
         assert "needs jax" not in screen_text(app), "what a function imports, its ranks need"
+
+
+async def test_the_plan_tells_the_script_s_interpreter_and_why(
+    app: SkywardApp, session: FakeSession, script: Path
+) -> None:
+    venv = script.parent / ".venv"
+    venv.symlink_to(sys.prefix)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: "python   Python" in screen_text(app))
+        venv.unlink()
+        (venv / "bin").mkdir(parents=True)
+        screen.query_one("#arguments", Input).value = "epochs=2"
+        await until(pilot, lambda: "has no bin/python" in screen_text(app))
 
 
 async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:

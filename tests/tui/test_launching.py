@@ -25,7 +25,10 @@ from tests.support.fake_session import FakeSession
 
 def plan(pool: PoolView) -> LaunchPlan:
     function: Any = FunctionInfo
-    return LaunchPlan(script=Path("train.py"), function=function, values={}, pool=pool, plugins=())
+    own: Any = None
+    return LaunchPlan(
+        script=Path("train.py"), interpreter=own, function=function, values={}, pool=pool, plugins=()
+    )
 
 
 async def test_a_launch_goes_to_the_pool_that_was_chosen_and_to_no_namesake(session: FakeSession) -> None:

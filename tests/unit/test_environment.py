@@ -77,12 +77,12 @@ def test_what_the_interpreter_has_is_not_installed(tmp_path: Path) -> None:
     ["skytiny", "cloudpickle<1", "cloudpickle @ https://example.org/x.whl", "not a requirement !"],
 )
 def test_what_it_lacks_is_seen(requirement: str) -> None:
-    assert environment._lacking(sys.executable, [requirement]) == [requirement]
+    assert environment.lacking_in(sys.executable, [requirement]) == [requirement]
 
 
 def test_extras_are_looked_into() -> None:
-    assert environment._lacking(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
-    lacking = environment._lacking(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
+    assert environment.lacking_in(sys.executable, ["pytest-asyncio", "pydantic[no-such-extra]"]) == []
+    lacking = environment.lacking_in(sys.executable, ["pydantic", "pytest-asyncio[docs]"])
     assert lacking and all("docs" in text for text in lacking)
 
 
@@ -149,7 +149,7 @@ def test_an_interpreter_that_had_all_when_it_was_set_up_is_looked_at_again(
     root = tmp_path / "root"
     root.mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(environment, "_lacking", lambda python, requirements: [])
+        patch.setattr(environment, "lacking_in", lambda python, requirements: [])
         assert ensure(image, root, env)[0] == sys.executable
     assert environment.ready(image, root) == ""
     assert version_in(ensure(image, root, env)[0]) == "2.0"
@@ -244,6 +244,43 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
     }
     assert "token" not in seen.read_text() and "secret" not in seen.read_text()
     assert '"skytiny" = { index = "image0" }' in seen.read_text()
+
+
+def test_where_a_script_has_packages_looked_for(tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "uv").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nenv > {tmp_path}/env\n')
+    (tools / "uv").chmod(0o755)
+    image = {
+        "pip": ["skytiny"],
+        "alone": True,
+        "index": "https://me:token@first.example",
+        "find_links": ["file:///a%20b", "https://me:token@links.example"],
+        "no_index": True,
+    }
+    given = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PIP_FIND_LINKS": "/w",
+        "UV_FIND_LINKS": "/w",
+        "HOME": "/x",
+    }
+    python, _ = ensure(image, tmp_path, given)
+    assert python != sys.executable
+    variables = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert variables["PIP_INDEX_URL"] == "https://first.example"
+    assert variables["UV_DEFAULT_INDEX"] == "https://me:token@first.example"
+    assert variables["PIP_FIND_LINKS"] == "file:///a%20b https://links.example /w"
+    assert variables["UV_FIND_LINKS"] == "file:///a%20b,https://me:token@links.example,/w"
+    assert variables["PIP_NO_INDEX"] == variables["UV_NO_INDEX"] == "1"
+    assert "token" not in (tmp_path / "said").read_text()
+
+
+def test_what_is_alone_has_nothing_of_its_interpreter_s(tmp_path: Path, wheels: dict[str, str]) -> None:
+    python, _ = ensure({"pip": [], "alone": True}, tmp_path, wheels)
+    assert Path(python).is_relative_to(tmp_path)
+    code = "import importlib.util as u; print(u.find_spec('cloudpickle'))"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 def test_apt_needs_a_host_that_has_it(tmp_path: Path) -> None:
@@ -370,3 +407,16 @@ def test_what_setup_commands_print_of_the_hosts_own_secrets_is_blanked(
     monkeypatch.setenv("REGISTRY_TOKEN", "of-this-host-alone")
     _, lines = ensure({"setup": ['echo "login with $REGISTRY_TOKEN"']}, tmp_path, {})
     assert f"login with {'*' * 18}" in lines
+
+
+def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
+    """Of an environment without pip nothing else is known of what it has."""
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
+        "from skyward_core.node.boot.satisfied import lacking\n"
+        "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, environment.ROOT], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b']\n"

@@ -164,6 +164,7 @@ HOSTILE = st.builds(
     script=SCRIPTS | TEXT,
     function=st.none() | TEXT,
     arguments=st.lists(TEXT, max_size=3),
+    python=st.none() | TEXT,
     pool=st.none() | TEXT,
     provider=st.none() | TEXT | st.sampled_from(["local", "ssh"]),
     settings=st.dictionaries(TEXT | st.sampled_from(["hosts", "user"]), TEXT, max_size=2),

@@ -384,7 +384,7 @@ def test_the_script_is_what_runs_this_process(folders: Path, monkeypatch: pytest
 def test_only_what_loading_a_script_imports_is_missing_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skyward_core.front.scripts.is_missing", lambda name: True)
+    monkeypatch.setattr("skyward_core.tasks.missing_packages.is_missing", lambda name: True)
     path = tmp_path / "train.py"
     path.write_text("""
 try:

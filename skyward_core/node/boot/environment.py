@@ -30,6 +30,7 @@ from .indexes import (
     index_name,
     logins,
     normal,
+    places,
     project,
     scoped,
     split_logins,
@@ -38,6 +39,8 @@ from .indexes import (
 
 Emit = Callable[[str], None]
 KEPT_LINES = 20
+# What only scripts ask for, in their own words: see places(); "alone": nothing that the interpreter has counts.
+OF_SCRIPTS = ("index", "find_links", "no_index", "alone")
 MADE = ".made"  # a file of a whole environment, with its interpreter's path
 # Where installers run: Python would import what lies beside a project's files, and uv obey settings of any folder
 # above; there, those are root's alone.
@@ -53,28 +56,50 @@ class EnvironmentFailed(OSError):
     """An environment could not be made; the message holds the installer's last lines."""
 
 
-def key(image: Mapping[str, Any], python: str) -> str:
-    """16 hexadecimal digits for what an environment holds; variables and credentials are no part of it."""
+def key(image: Mapping[str, Any], python: str, version: Sequence[int] = sys.version_info[:2]) -> str:
+    """16 hexadecimal digits for what an environment holds; variables and credentials are no part of it.
+
+    Args:
+        python: the interpreter that it is made of.
+        version: that one's, the first two numbers.
+    """
     parts = {
         name: each_text(image.get(name), without_credentials)
-        for name in ("pip", "pip_indexes", "apt", "setup")
+        for name in ("pip", "pip_indexes", "apt", "setup", *filter(image.get, OF_SCRIPTS))
     }
-    content = json.dumps([parts, python, sys.version_info[:2]], sort_keys=True)
+    content = json.dumps([parts, python, version], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def own_command(python: str, module: str) -> list[str]:
-    """What runs the ``main`` of a module beside this one."""
-    return [python, "-I", "-c", _MAIN.format(module), ROOT]
+def own_command(python: str, module: str, root: str = ROOT) -> list[str]:
+    """What runs the ``main`` of a module beside this one.
+
+    Args:
+        root: the folder or bundle that has this package, for an interpreter of a project's nothing else with it.
+    """
+    return [python, "-I", "-c", _MAIN.format(module), root]
 
 
-def ready(image: Mapping[str, Any], root: Path) -> str:
-    """The interpreter of an image's environment where that is made already, else "". It counts as used now."""
+def ready(
+    image: Mapping[str, Any],
+    root: Path,
+    python: str = sys.executable,
+    version: Sequence[int] = sys.version_info[:2],
+    ours: str = ROOT,
+) -> str:
+    """The interpreter of an image's environment where that is made already, else "". It counts as used now.
+
+    Args:
+        python, version: as of :func:`key`.
+        ours: as ``root`` of :func:`own_command`.
+    """
     from .satisfied import lacking
 
-    found = _ready(root / f"env-{key(image, sys.executable)}")
-    if found == sys.executable and lacking(image.get("pip") or ()):
-        return ""  # it had the packages by itself when it was set up, and has lost some since
+    found = _ready(root / f"env-{key(image, python, version)}")
+    if found == python:
+        pip = list(image.get("pip") or ())
+        if lacking(pip) if python == sys.executable else lacking_in(python, pip, ours):
+            return ""  # it had the packages by itself when it was set up, and has lost some since
     return found
 
 
@@ -148,12 +173,13 @@ def _ensure(
 ) -> str:
     python = sys.executable
     pip, apt, setup = (list(image.get(name) or ()) for name in ("pip", "apt", "setup"))
-    missing = _lacking(python, pip) if pip else []
-    if not (missing or apt or setup):
+    alone = bool(image.get("alone"))
+    missing = pip if alone else lacking_in(python, pip)
+    if not (missing or apt or setup or alone):
         emit("the interpreter has everything already" if pip else "nothing to install")
         return python
     folder = root / f"env-{key(image, python)}"
-    interpreter = str(folder / "bin" / "python") if missing else python
+    interpreter = str(folder / "bin" / "python") if missing or alone else python
     if (there := _ready(folder)) and not (missing and there == python):
         emit(f"environment {folder.name} is there already")
         return there
@@ -166,10 +192,11 @@ def _ensure(
                 return there
         _make_room(folder)
         variables = _variables(env, image.get("pip_indexes") or ())
+        variables |= dict(places(image, variables))
         with _netrc(variables, folder / ".netrc"):
             _apt(apt, variables, emit)  # to its end, also for nobody: half of it would lie in all others' way
             with ends_with_client(client):
-                if missing:
+                if missing or alone:
                     _install(python, folder, image, variables, emit)
                 variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
                 for number, command in enumerate(setup, 1):
@@ -238,6 +265,7 @@ def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
     for name in (
         "PIP_INDEX_URL",
         "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
         *(each for each in variables if each.startswith(_ADDRESS)),
     ):
         if name in variables:
@@ -276,10 +304,12 @@ def _address(number: int) -> str:
     return f"{_ADDRESS}{number}"
 
 
-def _lacking(python: str, requirements: list[str]) -> list[str]:
+def lacking_in(python: str, requirements: list[str], root: str = ROOT) -> list[str]:
     """Those of the requirements that the interpreter does not meet; all of them where it cannot tell."""
+    if not requirements:
+        return []
     found = subprocess.run(
-        own_command(python, "satisfied"),
+        own_command(python, "satisfied", root),
         input=json.dumps(requirements).encode(),
         capture_output=True,
         check=False,
@@ -317,7 +347,8 @@ def _install(
             wanted, given = "-", "\n".join(requirements)
         command = [uv, "pip", "install", "--python", target, "-r", wanted, *limits]
         with _kept_to_indexes(requirements, indexes):
-            _run(command, "uv pip install", variables, emit, given=given)
+            if requirements:
+                _run(command, "uv pip install", variables, emit, given=given)
         return
     pip = [python, "-m", "pip", "--python", target]
     if not _has(python, "venv", "pip"):
@@ -329,6 +360,8 @@ def _install(
         pip = [target, "-m", "pip"]
     bare = ["--without-pip"] if pip[0] == python else []  # its own pip would take seconds, and is not needed
     _run([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
+    if not requirements:
+        return
     install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
     for number, own in by_index(requirements, indexes).items():
         alone = variables | {"PIP_INDEX_URL": variables[_address(number)], "PIP_EXTRA_INDEX_URL": ""}

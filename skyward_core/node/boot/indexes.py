@@ -96,6 +96,21 @@ def logins(indexes: Sequence[Index]) -> Iterator[tuple[str, str]]:
             yield f"UV_INDEX_{index_name(number).upper()}_PASSWORD", unquote(password)
 
 
+def places(image: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables by which installers look where a script says: ``index`` in place of the public one, ``find_links``
+    beside what is given already, ``no_index`` nowhere else."""
+    if index := image.get("index"):
+        yield "PIP_INDEX_URL", index
+        yield "UV_DEFAULT_INDEX", index
+    if links := list(image.get("find_links") or ()):
+        for name, between in (("PIP_FIND_LINKS", " "), ("UV_FIND_LINKS", ",")):
+            given = variables.get(name)
+            yield name, between.join([*links, *([given] if given else [])])
+    if image.get("no_index"):
+        yield "PIP_NO_INDEX", "1"
+        yield "UV_NO_INDEX", "1"
+
+
 def split_logins(addresses: str, taken: dict[str, tuple[str, str]]) -> str:
     """Addresses without their credentials, which are added to ``taken`` by host.
 

@@ -6,14 +6,17 @@ Nothing is imported of what is asked for. Run by hosts in the interpreter in que
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
 
 def lacking(requirements: Sequence[str]) -> list[str]:
-    """Those that are not met; all of them where it cannot be told.
+    """Those that are not met; all of them where it cannot be told. Of one that is no more than a name it always can.
 
     Args:
         requirements: as pip takes them.
@@ -25,8 +28,20 @@ def lacking(requirements: Sequence[str]) -> list[str]:
         try:
             from pip._vendor.packaging import requirements as packaging
         except ImportError:
-            return list(requirements)
+            return [
+                each
+                for each in requirements
+                if not (_NAME.fullmatch(each.strip()) and _is_there(each.strip()))
+            ]
     return [each for text in requirements for each in _lacking(packaging, text, [], set())]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _lacking(

@@ -234,6 +234,7 @@ class Startup:
             "knows_env": known.known,
             "secrets": known.secrets,
             "cwd": known.cwd,
+            "interpreter": known.interpreter,
             "path_before": before,
             "path": [*filter(None, (known.image.get("workdir"),)), *behind],
             "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},

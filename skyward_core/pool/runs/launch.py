@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from ...model.errors import PoolError, SkywardError
+from ...model.errors import PoolError, SkywardError, UsageError
 from ...model.outcome import ErrorInfo
 from ...model.states import OutcomeKind, RunKind
 from ...tasks.task import Task
@@ -56,11 +56,17 @@ class Launcher:
 
         Raises:
             PoolGone: the pool has ended.
+            UsageError: the tasks were pickled by another Python than the pool has.
         """
         context = self._context
         if context.ending is not None:
             _discard(tasks)
             raise context.ending.error()
+        try:
+            context.check_interpreter(tasks)
+        except UsageError:
+            _discard(tasks)
+            raise
         total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
         run = self._book.add(secrets.token_hex(5), kind, tasks, total, future)
         run.consumed = consumed

@@ -35,11 +35,13 @@ class Local:
         name: how people name it.
         about: what it is, in a few words, for a form.
         machine: what one of its machines is called there.
+        runs_here: that its ranks have the interpreter of their script.
     """
 
     name = "local"
     about = "processes on this machine"
     machine = "local node"
+    runs_here = True
 
     def __init__(self) -> None:
         self._starter = Starter()

@@ -441,8 +441,11 @@ async def _all(work: Any) -> list[Any]:
 def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
     """Host names, with groups of ``skyward.toml`` replaced by what they hold."""
     named = [hosts] if isinstance(hosts, str) else list(hosts)
-    if instance_info().pool:
-        # In a rank, which imports the script's modules and has none of the person's settings.
+    from ...tasks import loader
+
+    if instance_info().pool or loader.loading:
+        # In a rank, which imports the script's modules and has none of the person's settings; or where the script is
+        # loaded: no pool of its own is made, and its project may lack what reads settings.
         return tuple(named)
     groups = host_groups()
     found: list[str] = []

@@ -7,20 +7,23 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ...model.errors import PoolError
 from ...store.home import ENVIRONMENTS, home
+
+if TYPE_CHECKING:
+    from .ground import Ground
 
 _EXTRAS = re.compile(r"^(?P<name>\s*[\w.-]+)\s*\[(?P<extras>[^\]]*)\]")
 LONGEST = 1 << 20  # bytes of a line that an installer prints
 
 
 async def interpreter(
-    image: Mapping[str, Any], env: Mapping[str, str], cwd: str, said: Callable[[str], None]
+    image: Mapping[str, Any], env: Mapping[str, str], cwd: str, said: Callable[[str], None], there: Ground
 ) -> tuple[str, str]:
     """The interpreter to run ranks with, and how it came to that, in words.
 
@@ -29,6 +32,7 @@ async def interpreter(
         env: variables of the set-up commands.
         cwd: where these run.
         said: takes lines that tell how long work goes on.
+        there: what ranks run on without it.
 
     Raises:
         PoolError: the environment cannot be made; holds the installer's last lines.
@@ -43,15 +47,16 @@ async def interpreter(
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
     if not image.get("setup") and not absent:
-        missing = await asyncio.to_thread(lacking, image["pip"]) if pip else []
+        lacks = lacking if there.own else partial(environment.lacking_in, there.python, root=there.root)
+        missing = await asyncio.to_thread(lacks, image["pip"]) if pip else []
         if not missing:
-            return sys.executable, "all packages are here" if pip else "nothing to install"
+            return there.python, "all packages are here" if pip else "nothing to install"
     root = home() / ENVIRONMENTS
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if made := environment.ready(image, root):
+    if made := environment.ready(image, root, there.python, there.version, there.root):
         return made, "the environment is there already"
     wanted = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
-    made = await _make(environment.own_command(sys.executable, "environment"), wanted, said)
+    made = await _make(environment.own_command(there.python, "environment", there.root), wanted, said)
     return made, f"environment made in {root}"
 
 

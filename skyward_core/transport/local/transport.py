@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report, check_python
-from .agent_starter import ROOT, Starter
+from .agent_starter import Starter
+from .ground import Ground, entries, ground
 
 _log = logger("local")
 
@@ -68,20 +68,24 @@ class LocalTransport:
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
     ) -> None:
         report("running", f"starting an agent in {self.folder}")
-        python, detail = sys.executable, ""
         image = config.get("image") or {}
-        check_python(image)
+        check_python(image, config.get("interpreter"))
+        there = await self._ground(config, report, gate)
+        python, detail, behind = there.python, "", list(there.behind)
         asked = any(image.get(part) for part in ("pip", "apt", "setup"))
         if asked:
             for phase in ("connected", "synced"):
                 report(phase)
             report("installed", detail="looking at the environment")
-            python, detail = await self._interpreter(config, report, gate)
+            python, detail = await self._interpreter(there, config, report, gate)
+            if python != there.python and not there.own:
+                behind += await asyncio.to_thread(entries, there.python)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
-            "path_before": self._entries(config.get("path_before", [])),
-            "path": self._entries([ROOT, *(config.get("path") or sys.path)]),
+            "bundle": there.first,
+            "path_before": self._entries(list(there.before)),
+            "path": self._entries(behind),
             "python": python,
             "nice": NICE,
             "cwd": config.get("cwd") or str(Path.cwd()),
@@ -93,8 +97,20 @@ class LocalTransport:
             report(phase)
         report("installed", detail=detail)
 
+    @staticmethod
+    async def _ground(config: dict[str, Any], report: Report, gate: Gate | None) -> Ground:
+        """The same for all nodes of a start."""
+        loop = asyncio.get_running_loop()
+
+        def said(line: str) -> None:
+            loop.call_soon_threadsafe(report, "running", line)
+
+        if gate is None:
+            return await ground(config, said)
+        return await gate.share("ground", lambda: asyncio.ensure_future(ground(config, said)))
+
     async def _interpreter(
-        self, config: dict[str, Any], report: Report, gate: Gate | None
+        self, there: Ground, config: dict[str, Any], report: Report, gate: Gate | None
     ) -> tuple[str, str]:
         """The same for all nodes of a start."""
         from .image import interpreter
@@ -102,7 +118,7 @@ class LocalTransport:
         async def work() -> tuple[str, str]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
             return await interpreter(
-                image, config.get("env", {}), cwd, lambda line: report("installed", detail=line)
+                image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
             )
 
         if gate is None:

@@ -19,7 +19,7 @@ from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
 from ...wire.frames import Heard
 from ...wire.node_paths import NodePaths, pools
-from ..base import Gate, OnData, OnLost, Pipe, Report, check_python
+from ..base import Gate, OnData, OnLost, Pipe, Report, check_python, image_elsewhere
 from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
@@ -82,7 +82,9 @@ class SSHTransport:
         ``cwd`` and ``path`` are the client's; the agent gets what they are on the host. ``folder``,
         ``socket``, ``bundle``, ``python`` and an ``address`` that is not given are filled in.
         """
-        check_python(config.get("image") or {})
+        image, python = config.get("image") or {}, config.get("interpreter")
+        check_python(image, python)
+        config = config | {"image": image_elsewhere(image, python)}
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
@@ -158,6 +160,7 @@ class SSHTransport:
             phase = "synced"
             sent = await send_bundle(channel)
             image = config.pop("image", None) or {}
+            config.pop("interpreter", None)
             given = {part: config.get(part) or [] for part in ("path_before", "path")}
             config |= {part: [] for part in given}
             if facts["running"]:

@@ -1,0 +1,176 @@
+"""Which interpreter a script is loaded with, and why. Nothing is made or installed here; nothing of the script runs.
+
+The first of these decides: what the person says, the script's inline metadata, the ``.venv`` of its project, the
+environment of the shell, and at last the interpreter that runs this program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from ..model.errors import ScriptError, UsageError
+from ..model.interpreter import Interpreter
+from ..node.boot.host import doubt
+from ..store.home import ENVIRONMENTS, home
+from . import known_pythons
+from .inline_metadata import InlineMetadata, inline_metadata
+from .known_pythons import KnownPython, NoPython
+from .own_interpreter import is_own, own
+from .python_versions import numbers, satisfies
+
+Ask = Callable[[str], KnownPython]
+
+VENV = ".venv"
+PROJECT = "pyproject.toml"
+REPOSITORY = ".git"
+
+
+def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None) -> Interpreter:
+    """Choose the interpreter of a script.
+
+    Args:
+        python: what the person says: the path of an interpreter, or its name in PATH.
+
+    Raises:
+        UsageError: what the person says is no interpreter that could be used.
+        ScriptError: what the script, its project or the shell says cannot be used; says why, and what to do.
+    """
+    return choose(script, python, os.environ, known_pythons.ask)
+
+
+def choose(
+    script: Path, python: str | os.PathLike[str] | None, environ: Mapping[str, str], ask: Ask
+) -> Interpreter:
+    """The same, by other variables than the process has (``environ``), and by who else tells what a program is."""
+    metadata = inline_metadata(script)
+    if python is not None:
+        return _said(script, os.fspath(python), metadata, environ, ask)
+    if metadata is not None:
+        return _inline(script, metadata, environ, ask)
+    found, notes = _of_project(script)
+    if found is not None:
+        return _venv(found, f"{VENV} of project {found.parent.name or found.parent}", notes, ask)
+    return _of_shell(environ, notes, ask)
+
+
+def _said(
+    script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
+) -> Interpreter:
+    path = Path(python).expanduser()
+    if path.is_dir():
+        inside = known_pythons.program_of(path)
+        advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
+        raise UsageError(f"--python {python} is a folder: {advice}")
+    if os.sep not in python:
+        named = shutil.which(python, path=environ.get("PATH", os.defpath))
+        if named is None and not path.exists():
+            raise UsageError(f"--python {python}: there is no program of that name in PATH; give a path")
+        path = Path(named or path)
+    try:
+        known = ask(str(path.absolute()))
+    except NoPython as error:
+        raise UsageError(f"--python {python} cannot be used: {error}") from None
+    notes = (
+        (f"the inline metadata of {script.name} is not used, as --python says otherwise",) if metadata else ()
+    )
+    return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
+
+
+def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
+    from ..node.boot import environment  # most scripts have no block
+
+    base = _base(script, metadata.requires_python, environ, ask)
+    image = {**metadata.environment, "alone": True}
+    key = environment.key(image, base.path, numbers(base.version)[:2])
+    folder = home() / ENVIRONMENTS / f"env-{key}"
+    return Interpreter(
+        str(folder / "bin" / "python"),
+        str(folder),
+        base.version,
+        f"inline metadata of {script.name}",
+        base=base.path,
+        environment=image,
+    )
+
+
+def _base(script: Path, wanted: str, environ: Mapping[str, str], ask: Ask) -> KnownPython:
+    """What the environment of a script is made of: our own version where the script takes it, else the newest."""
+    base = known_pythons.own_base()
+    if satisfies(base.version, wanted):
+        return base
+    seen = {base.version}
+    for program in known_pythons.others(environ):
+        try:
+            known = ask(program)
+        except NoPython:
+            continue
+        if satisfies(known.version, wanted):
+            return known
+        seen.add(known.version)
+    raise ScriptError(
+        f'The inline metadata of {script} asks for Python "{wanted}", and there is none here (there is '
+        f"{', '.join(sorted(seen, key=numbers))}): install one, for instance with uv python install"
+    )
+
+
+def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
+    """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
+    for folder in _up_to_project(script.resolve().parent):
+        found = folder / VENV
+        if not os.path.lexists(found):
+            continue
+        if why := doubt(str(found)):
+            return None, (f"{found} was passed over: {why}",)
+        return found, ()
+    return None, ()
+
+
+def _up_to_project(folder: Path) -> Iterator[Path]:
+    """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
+    home: what lies there is about no project."""
+    above = [folder, *folder.parents]
+    marked = [each for mark in (REPOSITORY, PROJECT) for each in above if (each / mark).exists()]
+    try:
+        own = Path.home().resolve()
+    except RuntimeError:  # a user without one
+        own = Path("/")
+    for each in above:
+        if each == own and each != folder:
+            return
+        yield each
+        if marked and each == marked[0]:
+            return
+
+
+def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        said = environ.get(name)
+        if not said:
+            continue
+        if not Path(said).is_dir():  # of a shell that has outlived it
+            notes = (*notes, f"{name} was passed over: there is no folder {said}")
+            continue
+        return _venv(Path(said), name, notes, ask)
+    return own(notes)
+
+
+def _venv(folder: Path, source: str, notes: tuple[str, ...], ask: Ask) -> Interpreter:
+    if is_own(str(folder)):
+        return own(notes, source, chosen=True)
+    program = known_pythons.program_of(folder)
+    remedy = "make it anew, or remove it" if source.startswith(VENV) else f"make it anew, or unset {source}"
+    if program is None:
+        raise ScriptError(f"{folder} ({source}) has no bin/python: {remedy}")
+    if not program.exists():
+        raise ScriptError(
+            f"{folder} ({source}) is broken: its bin/{program.name} leads to {os.path.realpath(program)}, which is not "
+            f"there: {remedy}"
+        )
+    try:
+        known = ask(str(program))
+    except NoPython as error:
+        raise ScriptError(f"{program} ({source}) cannot be used: {error}; {remedy}") from None
+    return Interpreter(known.path, known.prefix, known.version, source, notes=notes)

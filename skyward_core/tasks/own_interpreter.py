@@ -1,0 +1,40 @@
+"""The interpreter that runs this program, and others beside it. Light to import: every pool knows of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..model.interpreter import Interpreter
+
+MINOR = ".".join(map(str, sys.version_info[:2]))
+OWN = "this program's own"
+
+
+def own(notes: tuple[str, ...] = (), source: str = OWN, *, chosen: bool = False) -> Interpreter:
+    """The interpreter that runs this program."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Interpreter(sys.executable, sys.prefix, version, source, chosen=chosen, notes=notes)
+
+
+def is_own(prefix: str) -> bool:
+    """Whether that is the folder of the environment that this program runs in."""
+    return os.path.realpath(prefix) == os.path.realpath(sys.prefix)
+
+
+def disagreement(task: Interpreter | None, pool: Interpreter | None, *, here: bool) -> str:
+    """Why what one interpreter has pickled cannot run in a pool of another; "" where it can.
+
+    Args:
+        task: the one that has pickled; None for the one that runs this.
+        pool: the one that the pool was made with; None where that is not known.
+        here: whether ranks run with that one itself, and not with one of its version on another machine.
+    """
+    if pool is None or (task is None and pool.minor == MINOR):
+        return ""
+    task = task or own()
+    if task.minor != pool.minor:
+        return f"that is {pool}, and this was loaded with {task}: functions travel as bytecode of one version"
+    if here and task.chosen and os.path.realpath(task.prefix) != os.path.realpath(pool.prefix):
+        return f"that is {pool}, and this was loaded with {task}, which has packages of its own"
+    return ""

@@ -1,0 +1,65 @@
+"""Versions of Python: whether one is among those that a project takes.
+
+Packages that can tell are no dependency of ours, and of versions of Python not much is said.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+
+OLDEST = (3, 11)  # that our own code runs on
+_CLAUSE = re.compile(r"(===|~=|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?")
+
+Numbers = tuple[int, ...]
+_COMPARE: dict[str, Callable[[Numbers, Numbers], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class VersionError(ValueError):
+    """What is written makes no sense; says so in words."""
+
+
+def numbers(version: str) -> Numbers:
+    """``"3.12.1"`` -> ``(3, 12, 1)``; what is no number ends it."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def satisfies(version: str, wanted: str) -> bool:
+    """Whether a version is among those wanted.
+
+    Args:
+        version: such as "3.12.1".
+        wanted: as ``requires-python`` has it: ">=3.12,<3.14"; "" for any.
+
+    Raises:
+        VersionError: ``wanted`` is no such text.
+    """
+    return all(_meets(numbers(version), clause.strip()) for clause in wanted.split(",") if clause.strip())
+
+
+def _meets(version: Numbers, clause: str) -> bool:
+    found = _CLAUSE.fullmatch(clause)
+    if (
+        found is None
+        or (found[3] and found[1] not in ("==", "!="))
+        or (found[1] == "~=" and "." not in found[2])
+    ):
+        raise VersionError(f'{clause!r} is no version of Python; write it as in ">=3.12,<3.14"')
+    sign, wanted = found[1], numbers(found[2])
+    if sign == "~=":
+        return version[: len(wanted) - 1] == wanted[:-1] and _padded(version) >= _padded(wanted)
+    if sign in ("==", "===", "!="):
+        same = version[: len(wanted)] == wanted if found[3] else _padded(version) == _padded(wanted)
+        return same is (sign != "!=")
+    return _COMPARE[sign](_padded(version), _padded(wanted))
+
+
+def _padded(version: Numbers) -> Numbers:
+    return (*version, 0, 0, 0)[: max(3, len(version))]

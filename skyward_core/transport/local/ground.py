@@ -1,0 +1,101 @@
+"""What ranks of this machine run on: the interpreter of the pool's scripts, and where it finds modules.
+
+That is ours, with all that we can import, or a project's own. The latter has our package alone before what is its own,
+and what that needs behind it: nothing of what else is installed beside us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model.errors import PoolError
+from ...model.interpreter import Interpreter
+from ...model.value import Value, value
+from ...tasks import import_path
+from ...tasks.own_interpreter import is_own
+from ..base import MINOR
+from .agent_starter import ROOT
+
+
+@value
+class Ground(Value):
+    """One pool's.
+
+    Attributes:
+        python: the interpreter's program.
+        version: its first two numbers.
+        own: whether it is the one that runs this.
+        root: the folder that has our package, for it to run.
+        first: an entry before all others of the import path, or "".
+        before, behind: entries before its standard library, and after all that it has itself.
+    """
+
+    python: str
+    version: tuple[int, ...]
+    own: bool
+    root: str
+    first: str
+    before: tuple[str, ...]
+    behind: tuple[str, ...]
+
+
+async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Ground:
+    """What an agent's config asks for; an environment that is not there is made.
+
+    Args:
+        said: takes lines that tell how long that goes on.
+
+    Raises:
+        PoolError: the interpreter is gone, or its environment cannot be made.
+    """
+    found = config.get("interpreter")
+    chosen = Interpreter.from_json(found) if found else None
+    if chosen is None or is_own(chosen.prefix) or _is_replaced(chosen):
+        behind = (ROOT, *(config.get("path") or sys.path))
+        return Ground(
+            sys.executable, sys.version_info[:2], True, ROOT, "", tuple(config.get("path_before", ())), behind
+        )
+    from ...tasks.environments import have  # most pools run on what runs this
+    from ...tasks.own_packages import own_packages
+
+    if chosen.base:
+        await asyncio.to_thread(have, chosen, said)
+    if not Path(chosen.path).exists():
+        raise PoolError(
+            f"{chosen.path} ({chosen.source}), with which the ranks of this pool run, is not there any more: make it "
+            "anew, or make the pool anew"
+        )
+    ours = await asyncio.to_thread(own_packages)
+    workdir = (config.get("image") or {}).get("workdir")
+    version = tuple(map(int, chosen.minor.split(".")))
+    behind = tuple(filter(None, (workdir, ours.last)))
+    return Ground(chosen.path, version, False, ours.first, ours.first, tuple(import_path.scripts()), behind)
+
+
+def entries(python: str) -> tuple[str, ...]:
+    """What an interpreter itself has on its import path, as text.
+
+    Raises:
+        PoolError: it cannot be run.
+    """
+    import json
+    import subprocess
+
+    command = [python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    try:
+        return tuple(json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError):
+        said = done.stderr.decode(errors="replace").strip()
+        raise PoolError(f"{python} does not tell where it finds modules: {said}") from None
+
+
+def _is_replaced(chosen: Interpreter) -> bool:
+    """Whether nobody chose it, it is gone, and ours can do what it did: that of a tool that was installed anew. A
+    Python that is part of another program has no path."""
+    there = bool(chosen.path) and Path(chosen.path).exists()
+    return not chosen.chosen and not there and chosen.minor == MINOR

@@ -1,0 +1,365 @@
+"""Projects with interpreters and packages of their own: what a script and its ranks get, and what they never see."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.scripts import interpreter_of, missing_of
+from skyward_core.front.session import Session
+from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
+from skyward_core.model.interpreter import Interpreter
+from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.tasks.own_packages import own_packages
+from skyward_core.tasks.scripts import build_task
+from tests.support.cli import COMMAND, PATIENCE
+from tests.support.pythons import another_python, make_environment, other_pythons
+from tests.support.waiting import wait_until
+from tests.support.wheels import tiny_wheels
+
+SEEN = """
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+import skyward as sky
+import skytiny
+
+class Config:
+    step = 2
+
+@sky.function
+def f(where: Path = Path("/x"), config: Config = Config()):
+    print("said by", sky.instance_info().rank)
+    hidden = [name for name in ("textual", "pydantic", "asyncssh", "tests", "skyward_tui") if find_spec(name)]
+    return ["%d.%d.%d" % sys.version_info[:3], sys.executable, skytiny.VERSION, hidden, str(where), config.step]
+
+@sky.function
+def fails():
+    raise skytiny.Own("no")
+
+@sky.function
+def yields():
+    yield from range(3)
+"""
+OWN_ERROR = "class Own(Exception): pass\n"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages") / "wheels"
+    tiny_wheels(folder, "1.0", "2.0")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> dict[str, Path]:
+    """For each other Python an environment of it that has skytiny 1.0."""
+    made = {}
+    for minor, known in other_pythons().items():
+        folder = tmp_path_factory.mktemp("environment") / ".venv"
+        made[minor] = make_environment(known.path, folder, wheels / "skytiny-1.0-py3-none-any.whl")
+        (module,) = folder.glob("lib/python3*/site-packages/skytiny.py")
+        module.write_text(module.read_text() + OWN_ERROR)
+    return made
+
+
+@pytest.fixture
+def project(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "train-it"
+    folder.mkdir()
+    (folder / "pyproject.toml").touch()
+    (folder / "train.py").write_text(SEEN)
+    monkeypatch.chdir(folder)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def owned(project: Path, environments: dict[str, Path]) -> Path:
+    """The project has an environment of another Python; gives its interpreter."""
+    minor = ".".join(another_python().version.split(".")[:2])
+    (project / ".venv").symlink_to(environments[minor].parents[1])
+    return project / ".venv" / "bin" / "python"
+
+
+class Up:
+    """A pool of one node for a script, and what comes of its functions."""
+
+    def __init__(self, session: Session, script: Path, interpreter: Interpreter) -> None:
+        self.session, self.script, self.interpreter = session, script, interpreter
+
+    def run(self, function: str, **values: Any) -> Any:
+        task = build_task(self.script, function, values, interpreter=self.interpreter)
+        run = self.session.launch("p", task).result()
+        return self.session.wait("p", run.id).result()
+
+    def result(self, function: str = "f", **values: Any) -> Any:
+        view = self.run(function, **values)
+        assert view.state == "done", view
+        return json.loads(json.dumps(view.outcomes()[0].summary.json))
+
+
+@contextmanager
+def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
+    pool = Up(Session(), script, interpreter)
+    try:
+        options = Options(console=False)
+        wanted = PoolSpec(name="p", provider=sky.Local(), interpreter=interpreter, options=options, **spec)
+        pool.session.create(wanted).result()
+        yield pool
+        pool.session.down("p").result()
+    finally:
+        pool.session.detach()
+
+
+@pytest.mark.parametrize("minor", ["3.11", "3.12", "3.13"])
+def test_a_script_and_its_ranks_have_the_project_s_python(
+    project: Path, environments: dict[str, Path], minor: str
+) -> None:
+    if minor not in environments:
+        pytest.skip(f"there is no other Python {minor} here")
+    (project / ".venv").symlink_to(environments[minor].parents[1])
+    chosen = interpreter_of(project / "train.py")
+    assert chosen.source == ".venv of project train-it" and chosen.minor == minor
+    with up(project / "train.py", chosen) as pool:
+        version, program, package, hidden, where, step = pool.result(where=Path("/a b"))
+        assert (version, program) == (chosen.version, f"{project}/.venv/bin/python")
+        assert (package, hidden, where, step) == ("1.0", [], "/a b", 2)
+        failed = pool.run("fails")
+        assert failed.state == "failed" and failed.outcomes()[0].error.type.endswith("Own")
+        assert pool.run("yields").state == "done"
+
+
+def test_what_an_image_adds_comes_before_what_the_project_has(
+    project: Path, environments: dict[str, Path], wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned(project, environments)
+    for name, value in tiny_variables(wheels).items():
+        monkeypatch.setenv(name, value)
+    chosen = interpreter_of(project / "train.py")
+    with up(project / "train.py", chosen, image=Image(pip=["skytiny"])) as pool:
+        assert pool.result()[1:4] == [f"{project}/.venv/bin/python", "1.0", []]
+    with up(project / "train.py", chosen, image=Image(pip=["skytiny==2.0"])) as pool:
+        version, program, package, hidden, *_ = pool.result()
+    assert (version, package, hidden) == (chosen.version, "2.0", [])
+    assert Path(program).is_relative_to(os.environ["SKYWARD_HOME"])
+
+
+def tiny_variables(wheels: Path) -> dict[str, str]:
+    return {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": str(wheels),
+    }
+
+
+def test_another_client_starts_agents_with_the_pool_s_interpreter(
+    project: Path, environments: dict[str, Path]
+) -> None:
+    program = owned(project, environments)
+    chosen = interpreter_of(project / "train.py")
+    with up(project / "train.py", chosen) as pool:
+        (row,) = pool.session.ledger.live()
+        folder = Path(pool.session.ledger.machines(row.token)[0].extra["folder"])
+        pool.session.detach()
+        agent = json.loads((folder / "agent.json").read_text())["pid"]
+        os.kill(agent, signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{agent}").exists())
+        pool.session = Session()
+        pool.session.attach("p").result()
+        assert pool.result()[1] == str(program)
+
+
+def test_what_another_python_has_pickled_is_refused_in_words(
+    project: Path, environments: dict[str, Path]
+) -> None:
+    script = project / "plain.py"
+    script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
+    own = interpreter_of(script)
+    program = owned(project, environments)
+    with up(script, own) as pool:
+        assert pool.result() == 1
+        pool.interpreter = interpreter_of(script)
+        with pytest.raises(
+            UsageError, match=rf"f cannot run in pool p, .*{program} \(\.venv of project train-it\)"
+        ):
+            pool.run("f")
+        with pytest.raises(UsageError, match="bytecode"):
+            pool.run("f")
+
+
+@pytest.fixture
+def inline(project: Path, wheels: Path) -> Path:
+    """A script with metadata of its own, for another Python than ours, with packages of a folder beside it."""
+    minor = ".".join(another_python().version.split(".")[:2])
+    (project / "wheels").symlink_to(wheels)
+    block = (
+        f'# /// script\n# requires-python = "=={minor}.*"\n# dependencies = ["skytiny==1.0"]\n'
+        '# [tool.uv]\n# find-links = ["wheels"]\n# no-index = true\n# ///\n'
+    )
+    script = project / "inline.py"
+    script.write_text(block + SEEN)
+    return script
+
+
+def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Path, home: Path) -> None:
+    chosen = interpreter_of(inline)
+    said: list[str] = []
+    task = build_task(inline, "f", {}, said=said.append)
+    assert task.interpreter == chosen
+    assert said[:2] == [
+        f"interpreter: {chosen}",
+        f"making the environment of the inline metadata of inline.py with Python {chosen.version}",
+    ]
+    assert any("skytiny" in line for line in said[2:])
+    again: list[str] = []
+    build_task(inline, "f", {}, said=again.append)
+    assert again == said[:1]
+    with up(inline, chosen) as pool:
+        assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]
+    made = Path(chosen.path).parents[1]
+    assert made.parent == home / "environments" and (made / ".made").read_text() == chosen.path
+
+
+def test_an_environment_that_is_gone_is_made_by_the_node(inline: Path) -> None:
+    chosen = interpreter_of(inline)
+    with up(inline, chosen) as pool:
+        assert pool.result()[1:3] == [chosen.path, "1.0"]
+
+
+def test_an_environment_that_cannot_be_made_is_told(inline: Path) -> None:
+    inline.write_text(inline.read_text().replace("skytiny==1.0", "skytiny==9.9"))
+    with pytest.raises(
+        PoolError, match=r"(?s)environment of the inline metadata of inline.py cannot .*skytiny==9.9"
+    ):
+        build_task(inline, "f", {})
+
+
+def test_a_package_that_is_missing_is_to_be_had_where_it_is_missing(
+    project: Path, environments: dict[str, Path], inline: Path
+) -> None:
+    program = owned(project, environments)
+    script = project / "torchy.py"
+    script.write_text("import skyward_core as sky\nimport torch\n@sky.function\ndef f(): return 1\n")
+    assert missing_of(script) == ["torch"]
+    with pytest.raises(ScriptFailed, match=f"torch is not installed for {program}; install it there: "):
+        build_task(script, "f", {})
+    inline.write_text(inline.read_text() + "import torch\n")
+    with pytest.raises(ScriptFailed, match="add torch to the dependencies in the script's inline metadata"):
+        build_task(inline, "f", {})
+
+
+def test_pools_that_a_script_makes_by_itself_need_nothing_of_the_project(
+    project: Path, environments: dict[str, Path]
+) -> None:
+    owned(project, environments)
+    (project / "skyward.toml").write_text('[hosts]\nlab = ["gpu1"]\n')
+    pool = (
+        'image = sky.Image(pip=["torch"])\n'
+        'with sky.Compute(provider=sky.SSH("@lab"), image=image, plugins=[sky.plugins.torch()]) as compute:\n'
+        "    print(f() @ compute)\n"
+    )
+    script = project / "whole.py"
+    script.write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n" + pool)
+    assert build_task(script, "f", {}).name == "f"
+
+
+def test_a_cloudpickle_that_is_too_old_is_named(project: Path, environments: dict[str, Path]) -> None:
+    program = make_environment(another_python().path, project / ".venv")
+    (packages,) = (project / ".venv").glob("lib/python3*/site-packages")
+    (packages / "cloudpickle.py").write_text("__version__ = '2.2.1'\n")
+    (project / "train.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 1\n")
+    with pytest.raises(ScriptError, match=f"{program} has cloudpickle 2.2.1, and 3 or later is needed"):
+        build_task(project / "train.py", "f", {})
+
+
+def test_what_is_given_to_other_interpreters_is_our_own_alone_and_made_whole(home: Path) -> None:
+    ours = own_packages()
+    assert os.listdir(ours.first) == ["skyward_core"]  # noqa: PTH208
+    assert {*os.listdir(ours.last)} <= {"cloudpickle", "pynvml.py"}  # noqa: PTH208
+    module = Path(ours.first, "skyward_core", "__init__.py")
+    module.unlink()
+    Path(ours.first).parent.joinpath(".made").unlink()  # as a power cut may leave it
+    assert own_packages() == ours and module.exists()
+
+
+def test_values_are_written_for_every_version() -> None:
+    """3.13 writes down where it keeps its paths, and no other version has that place."""
+    for known in [*other_pythons().values(), None]:
+        code = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path, PurePosixPath; "
+            "from skyward_core.tasks.loading_child import request_of; "
+            "sys.stdout.buffer.write(request_of([Path('/a'), {'b': PurePosixPath('c')}]))"
+        )
+        root = str(Path(sky.__file__).parents[1])
+        python = known.path if known else sys.executable
+        done = subprocess.run([python, "-c", code, root], capture_output=True, check=True)
+        assert b"_local" not in done.stdout
+        assert pickle.loads(done.stdout)[0] == Path("/a")
+
+
+def command(script: str, *said: str) -> subprocess.CompletedProcess[str]:
+    """``skyward-tui run`` in the working folder."""
+    return subprocess.run(
+        [*COMMAND, "run", script, "--nodes", "2", *said],
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def test_one_command_goes_from_nothing_to_results(inline: Path) -> None:
+    chosen = interpreter_of(inline)
+    done = command("inline.py:f")
+    assert done.returncode == 0, done.stderr
+    assert f"interpreter: {chosen}" in done.stderr and "skytiny" in done.stderr
+    assert done.stdout.count(f"['{chosen.version}', '{chosen.path}', '1.0', []") == 2
+
+
+def test_a_person_may_say_which_python(project: Path, environments: dict[str, Path]) -> None:
+    (project / ".venv").mkdir()  # broken, and not looked at
+    other = another_python()
+    program = environments[".".join(other.version.split(".")[:2])]
+    done = command("train.py:f", "--python", str(program))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(f"['{other.version}', '{program}', '1.0', []") == 2
+    done = command("train.py:f", "--python", str(project))
+    assert done.returncode == 2 and f"--python {project} is a folder: name an interpreter" in done.stderr
+
+
+def test_an_environment_of_a_project_that_is_broken_is_told(project: Path) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    done = command("train.py:f")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert (
+        f"{project}/.venv (.venv of project train-it) has no bin/python: make it anew, or remove it"
+        in done.stderr
+    )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+def test_an_environment_of_somebody_else_is_not_run_and_named(project: Path, tmp_path: Path) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    theirs = project / ".venv" / "bin" / "python"
+    theirs.write_text(f'#!/bin/sh\ntouch {tmp_path}/was-run\nexec {sys.executable} "$@"\n')
+    theirs.chmod(0o755)
+    os.chown(project / ".venv", 65534, 65534)
+    (project / "plain.py").write_text("import skyward_core as sky\n@sky.function\ndef f(): return 'here'\n")
+    done = command("plain.py")
+    assert done.returncode == 0 and "'here'" in done.stdout, done.stderr
+    assert f"{project}/.venv was passed over: {project}/.venv belongs to somebody else" in done.stderr
+    assert not (tmp_path / "was-run").exists()

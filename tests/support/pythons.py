@@ -1,0 +1,45 @@
+"""Other interpreters of this machine, for tests that need one, and environments of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, others
+
+
+@cache
+def other_pythons() -> dict[str, KnownPython]:
+    """The newest Python that we can use of each other minor version that is here."""
+    found: dict[str, KnownPython] = {}
+    for program in others(os.environ):
+        try:
+            known = ask(program)
+        except NoPython:
+            continue
+        found.setdefault(".".join(known.version.split(".")[:2]), known)
+    found.pop(f"{sys.version_info[0]}.{sys.version_info[1]}", None)
+    return found
+
+
+def another_python() -> KnownPython:
+    """One of them; skips the test where there is none."""
+    for known in other_pythons().values():
+        return known
+    pytest.skip(f"there is no Python here that is 3.11 or later, other than {sys.version.split()[0]}")
+
+
+def make_environment(python: str, folder: Path, *wheels: Path) -> Path:
+    """An environment of an interpreter with what some wheels hold, and nothing else; gives its program."""
+    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(packages)
+    return folder / "bin" / "python"

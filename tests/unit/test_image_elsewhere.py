@@ -1,0 +1,60 @@
+"""What a script's own metadata comes to on other machines, and what cannot be had there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skyward_core.model.errors import UsageError
+from skyward_core.model.interpreter import Interpreter
+from skyward_core.tasks.own_interpreter import own
+from skyward_core.transport.base import MINOR, check_python, image_elsewhere
+
+IMAGE = {"pip": ["rich"], "pip_indexes": [], "setup": ["true"]}
+
+
+def inline(version: str = f"{MINOR}.1", **environment: Any) -> dict[str, Any]:
+    found = Interpreter(
+        "/e/bin/python", "/e", version, "inline metadata of t.py", base="/b", environment=environment
+    )
+    return found.describe()
+
+
+def test_what_nobody_asks_for_changes_nothing() -> None:
+    assert image_elsewhere(IMAGE, None) == image_elsewhere(IMAGE, own().describe()) == IMAGE
+
+
+def test_what_a_script_asks_for_is_there_too() -> None:
+    index = {"url": "https://i", "packages": ["torch"]}
+    asked = inline(
+        pip=["torch"], pip_indexes=[index], index="https://d", find_links=["https://f"], alone=True
+    )
+    assert image_elsewhere(IMAGE, asked) == {
+        "pip": ["rich", "torch"],
+        "pip_indexes": [index],
+        "setup": ["true"],
+        "index": "https://d",
+        "find_links": ["https://f"],
+    }
+
+
+def test_a_folder_of_this_machine_is_refused_in_words() -> None:
+    with pytest.raises(
+        UsageError, match=r"inline metadata of t\.py takes packages from file:///w, which other machines"
+    ):
+        image_elsewhere(IMAGE, inline(find_links=["file:///w"]))
+
+
+def test_another_python_than_ours_is_refused_in_words() -> None:
+    with pytest.raises(
+        UsageError, match=r"loaded with Python 3\.99\.1 at /e.*use it from Python 3\.99, or run on"
+    ):
+        image_elsewhere(IMAGE, inline("3.99.1"))
+
+
+def test_an_image_s_python_is_that_of_the_script() -> None:
+    check_python({"python": "3.99"}, inline("3.99.1"))
+    check_python({"python": MINOR}, None)
+    with pytest.raises(UsageError, match=r"must be the one that runs here, 3\.99"):
+        check_python({"python": MINOR}, inline("3.99.1"))

@@ -1,0 +1,298 @@
+"""Which interpreter a script is given, and why: the order, whose word is believed, and what is said of a broken one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skyward_core.model.errors import ScriptError, UsageError
+from skyward_core.model.interpreter import Interpreter
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_core.tasks import known_pythons
+from skyward_core.tasks.interpreter import choose, interpreter_of
+from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
+from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
+from tests.support.pythons import another_python
+
+STRANGER = 65534
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+BLOCK = '# /// script\n# dependencies = ["skytiny"]\n# ///\n'
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A SKYWARD_HOME for one test."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with a project's file, a script in a folder of it, and no environment."""
+    folder = tmp_path / "train-it"
+    (folder / "src").mkdir(parents=True)
+    (folder / "pyproject.toml").touch()
+    (folder / "src" / "train.py").touch()
+    return folder
+
+
+def script(project: Path) -> Path:
+    return project / "src" / "train.py"
+
+
+def environment(folder: Path) -> Path:
+    """What looks like an environment, in no time."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").touch()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    return folder
+
+
+def answers(path: str) -> KnownPython:
+    """Every program is Python 3.12.1 in the environment that it lies in."""
+    return KnownPython(path, str(Path(path).parents[1]), "3.12.1")
+
+
+def chosen(
+    project: Path, python: str | None = None, ask: Callable[[str], KnownPython] = answers, **environ: str
+) -> Interpreter:
+    return choose(script(project), python, environ, ask)
+
+
+def test_where_nobody_says_anything_it_is_our_own(project: Path) -> None:
+    found = chosen(project)
+    assert (found.path, found.prefix, found.source) == (sys.executable, sys.prefix, OWN)
+    assert not found.chosen and found.minor == f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def test_the_order(project: Path, tmp_path: Path) -> None:
+    conda, shell = environment(tmp_path / "conda"), environment(tmp_path / "shell")
+    environ = {"CONDA_PREFIX": str(conda)}
+    found = choose(script(project), None, environ, answers)
+    assert (found.source, found.path, found.prefix) == ("CONDA_PREFIX", f"{conda}/bin/python", str(conda))
+    environ["VIRTUAL_ENV"] = str(shell)
+    assert (
+        choose(script(project), None, environ, answers).source,
+        choose(script(project), None, environ, answers).prefix,
+    ) == (
+        "VIRTUAL_ENV",
+        str(shell),
+    )
+    venv = environment(project / ".venv")
+    found = choose(script(project), None, environ, answers)
+    assert (found.source, found.prefix) == (".venv of project train-it", str(venv))
+    script(project).write_text(BLOCK)
+    assert choose(script(project), None, environ, answers).source == "inline metadata of train.py"
+    other = environment(tmp_path / "other")
+    found = choose(script(project), f"{other}/bin/python", environ, answers)
+    assert (found.source, found.prefix, found.version) == ("--python", str(other), "3.12.1")
+    assert found.notes == ("the inline metadata of train.py is not used, as --python says otherwise",)
+    assert str(found) == f"Python 3.12.1 at {other}/bin/python (--python)"
+
+
+def test_the_nearest_environment_up_to_the_project_s_root(project: Path) -> None:
+    environment(project.parent / ".venv")
+    assert chosen(project).source == OWN  # that is beyond the project
+    (project.parent / ".git").mkdir()
+    assert chosen(project).prefix == str(project.parent / ".venv")  # a part of a larger project
+    environment(project / "src" / ".venv")
+    assert chosen(project).prefix == str(project / "src" / ".venv")
+
+
+def test_the_person_s_home_is_no_project(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pyproject.toml").unlink()
+    venv = environment(project / ".venv")
+    assert chosen(project).prefix == str(venv)
+    monkeypatch.setenv("HOME", str(project))
+    assert chosen(project).source == OWN
+    beside = project / "train.py"
+    beside.touch()
+    assert choose(beside, None, {}, answers).prefix == str(venv)
+
+
+def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
+    (project / ".venv").symlink_to(sys.prefix)
+    found = chosen(project, ask=never)
+    assert (found.path, found.source, found.chosen) == (sys.executable, ".venv of project train-it", True)
+    assert is_own(found.prefix)
+
+
+def never(path: str) -> KnownPython:
+    raise AssertionError(f"{path} was run")
+
+
+@as_root
+def test_the_environment_of_somebody_else_is_not_believed_and_named(project: Path) -> None:
+    venv = environment(project / ".venv")
+    os.chown(venv, STRANGER, STRANGER)
+    found = chosen(project, ask=never)
+    assert found.source == OWN
+    assert found.notes == (f"{venv} was passed over: {venv} belongs to somebody else",)
+
+
+def test_nor_is_one_that_others_could_have_put_there(project: Path, tmp_path: Path) -> None:
+    (project / "pyproject.toml").unlink()
+    venv = environment(tmp_path / "shared" / ".venv")
+    (tmp_path / "shared" / "mine").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    script = tmp_path / "shared" / "mine" / "train.py"
+    script.touch()
+    shell = environment(tmp_path / "shell")
+    found = choose(script, None, {"VIRTUAL_ENV": str(shell)}, answers)
+    assert found.prefix == str(shell)
+    assert found.notes == (f"{venv} was passed over: {tmp_path}/shared can be written by others",)
+
+
+def test_an_environment_whose_interpreter_is_gone_is_named(project: Path) -> None:
+    venv = project / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    with pytest.raises(ScriptError, match=r"\.venv of project train-it\) has no bin/python: make it anew"):
+        chosen(project)
+    (venv / "bin" / "python").symlink_to("/nowhere/python3.12")
+    with pytest.raises(
+        ScriptError, match=r"is broken: its bin/python leads to /nowhere/python3.12, which is not"
+    ):
+        chosen(project)
+
+
+def test_an_environment_that_is_too_old_is_named(project: Path, tmp_path: Path) -> None:
+    venv = environment(project / ".venv")
+    (venv / "bin" / "python").unlink()
+    program(venv / "bin" / "python", f'["{venv}/bin/python", "{venv}", [3, 9, 2]]')
+    with pytest.raises(ScriptError, match=r"it is Python 3\.9\.2, and 3\.11 or later is needed"):
+        chosen(project, ask=ask)
+    with pytest.raises(UsageError, match=r"--python .* it is Python 3\.9\.2, and 3\.11 or later is needed"):
+        chosen(project, f"{venv}/bin/python", ask)
+
+
+def test_an_environment_that_a_shell_has_outlived_is_passed_over_in_words(
+    project: Path, tmp_path: Path
+) -> None:
+    found = chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
+    assert found.source == OWN
+    assert found.notes == (f"VIRTUAL_ENV was passed over: there is no folder {tmp_path}/gone",)
+    (tmp_path / "gone").mkdir()
+    with pytest.raises(ScriptError, match="has no bin/python: make it anew, or unset VIRTUAL_ENV"):
+        chosen(project, VIRTUAL_ENV=f"{tmp_path}/gone")
+
+
+def program(path: Path, says: str) -> Path:
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_what_a_person_says_is_never_passed_over(project: Path, tmp_path: Path) -> None:
+    venv = environment(tmp_path / "venv")
+    for said, why in (
+        (str(tmp_path), "is a folder: name an interpreter"),
+        (str(venv), f"is a folder: name the interpreter in it, {venv}/bin/python"),
+        ("python9", "there is no program of that name in PATH"),
+        (f"{tmp_path}/none", "No such file"),
+        (str(program(tmp_path / "hello", "hello")), "it is no Python that we can use"),
+        (str(project / "pyproject.toml"), "it cannot be run: Permission denied"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            chosen(project, said, ask, PATH="/usr/bin:/bin")
+        assert str(caught.value).startswith(f"--python {said}") and why in str(caught.value)
+
+
+def test_a_name_is_looked_for_in_the_path(project: Path, tmp_path: Path) -> None:
+    venv = environment(tmp_path / "venv")
+    assert chosen(project, "python", PATH=f"{venv}/bin").path == f"{venv}/bin/python"
+
+
+def test_a_real_interpreter_says_what_it_is(project: Path) -> None:
+    other = another_python()
+    found = chosen(project, other.path, ask)
+    assert (found.path, found.prefix, found.version) == (other.path, other.prefix, other.version)
+
+
+def test_a_script_gets_a_python_that_it_takes(project: Path) -> None:
+    other = another_python()
+    minor = ".".join(other.version.split(".")[:2])
+    script(project).write_text(f'# /// script\n# requires-python = "=={minor}.*"\n# ///\n')
+    found = interpreter_of(script(project))
+    assert found.minor == minor and found.base != found.path
+    assert found.environment == {"pip": [], "alone": True}
+    assert Path(found.path).parent.parent == Path(found.prefix) and not Path(found.path).exists()
+
+
+def test_its_environment_has_a_name_by_what_it_holds(project: Path) -> None:
+    names = set()
+    for text in (BLOCK, BLOCK.replace("skytiny", "other"), BLOCK + "# more\n"):
+        script(project).write_text(text)
+        names.add(chosen(project).path)
+    assert len(names) == 2
+
+
+def test_a_script_that_asks_for_what_is_not_here_is_told_what_is(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_pythons, "others", lambda environ: iter(["/x/bin/python", "/y"]))
+    script(project).write_text('# /// script\n# requires-python = ">=3.19"\n# ///\n')
+
+    def seen(path: str) -> KnownPython:
+        if path == "/y":
+            raise NoPython("it is none")
+        return answers(path)
+
+    with pytest.raises(
+        ScriptError, match=r'asks for Python ">=3\.19", and there is none here \(there is 3.*3\.12\.1\)'
+    ):
+        chosen(project, ask=seen)
+
+
+def test_it_can_be_written_down_and_what_another_release_adds_is_passed_over(project: Path) -> None:
+    script(project).write_text(BLOCK)
+    found = chosen(project)
+    data = json.loads(json.dumps(found.describe())) | {"later": 1}
+    assert Interpreter.from_json(data) == found
+
+
+def test_credentials_of_its_indexes_are_written_nowhere(project: Path) -> None:
+    block = """# /// script
+# [tool.uv]
+# index-url = "https://me:hush-hush@i.example/simple"
+# find-links = ["https://me:hush-hush@l.example/"]
+# ///
+"""
+    script(project).write_text(block)
+    found = chosen(project)
+    assert "hush-hush" in str(found.describe()) and "hush-hush" not in str(found)
+    written = str(PoolSpec(name="p", provider=Local(), interpreter=found).describe())
+    assert "hush-hush" not in written and "i.example" in written
+    script(project).write_text(block.replace("me:hush-hush@", ""))
+    assert chosen(project).path == found.path
+
+
+OTHER = Interpreter("/p/bin/python", "/p", "3.99.1", ".venv of project p")
+
+
+@pytest.mark.parametrize(
+    ("task", "pool", "here", "why"),
+    [
+        (None, None, True, ""),
+        (None, own(), True, ""),
+        (own(), own(), True, ""),
+        (OTHER, OTHER, True, ""),
+        (OTHER, None, True, ""),
+        (None, OTHER, False, "bytecode"),
+        (OTHER, own(), False, "bytecode"),
+        (own(), OTHER, True, "bytecode"),
+        (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, False, ""),
+        (Interpreter("/q/bin/python", "/q", "3.99.2", "VIRTUAL_ENV"), OTHER, True, "packages of its own"),
+        (Interpreter("/q/bin/python", "/q", "3.99.2", OWN, chosen=False), OTHER, True, ""),
+    ],
+)
+def test_what_one_has_pickled_runs_only_where_it_can(
+    task: Interpreter | None, pool: Interpreter | None, here: bool, why: str
+) -> None:
+    said = disagreement(task, pool, here=here)
+    assert why in said and bool(said) == bool(why)
