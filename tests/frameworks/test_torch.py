@@ -93,6 +93,20 @@ def test_two_ranks_train_as_one(pool):
     check_training(train(8) @ pool)
 
 
+@sky.function
+def searched_for_garbage() -> tuple[bool, bool]:
+    """Whether this rank looks for garbage, and whether it does so among PyTorch's own modules."""
+    import gc
+
+    import torch
+
+    return gc.isenabled(), any(each is torch.nn.Module for each in gc.get_objects())
+
+
+def test_pytorch_is_loaded_and_stays_out_of_the_search_for_garbage(pool):
+    assert searched_for_garbage() @ pool == [(True, False)] * 2
+
+
 def test_the_process_group_lives_as_long_as_the_worker(pool):
     first, second = train(1) @ pool, train(1) @ pool
     assert [r["pid"] for r in first] == [r["pid"] for r in second]
