@@ -4,6 +4,7 @@ that compute. So several processes end at about the same time."""
 from __future__ import annotations
 
 import compileall
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,21 @@ def pytest_configure(config: pytest.Config) -> None:
         # Once, as pip does where it installs: the processes that tests start would each compile what they import.
         for package in ("skyward_core", "skyward_tui"):
             compileall.compile_dir(config.rootpath / package, quiet=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while all tests are loaded nor, from then on, in what was loaded: it stays to the end.
+
+    Python goes through all that there is again and again, which is most of what collecting takes; and later each
+    test would have it go through all tests once more.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

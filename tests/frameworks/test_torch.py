@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,27 +13,60 @@ from tests.support.fates import gone, listening, pids
 PLUGINS = [sky.plugins.torch()]
 
 
+def parallel(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
+    """The model as PyTorch's own tools train it, and one step of them down a loss."""
+    import torch
+
+    net = torch.nn.parallel.DistributedDataParallel(model) if together else model
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(loss: Any) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return net, step
+
+
+def plain(model: Any, together: bool) -> tuple[Any, Callable[[Any], None]]:
+    """As :func:`parallel`, with nothing but tensors and collectives."""
+    import torch
+    import torch.distributed as dist
+
+    parameters = list(model.parameters())
+    for each in parameters if together else []:
+        dist.broadcast(each.data, 0)
+
+    def step(loss: Any) -> None:
+        for each, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            if together:
+                dist.all_reduce(gradient)
+                gradient /= dist.get_world_size()
+            each.data -= 0.1 * gradient
+
+    return model, step
+
+
 @sky.function
-def train(steps: int) -> dict[str, Any]:
-    """Data parallel training on this rank's shard; on one rank, on the whole batch."""
+def train(steps: int, by_hand: bool = False) -> dict[str, Any]:
+    """Data parallel training on this rank's shard; on one rank, on the whole batch.
+
+    By hand it does what DDP and an optimizer do, which takes a rank as long to load as PyTorch itself.
+    """
     import hashlib
 
     import torch
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
-    torch.manual_seed(sky.instance_info().rank)  # DDP must make the weights equal, not the seed
+    torch.manual_seed(sky.instance_info().rank)  # the weights are made equal, the seeds are not
     model: Any = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    net = DistributedDataParallel(model) if dist.is_initialized() else model
+    net, step = (plain if by_hand else parallel)(model, dist.is_initialized())
     x = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
     xs, ys = sky.shard(x, x.sum(1, keepdim=True))
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     losses = []
     for _ in range(steps):
         loss = torch.nn.functional.mse_loss(net(xs), ys)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        step(loss)
         if dist.is_initialized():
             dist.all_reduce(
                 loss.detach_(), op=dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.SUM
@@ -57,6 +91,20 @@ def check_training(results: list[dict[str, Any]]) -> None:
 
 def test_two_ranks_train_as_one(pool):
     check_training(train(8) @ pool)
+
+
+@sky.function
+def searched_for_garbage() -> tuple[bool, bool]:
+    """Whether this rank looks for garbage, and whether it does so among PyTorch's own modules."""
+    import gc
+
+    import torch
+
+    return gc.isenabled(), any(each is torch.nn.Module for each in gc.get_objects())
+
+
+def test_pytorch_is_loaded_and_stays_out_of_the_search_for_garbage(pool):
+    assert searched_for_garbage() @ pool == [(True, False)] * 2
 
 
 def test_the_process_group_lives_as_long_as_the_worker(pool):
@@ -120,14 +168,14 @@ def test_a_rank_that_fails_in_a_collective(pool, how, kind, exit_code):
         assert isinstance(caught.value.__cause__, ArithmeticError)
     assert total() @ pool == [2.0, 2.0]
     if how == "kill":  # for all: to make ready for training takes fresh ranks longer than to load PyTorch
-        check = train(1) @ pool
+        check = train(1, by_hand=True) @ pool
         assert check[0]["hash"] == check[1]["hash"]
 
 
 def test_four_ranks_on_two_nodes_train_as_one():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
-        check_training(train(8) @ pool)
+        check_training(train(8, by_hand=True) @ pool)
 
 
 def test_nothing_listens_where_other_machines_could_come(pool):

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-import asyncssh
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
 
 from .cable import Cable
 from .etc import Site

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import asyncssh
 import pytest
 from textual.pilot import Pilot
 
 from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh import host_keys
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen

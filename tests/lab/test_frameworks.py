@@ -37,18 +37,22 @@ def reduced() -> list[Any]:
     return [total.item(), dist.get_backend(), os.environ["MASTER_ADDR"], os.environ["GLOO_SOCKET_IFNAME"]]
 
 
-def test_the_torch_example_between_four_hosts(lab: Lab) -> None:
+def test_the_torch_example_between_hosts(lab: Lab) -> None:
+    """Between two: that all four reach each other in a collective is seen in test_ssh_power.py."""
     pytest.importorskip("torch")
     example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
-    provider = ssh(lab, python=sys.executable)  # which has the frameworks: the hosts reach no package index
+    hosts = lab.hosts[:2]
+    provider = ssh(
+        lab, hosts, python=sys.executable
+    )  # which has the frameworks: hosts reach no package index
     with pool(lab, provider, plugins=[sky.plugins.torch()]) as compute:
         for total, backend, address, interface in reduced() @ compute:
-            assert (total, backend, address) == (10.0, "gloo", lab.hosts[0].address)
+            assert (total, backend, address) == (3.0, "gloo", hosts[0].address)
             assert interface != "lo"
-        for host in lab.hosts:
+        for host in hosts:
             assert listening(host) <= {host.address}
         results, logs = example(epochs=3) @ compute, compute.pool.archive.logs
-        assert [result["rank"] for result in results] == [0, 1, 2, 3]
+        assert [result["rank"] for result in results] == [0, 1]
         assert len({result["weights"] for result in results}) == 1
     # Torn down, all that was printed is here.
     printed = (logs / "r000.out").read_text().splitlines()

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter, time
 
-import asyncssh
 import pytest
 
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from tests.support.child import Child
 
 from . import DelayProxy, Host, HostOptions, Lab, LabError, missing

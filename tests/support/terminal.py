@@ -32,6 +32,7 @@ class Terminal:
         self.columns, self.rows = size
         self.screen = pyte.Screen(self.columns, self.rows)
         self._stream = pyte.ByteStream(self.screen)
+        self._text: str | None = None  # of the screen as it stands
         env = {
             k: v for k, v in os.environ.items() if k not in ("SSH_CONNECTION", "NO_COLOR", "COLUMNS", "LINES")
         }
@@ -47,7 +48,9 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return "\n".join(line.rstrip() for line in self.screen.display)
+        if self._text is None:  # pyte looks at every cell for it
+            self._text = "\n".join(line.rstrip() for line in self.screen.display)
+        return self._text
 
     def look(self, text: str) -> pyte.screens.Char:
         """How the first letter of what the screen shows is painted."""
@@ -67,14 +70,18 @@ class Terminal:
         # pyte takes a private SGR-like sequence (keyboard protocol, "ESC [ > 1 u") for text.
         for sequence in (b"\x1b[>1u", b"\x1b[<u", b"\x1b[>25u", b"\x1b[<1u"):
             data = data.replace(sequence, b"")
-        self._stream.feed(data)
+        self._feed(data)
         return True
+
+    def _feed(self, data: bytes) -> None:
+        self._stream.feed(data)
+        self._text = None
 
     def drain(self) -> None:
         """Take all that an app which is stopped has painted."""
         with suppress(pexpect.TIMEOUT):
             while True:
-                self._stream.feed(self.child.read_nonblocking(1 << 16, timeout=0.1))
+                self._feed(self.child.read_nonblocking(1 << 16, timeout=0.1))
 
     def until(self, seen: str | Callable[[str], bool], patience: float = PATIENCE) -> str:
         """Wait until the screen shows something; returns the screen."""

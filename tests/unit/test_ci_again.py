@@ -55,6 +55,8 @@ def test_flaky_tests_are_told_from_broken_ones(
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # Of all plugins that are installed, which take longer to load than these suites, the one whose option it gives.
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,

@@ -6,11 +6,11 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-import asyncssh
 import pytest
 
 from skyward_core.model.errors import HostKeyError
 from skyward_core.transport.ssh import host_keys
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_tui.hints import words_of
 
 

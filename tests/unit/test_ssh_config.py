@@ -6,12 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import asyncssh
 import pytest
 
 from skyward_core.model.errors import UsageError
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import openssh_config
+from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_core.transport.ssh.connect import resolve
 from skyward_core.transport.ssh.target import Target
 
