@@ -36,7 +36,11 @@ def test_open_launch_ddp_watch_tear_down(terminal: Terminal, tmp_path: Path) -> 
     terminal.until("[x] torch")
     terminal.press(*"epochs=2 samples=1024")
     terminal.until("train(epochs=2, samples=1024)")
-    terminal.press("tab", "tab", "tab", "tab", "2")  # pool, name, provider, nodes
+    nodes = "4         ranks per node"
+    left = terminal.look(nodes)
+    terminal.press("tab", "tab", "tab", "tab")  # pool, name, provider, nodes
+    terminal.until(lambda _: terminal.look(nodes) != left)  # a key that comes sooner is another field's
+    terminal.press("2")
     terminal.until("--nodes 2")
     terminal.press("ctrl+r")
     terminal.until("pools › ddp › ")
