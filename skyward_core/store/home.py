@@ -52,7 +52,8 @@ def home() -> Path:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if trouble := _made_private(path, named=bool(override)):
             raise UsageError(
-                f"{trouble}, and what is there would be believed and run; set SKYWARD_HOME to a folder of your own"
+                f"{trouble}, and what is there would be believed and run: close it, or set SKYWARD_HOME to a folder "
+                "of your own"
             )
     except OSError as error:
         raise UsageError(

@@ -254,7 +254,7 @@ async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path:
     assert await asyncio.to_thread(asked.wait, 20)
     await asyncio.to_thread(session.detach)
     assert withdrawn.is_set()
-    with pytest.raises(PoolError):
+    with pytest.raises(Cancelled, match="left while it was starting"):
         await asyncio.wrap_future(creation)
     assert host.logins == 0
 
