@@ -118,3 +118,13 @@ async def test_a_gang_is_broken_before_the_outcome_that_broke_it_is_told(node: N
     assert "rank 2 ended" in node.peer.told[0]["broken"]
     slot._part(call)
     assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
+
+
+async def test_a_gang_is_broken_before_it_is_told_that_plugins_cannot_be_entered(node: Node) -> None:
+    """Whoever hears of it may start the next run at once: a part of it would run, and a part be handed back."""
+    slot, call = at_work(node, gang=True, rank=2)
+    assert slot.process is not None
+    slot.process.ready = True  # so it is asked to end, and sent no signal
+    slot.outcome(call, {"t": "outcome", "run": "r1", "i": 0, "kind": "raised", "unusable": True}, b"")
+    assert [told["t"] for told in node.peer.told] == ["gang", "outcome"]
+    assert "its plugins could not be entered" in node.peer.told[0]["broken"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ...wire.node_frame_types import WorkerHello, WorkerOutcome
 
 START_ATTEMPTS = 2
+UNUSABLE = "its plugins could not be entered"
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
@@ -179,7 +180,7 @@ class Slot:
             elif step == "replace":
                 self.exit_process("its gang was replaced", self._state.config.grace)
             else:
-                self.exit_process("its plugins could not be entered", self._state.config.grace)
+                self.exit_process(UNUSABLE, self._state.config.grace)
 
     # -- its process -------------------------------------------------------------------------------------
 
@@ -376,6 +377,7 @@ class Slot:
                 self._expect_end(process, self._state.config.grace)
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
+            self._gang_lost(process, UNUSABLE)
         header = self._desk.judged(call, header, killed)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
