@@ -14,7 +14,7 @@ from typing import NoReturn
 from .model import exit_status
 from .model.errors import UsageError
 from .providers import by_name
-from .runtime import older_import
+from .runtime import large_imports, older_import
 from .store import home
 from .tasks.scripts import parse
 
@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         warnings.simplefilter("ignore")  # parse has compiled it once already
         code = compile(tree, arguments.script, "exec", dont_inherit=True)
     older_import.install()
+    large_imports.install()
     module = ModuleType("__main__")
     module.__file__ = str(Path(arguments.script).absolute())
     # Functions of the script find their globals here also after this function's end, in exit handlers.

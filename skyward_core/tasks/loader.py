@@ -26,7 +26,7 @@ from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
 from ..model.errors import NotPicklableError
-from ..runtime import older_import
+from ..runtime import large_imports, older_import
 
 loading = False
 """Whether a script is being loaded: pools it opens must not start."""
@@ -195,6 +195,7 @@ def _serve(request: bytes, folder: Path) -> None:
 
     name, function, values, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
     older_import.install()
+    large_imports.install()
     module = load(Path(name))
     cloudpickle.register_pickle_by_value(module)
     pending = call(module, function, values)

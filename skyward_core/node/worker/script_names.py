@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-from ...runtime import older_import
+from ...runtime import large_imports, older_import
 from .children import AtImport
 
 _open = open  # user code may put something else in the place of what is built in
@@ -154,6 +154,7 @@ class Spawned:
             space = vars(sys.modules[MAIN])
             while self._sources and name not in space and not name.startswith("__"):
                 older_import.install()
+                large_imports.install()
                 space.update(_load(self._sources.pop(0), {MAIN}).names)
             if name in space:
                 return space[name]

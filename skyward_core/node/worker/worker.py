@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from time import monotonic, perf_counter  # user code may put something else in their place
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import metrics, older_import
+from ...runtime import large_imports, metrics, older_import
 from ...runtime.info import InstanceInfo, instance_info, set_current, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
@@ -50,6 +50,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
     os.umask(0o077)
     older_import.install()
+    large_imports.install()
     paths = NodePaths(folder)
     beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = Streams(beside + MARKS)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...runtime.phase import enter
 from ..base import Plugin
-from ..support.loading import undisturbed
 from ..support.network import claim_port, limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
 
@@ -56,8 +55,7 @@ class Jax(Plugin):
         )
         limit_threads(info)
         enter("importing")
-        with undisturbed():
-            import jax
+        import jax
 
         # Between processes XLA's CPU client reduces by gloo only where it is told so.
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from ...model.errors import UsageError
 from ..base import Plugin
-from ..support.loading import undisturbed
 from ..support.requirements import with_env, with_pip
 from .jax import Jax
 from .tensorflow import TensorFlow
@@ -79,8 +78,7 @@ def _spread_over_devices() -> None:
 
     if jax.device_count() == 1:
         return
-    with undisturbed():
-        import keras
+    import keras
 
     if jax.process_count() > 1:
         _share_seed()

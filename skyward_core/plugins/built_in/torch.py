@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime.phase import enter
 from ..base import Plugin
-from ..support.loading import undisturbed
 from ..support.network import claim_port, interface_of, limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
 
@@ -80,9 +79,8 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         return
     set_environment(info)  # before the import: the thread count is read there
     enter("importing")
-    with undisturbed():
-        import torch
-        import torch.distributed as dist
+    import torch
+    import torch.distributed as dist
 
     cuda = torch.cuda.is_available()
     if cuda:

@@ -1,0 +1,126 @@
+"""What a rank loads that is large: no search for garbage goes through it, while it is loaded or later."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import inspect
+import sys
+import weakref
+from collections.abc import Iterator
+from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+from skyward_core.runtime import large_imports
+from skyward_core.runtime.large_imports import undisturbed
+
+
+class Node:
+    """Refers to itself: freed by a search for garbage alone."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def searches() -> Iterator[list[int]]:
+    """The generation of each search for garbage that began."""
+    begun: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            begun.append(info["generation"])
+
+    gc.callbacks.append(note)
+    yield begun
+    gc.callbacks.remove(note)
+    gc.enable()
+
+
+def test_nothing_is_searched_while_it_loads_nor_later(searches: list[int]) -> None:
+    with undisturbed():
+        searches.clear()
+        loaded = [[] for _ in range(100_000)]  # type: ignore[var-annotated]
+        assert searches == []
+    assert gc.isenabled()
+    assert gc.get_freeze_count() >= len(loaded)
+    assert not any(each is loaded for each in gc.get_objects())
+
+
+def test_garbage_from_before_is_freed_all_the_same(searches: list[int]) -> None:
+    node = weakref.ref(Node())
+    assert node() is not None
+    with undisturbed():
+        pass
+    assert node() is None
+
+
+def test_a_load_that_fails_leaves_the_search_on(searches: list[int]) -> None:
+    with pytest.raises(ImportError), undisturbed():
+        raise ImportError("no such library")
+    assert gc.isenabled()
+
+
+def test_who_has_switched_the_search_off_has_it_as_it_was(searches: list[int]) -> None:
+    gc.disable()
+    node, frozen = weakref.ref(Node()), gc.get_freeze_count()
+    with undisturbed():
+        pass
+    assert not gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+    assert node() is not None
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package of the name of a large one, which notes whether it is searched while it loads."""
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    note = "import gc\nseen = gc.isenabled()\n"
+    (folder / "__init__.py").write_text(note)
+    (folder / "layers.py").write_text(note + "from . import missing_part\n")
+    (folder / "tuners.py").write_text(note)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    large_imports.install()
+    large_imports.install()
+    assert [type(finder).__module__ for finder in sys.meta_path].count(large_imports.__name__) == 1
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
+        del sys.modules[name]
+
+
+def test_a_large_library_is_loaded_so_and_is_otherwise_as_ever(library: Path) -> None:
+    peft = importlib.import_module("peft")
+    assert (peft.seen, gc.isenabled()) == (False, True)
+    assert importlib.import_module("peft.tuners").seen is False, "what it loads later, too"
+    assert type(peft.__loader__) is SourceFileLoader
+    assert "exec_module" not in vars(peft.__loader__), "the loader is as it was"
+    assert inspect.getsource(peft) == (library / "__init__.py").read_text()
+    assert importlib.reload(peft).seen is False
+    with pytest.raises(ImportError, match="missing_part"):
+        importlib.import_module("peft.layers")
+    assert gc.isenabled()
+
+
+def test_finders_of_others_are_asked_as_ever(library: Path) -> None:
+    class Others:
+        @staticmethod
+        def find_spec(name: str, path: object, target: object = None) -> object:
+            found.append(name)
+            spec = PathFinder.find_spec(name, path)  # type: ignore[arg-type]
+            assert spec is not None
+            return spec
+
+    found: list[str] = []
+    sys.meta_path.insert(1, Others)  # type: ignore[arg-type]
+    assert importlib.import_module("peft").seen is False
+    assert found == ["peft"]
+
+
+def test_small_libraries_are_none_of_its_business(library: Path) -> None:
+    (library.parent / "small_one.py").write_text("import gc\nseen = gc.isenabled()\n")
+    assert importlib.import_module("small_one").seen is True
+    del sys.modules["small_one"]
