@@ -19,6 +19,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("HF_HUB_OFFLINE", "1")
     patch.delenv("HF_TOKEN", raising=False)
     patch.setenv("OMP_NUM_THREADS", "1")  # many ranks share few cores: more threads only wait for each other
+    # Models here are so small that XLA takes longer to compile them well than they run.
+    patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
     yield
     patch.undo()
 
