@@ -190,6 +190,8 @@ class Slot:
         self.logs.open()
         out, err = self.logs.descriptors
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
+        if not config.rendezvous:
+            env["SKYWARD_RENDEZVOUS"] = "0"
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:
@@ -378,7 +380,7 @@ class Slot:
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
-        header = self._desk.judged(call, header, killed)
+        header = self._desk.judged(call, header, killed, process)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
             call.parting = (header, body)

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from ...runtime.network import claim_port, limit_threads
 from ...runtime.phase import enter
 from ..base import Plugin
 from ..support.loading import undisturbed
-from ..support.network import claim_port, limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
 
 if TYPE_CHECKING:

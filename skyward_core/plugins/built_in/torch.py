@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime.phase import enter
+from ...runtime.torchrun import set_for_good
 from ..base import Plugin
 from ..support.loading import undisturbed
-from ..support.network import claim_port, interface_of, limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         yield  # another plugin's
         return
-    set_environment(info)  # before the import: the thread count is read there
+    set_for_good(info)  # before the import: the thread count is read there
     enter("importing")
     with undisturbed():
         import torch
@@ -130,23 +130,6 @@ def _usable(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:
         warnings.warn("no CUDA device on this machine: the process group uses gloo for nccl", stacklevel=2)
         return "gloo"
     return backend
-
-
-def set_environment(info: InstanceInfo) -> None:
-    """Set what PyTorch reads, before it is imported; what the person set of the tuning knobs stays."""
-    os.environ.update(
-        MASTER_ADDR=info.head_addr,
-        MASTER_PORT=str(claim_port(info)),
-        WORLD_SIZE=str(info.world_size),
-        RANK=str(info.rank),
-        LOCAL_RANK=str(info.local_rank),
-        LOCAL_WORLD_SIZE=str(info.ranks_per_node),
-        NODE_RANK=str(info.node),
-    )
-    limit_threads(info)
-    if interface := interface_of(info.address):
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-            os.environ.setdefault(variable, interface)
 
 
 PLUGIN = Torch
