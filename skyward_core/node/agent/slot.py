@@ -370,11 +370,12 @@ class Slot:
         """Its process tells what came of a call."""
         process = self.process
         killed = process.killed if process is not None else ""
-        ends = header["kind"] in ("exited", "collateral") and process is not None
+        used_up = header.pop("ends", "")
+        ends = (header["kind"] in ("exited", "collateral") or bool(used_up)) and process is not None
         if ends and process is not None:
             process.killed = killed or "it is exiting"
             error = header.get("error")
-            self._gang_lost(process, error.get("message", killed) if error else killed)
+            self._gang_lost(process, used_up or (error.get("message", killed) if error else killed))
             if not killed:
                 self._expect_end(process, self._state.config.grace)
         if header.pop("unusable", False) and process is not None:

@@ -262,6 +262,8 @@ class WorkerProcess:
             _end_child(answer)
         if self._stop.ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
+        elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why():
+            answer["ends"], exit_code = used.why(), 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
             self._enter("")

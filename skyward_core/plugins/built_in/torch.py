@@ -20,6 +20,7 @@ from ...runtime.torchrun import set_for_good
 from ..base import Plugin
 from ..support.loading import undisturbed
 from ..support.requirements import has_cuda, requirement, with_pip
+from ..support.torch_group import shared_with_scripts
 
 if TYPE_CHECKING:
     from ...model.spec import Image, PoolSpec
@@ -39,6 +40,8 @@ class Torch(Plugin):
         version: "latest", a bare version to pin, or constraints such as ">=2.3".
         vision: version of torchvision; None installs none.
         audio: version of torchaudio; None installs none.
+        init: make the process group before the function runs. Code that calls ``init_process_group()`` itself is
+            given that one, where its arguments agree. False sets the variables of torchrun only.
     """
 
     name: ClassVar[str] = "torch"
@@ -52,6 +55,7 @@ class Torch(Plugin):
     version: str = field(default="latest", metadata={"help": "of torch"})
     vision: str | None = field(default=None, metadata={"help": "version of torchvision"})
     audio: str | None = field(default=None, metadata={"help": "version of torchaudio"})
+    init: bool = field(default=True, metadata={"help": "make the process group; else set variables only"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         from ...model.spec import PipIndex
@@ -65,6 +69,11 @@ class Torch(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if not self.init:
+            if info.world_size > 1:
+                set_for_good(info)
+            yield
+            return
         with process_group(info, self.backend):
             yield
 
@@ -92,11 +101,11 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     dist.init_process_group(
         _usable(backend, info, cuda=cuda), store=_store(info), rank=info.rank, world_size=info.world_size
     )
+    end = shared_with_scripts(info, lambda asked: _usable(asked, info, cuda=cuda))
     try:
         yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        end()
 
 
 def _store(info: InstanceInfo) -> Any:
