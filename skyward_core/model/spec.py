@@ -170,6 +170,8 @@ class Options(_Spec):
         cluster: whether nodes may reach each other; False makes standalone workers: ranks know no head address and
             no peers, one that dies takes no other with it (but see ``fail_fast``), all data comes from the client, and
             plugins that need peers are refused.
+        rendezvous: set the variables that torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more) in ranks
+            that run a broadcast, where there is more than one.
         allow_apt: let a pool on this machine install the Debian packages of its image here, where root runs it; on
             other machines they are installed anyway.
         secrets: values that are blanked in logs, summaries and errors, beside those that are known by the names of
@@ -190,6 +192,7 @@ class Options(_Spec):
     on_loss: Literal["fail", "replace"] = "fail"
     lost_after: float | None = 60.0
     cluster: bool = True
+    rendezvous: bool = True
     allow_apt: bool = False
     secrets: Sequence[str] = field(default=(), repr=False)
 
@@ -205,6 +208,7 @@ class Options(_Spec):
         "on_loss": spec_checks.one_of("fail", "replace"),
         "lost_after": spec_checks.optional(spec_checks.seconds()),
         "cluster": spec_checks.flag,
+        "rendezvous": spec_checks.flag,
         "allow_apt": spec_checks.flag,
         "secrets": spec_checks.several(_secret),
     }

@@ -457,9 +457,10 @@ FROM_WORKER: Forms = {
         body=PLUGINS,
     ),
     "outcome": FrameForm(
-        "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered.",
+        "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
+        "`ends` says why the worker takes no other one.",
         _CALL | _ENDING,
-        {"unusable": is_flag} | _TOLD,
+        {"unusable": is_flag, "ends": is_text} | _TOLD,
         body=FAILURE,
     ),
     "item": FrameForm(

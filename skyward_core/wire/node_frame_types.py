@@ -102,6 +102,7 @@ class WorkerOutcome(Told):
     i: int
     kind: Kind
     unusable: NotRequired[bool]
+    ends: NotRequired[str]
 
 
 class WorkerItem(Told):

@@ -66,6 +66,10 @@ class NodePaths:
         """Which process was started for that place."""
         return f"{self.folder}/{WORKER}{rank}.{number}"
 
+    def error_file(self, pid: int) -> str:
+        """Where user code may write why its process ends."""
+        return f"{self.folder}/spool/error.{pid}.json"
+
     @property
     def kept_facts(self) -> str:
         """What a folder holds that was kept, and until when."""

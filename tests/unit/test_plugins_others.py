@@ -15,8 +15,8 @@ from skyward_core import plugins
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.spec import Image, PoolSpec
 from skyward_core.plugins.built_in.tensorflow import tf_config
-from skyward_core.plugins.support.network import claim_port
 from skyward_core.runtime.info import InstanceInfo, Peer
+from skyward_core.runtime.network import claim_port
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "H100:8"

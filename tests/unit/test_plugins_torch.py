@@ -4,8 +4,8 @@ import pytest
 
 from skyward_core import plugins
 from skyward_core.model.spec import Image, PoolSpec
-from skyward_core.plugins.support.network import interface_of, threads_per_rank
 from skyward_core.runtime.info import InstanceInfo, Peer
+from skyward_core.runtime.network import interface_of, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
 
 GPU = "A100:8"
@@ -58,8 +58,8 @@ def test_every_rank_is_told_its_place():
     ]
     seen = run_gang(
         f"""
-        from skyward_core.plugins.built_in.torch import set_environment
-        set_environment(info)
+        from skyward_core.runtime.torchrun import set_for_good
+        set_for_good(info)
         print(json.dumps([[os.environ[k] for k in {names}], os.environ["GLOO_SOCKET_IFNAME"]]))
         """,
         infos,
@@ -89,8 +89,8 @@ def test_nothing_on_one_rank():
 def test_what_the_person_set_stays():
     (report,) = run_gang(
         """
-        from skyward_core.plugins.built_in.torch import set_environment
-        set_environment(info)
+        from skyward_core.runtime.torchrun import set_for_good
+        set_for_good(info)
         print(json.dumps([os.environ[k] for k in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "MASTER_ADDR")]))
         """,
         places(2)[:1],

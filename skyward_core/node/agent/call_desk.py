@@ -12,6 +12,7 @@ from ...wire.frames import WINDOW, WORK, Heard, encoded, frame
 from .audience import Audience
 from .calls import Call
 from .connection import Connection
+from .error_file import error_of
 from .node_state import NodeState
 from .process import Process, ended_from_outside, ended_with_worker, exit_words
 from .rank_logs import RankLogs
@@ -19,7 +20,7 @@ from .slow_calls import SlowCalls
 from .yields import Yields
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import AgentBegan, AgentOutcome, ClientCall, ClientClaim
+    from ...wire.frame_types import AgentBegan, AgentOutcome, ClientCall, ClientClaim, ErrorWords
     from ...wire.node_frame_types import Ended, WorkerItem, WorkerOutcome
 
 FREE_SPACE = 1 << 20  # bytes below which a full disk is named as the likely cause of a failure
@@ -118,10 +119,13 @@ class CallDesk:
 
     # -- how they end ------------------------------------------------------------------------------------
 
-    def judged(self, call: Call, header: WorkerOutcome, killed: str) -> WorkerOutcome:
+    def judged(
+        self, call: Call, header: WorkerOutcome, killed: str, process: Process | None = None
+    ) -> WorkerOutcome:
         """An outcome as its worker tells it, with what only the agent knows.
 
         Args:
+            process: the worker.
             killed: why the agent had ended the worker, where it had.
         """
         told: Heard = header
@@ -131,7 +135,23 @@ class CallDesk:
             told |= self._ended_with(killed) if killed else ended_from_outside()
         elif header["kind"] == "raised":
             self._note_full_disk(header)
+            if process is not None:
+                error_of(
+                    self._state.config.paths.error_file(process.pid)
+                )  # says the same, and is no later call's
+        elif header["kind"] == "exited" and process is not None:
+            told |= self._in_own_words(header, process)
         return header
+
+    def _in_own_words(self, ended: Ended | WorkerOutcome, process: Process) -> Ended:
+        """How a worker ended, with the cause that user code has written down for it."""
+        said = error_of(self._state.config.paths.error_file(process.pid))
+        kind, error = ended["kind"], ended.get("error")
+        if said is None or error is None:
+            return {"kind": kind}
+        words: ErrorWords = {"type": error["type"], "message": f"{said['message']} ({error['message']})"}
+        words["traceback"] = said["traceback"]
+        return {"kind": kind, "error": self._state.redactor.json(words)}
 
     def _note_full_disk(self, header: WorkerOutcome) -> None:
         error, config = header.get("error"), self._state.config
@@ -179,6 +199,7 @@ class CallDesk:
                 said = self._state.last_words(logs.names[1], process.says_from)
                 words = f"its worker could not start: {words}; {said}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
+            ended = ended | self._in_own_words(ended, process)
         header = call.no_result(ended)
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at

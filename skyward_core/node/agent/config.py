@@ -28,6 +28,7 @@ class AgentConfig(Value):
             :mod:`.unfetched`.
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
+        rendezvous: whether ranks of a gang get the variables that torchrun sets.
         grace: seconds between SIGTERM and SIGKILL where a request names none.
         secrets: what is to be blanked beside those of ``env``.
         knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
@@ -48,6 +49,7 @@ class AgentConfig(Value):
     log_limit: int = 0
     keep_results: float = 0.0
     grace: float = 5.0
+    rendezvous: bool = True
     nice: int = 0
     address: str = "127.0.0.1"
     accelerators: int = 0

@@ -190,6 +190,8 @@ class Slot:
         self.logs.open()
         out, err = self.logs.descriptors
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
+        if not config.rendezvous:
+            env["SKYWARD_RENDEZVOUS"] = "0"
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:
@@ -368,17 +370,18 @@ class Slot:
         """Its process tells what came of a call."""
         process = self.process
         killed = process.killed if process is not None else ""
-        ends = header["kind"] in ("exited", "collateral") and process is not None
+        used_up = header.pop("ends", "")
+        ends = (header["kind"] in ("exited", "collateral") or bool(used_up)) and process is not None
         if ends and process is not None:
             process.killed = killed or "it is exiting"
             error = header.get("error")
-            self._gang_lost(process, error.get("message", killed) if error else killed)
+            self._gang_lost(process, used_up or (error.get("message", killed) if error else killed))
             if not killed:
                 self._expect_end(process, self._state.config.grace)
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
-        header = self._desk.judged(call, header, killed)
+        header = self._desk.judged(call, header, killed, process)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
             call.parting = (header, body)

@@ -32,6 +32,7 @@ from .script_names import SIGN, Loaded, ScriptNames
 from .stop_signal import Stopped, StopSignal
 
 if TYPE_CHECKING:
+    from ...runtime.torchrun import ForCalls
     from ...wire.frame_types import SummaryWords
     from ...wire.node_frame_types import (
         PluginErrorWords,
@@ -65,7 +66,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams)
+    rendezvous = os.environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
+    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -79,6 +81,7 @@ class WorkerProcess:
     """One worker's state: its functions, its plugins' contexts, the call it runs."""
 
     _phase, _phase_since = "", 0.0
+    _torchrun: ForCalls | None = None
 
     def __init__(
         self,
@@ -89,12 +92,15 @@ class WorkerProcess:
         flush_metrics: Callable[[], None],
         known: Started,
         streams: Streams,
+        rendezvous: bool,
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
         self._plugins = b""
         self._channel = AgentChannel(socket_path, self._hello, patience)
         self._known = known
+        self._paths = paths
+        self._rendezvous = rendezvous
         self._blobs = paths.blobs
         self._spool = paths.spool
         self._capacity = capacity
@@ -210,6 +216,10 @@ class WorkerProcess:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  reported as the outcome of every call that needed it
                 self._setup_error = error
+        if self._rendezvous and header["gang"] and info.world_size > 1 and not info.stands_alone:
+            from ...runtime.torchrun import ForCalls
+
+            self._torchrun = ForCalls(info, self._paths.error_file(os.getpid()))
         self._flush()
         kept = ("epoch", "info", "secrets", "hooks", "apps", "alone")
         self._plugins = b"" if "failed" in header else body
@@ -253,6 +263,8 @@ class WorkerProcess:
             _end_child(answer)
         if self._stop.ending:
             exit_code = 128 + signal.SIGTERM if exit_code is None else exit_code
+        elif exit_code is None and (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why():
+            answer["ends"], exit_code = used.why(), 0
         answer["seconds"] = perf_counter() - started
         if self._phase == "importing":  # and nothing came of it
             self._enter("")
@@ -274,10 +286,17 @@ class WorkerProcess:
         fn, (args, kwargs) = self._load(header, body)
         if self._phase == "importing":
             self._enter("running")
-        with using(instance_info(), header["run"]):
-            value = fn(*args, **kwargs)
-            if header.get("stream") and isinstance(value, Generator):
-                return self._stream(header, value)
+        torchrun = self._torchrun
+        if torchrun is not None:
+            torchrun.begin(bool(header.get("gang")))
+        try:
+            with using(instance_info(), header["run"]):
+                value = fn(*args, **kwargs)
+                if header.get("stream") and isinstance(value, Generator):
+                    return self._stream(header, value)
+        finally:
+            if torchrun is not None:
+                torchrun.end(fn)
         return value
 
     def _not_forked(self) -> None:

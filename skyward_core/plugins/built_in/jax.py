@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from ...runtime.network import claim_port, limit_threads
 from ...runtime.phase import enter
 from ..base import Plugin
-from ..support.network import claim_port, limit_threads
+from ..support.jax_runtime import share_with_scripts
 from ..support.requirements import has_cuda, requirement, with_pip
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Jax(Plugin):
     Args:
         cuda: JAX's extra that brings CUDA, used when the pool's accelerator has it ("cuda12", "cuda13").
         version: "latest", a bare version to pin, or constraints such as ">=0.6".
+        init: initialise the distributed runtime before the function runs. Code that calls
+            ``jax.distributed.initialize()`` itself finds it done, where its arguments agree. With False that call is
+            the function's own; what it leaves out it is given.
     """
 
     name: ClassVar[str] = "jax"
@@ -36,6 +40,9 @@ class Jax(Plugin):
     needs_peers = "one mesh of all ranks' devices"
     cuda: str = field(default="cuda12", metadata={"help": "JAX's extra that brings CUDA"})
     version: str = field(default="latest", metadata={"help": "of jax"})
+    init: bool = field(
+        default=True, metadata={"help": "initialise the runtime; else that is left to the function"}
+    )
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         package = f"jax[{self.cuda}]" if has_cuda(pool_spec) else "jax"
@@ -62,18 +69,22 @@ class Jax(Plugin):
         # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
         if hasattr(jax.config, "jax_enable_preemption_service"):
             jax.config.update("jax_enable_preemption_service", False)
-        enter("joining")
-        jax.distributed.initialize(
-            coordinator_address=address,
-            num_processes=info.world_size,
-            process_id=info.rank,
-            cluster_detection_method="deactivate",
-            coordinator_bind_address=address,
-        )
+        place = {
+            "coordinator_address": address,
+            "num_processes": info.world_size,
+            "process_id": info.rank,
+            "cluster_detection_method": "deactivate",
+            "coordinator_bind_address": address,
+        }
+        initialize, shutdown = jax.distributed.initialize, jax.distributed.shutdown
+        share_with_scripts(jax, place)
+        if self.init:
+            enter("joining")
+            initialize(**place)
         try:
             yield
         finally:
-            jax.distributed.shutdown()
+            shutdown()
 
 
 PLUGIN = Jax

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ...model.errors import PoolError
+from ...runtime.network import limit_threads
 from ..base import Plugin
-from ..support.network import limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
 
 if TYPE_CHECKING:

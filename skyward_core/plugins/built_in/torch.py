@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime.phase import enter
+from ...runtime.torchrun import set_for_good
 from ..base import Plugin
-from ..support.network import claim_port, interface_of, limit_threads
 from ..support.requirements import has_cuda, requirement, with_pip
+from ..support.torch_group import shared_with_scripts
 
 if TYPE_CHECKING:
     from ...model.spec import Image, PoolSpec
@@ -38,6 +39,8 @@ class Torch(Plugin):
         version: "latest", a bare version to pin, or constraints such as ">=2.3".
         vision: version of torchvision; None installs none.
         audio: version of torchaudio; None installs none.
+        init: make the process group before the function runs. Code that calls ``init_process_group()`` itself is
+            given that one, where its arguments agree. False sets the variables of torchrun only.
     """
 
     name: ClassVar[str] = "torch"
@@ -51,6 +54,7 @@ class Torch(Plugin):
     version: str = field(default="latest", metadata={"help": "of torch"})
     vision: str | None = field(default=None, metadata={"help": "version of torchvision"})
     audio: str | None = field(default=None, metadata={"help": "version of torchaudio"})
+    init: bool = field(default=True, metadata={"help": "make the process group; else set variables only"})
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         from ...model.spec import PipIndex
@@ -64,6 +68,11 @@ class Torch(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if not self.init:
+            if info.world_size > 1:
+                set_for_good(info)
+            yield
+            return
         with process_group(info, self.backend):
             yield
 
@@ -77,7 +86,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
         yield  # another plugin's
         return
-    set_environment(info)  # before the import: the thread count is read there
+    set_for_good(info)  # before the import: the thread count is read there
     enter("importing")
     import torch
     import torch.distributed as dist
@@ -90,11 +99,11 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
     dist.init_process_group(
         _usable(backend, info, cuda=cuda), store=_store(info), rank=info.rank, world_size=info.world_size
     )
+    end = shared_with_scripts(info, lambda asked: _usable(asked, info, cuda=cuda))
     try:
         yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        end()
 
 
 def _store(info: InstanceInfo) -> Any:
@@ -128,23 +137,6 @@ def _usable(backend: str | None, info: InstanceInfo, *, cuda: bool) -> str:
         warnings.warn("no CUDA device on this machine: the process group uses gloo for nccl", stacklevel=2)
         return "gloo"
     return backend
-
-
-def set_environment(info: InstanceInfo) -> None:
-    """Set what PyTorch reads, before it is imported; what the person set of the tuning knobs stays."""
-    os.environ.update(
-        MASTER_ADDR=info.head_addr,
-        MASTER_PORT=str(claim_port(info)),
-        WORLD_SIZE=str(info.world_size),
-        RANK=str(info.rank),
-        LOCAL_RANK=str(info.local_rank),
-        LOCAL_WORLD_SIZE=str(info.ranks_per_node),
-        NODE_RANK=str(info.node),
-    )
-    limit_threads(info)
-    if interface := interface_of(info.address):
-        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
-            os.environ.setdefault(variable, interface)
 
 
 PLUGIN = Torch

@@ -230,6 +230,7 @@ class Startup:
             "keep_results": pool.options.keep_results,
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,
+            "rendezvous": pool.options.rendezvous,
             "env": known.env,
             "knows_env": known.known,
             "secrets": known.secrets,

@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 
-from ...runtime.info import InstanceInfo
+from .info import InstanceInfo
 
 _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
 

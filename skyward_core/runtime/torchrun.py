@@ -1,0 +1,143 @@
+"""What torchrun tells a process of its place, for code that was written for it.
+
+The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. A rank has them
+while it runs a part of a broadcast, and not while it runs a task of its own: there, whoever waited for all of
+``WORLD_SIZE`` would wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, ModuleType
+from typing import Any
+
+from .info import InstanceInfo
+from .network import claim_port, interface_of, limit_threads
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+ADVICE = (
+    "skyward: this function uses torch.distributed, and no process group was made: each of the {ranks} ranks worked "
+    "alone. Call torch.distributed.init_process_group() in it, or give the pool the plugin torch\n"
+)
+
+_set_by_plugin = False
+
+
+def variables(info: InstanceInfo, port: int) -> dict[str, str]:
+    """The variables of a rank.
+
+    Args:
+        info: its place.
+        port: a port of the head node at which ranks may meet.
+    """
+    rank, size = str(info.rank), str(info.world_size)
+    return {
+        "MASTER_ADDR": info.head_addr,
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": size,
+        "RANK": rank,
+        "LOCAL_RANK": str(info.local_rank),
+        "LOCAL_WORLD_SIZE": str(info.ranks_per_node),
+        "NODE_RANK": str(info.node),
+        "GROUP_RANK": str(info.node),
+        "GROUP_WORLD_SIZE": str(info.total_nodes),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": size,
+        "TORCHELASTIC_RUN_ID": info.pool or "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        # Rank 0 itself has the store, where torchrun has it in its agent.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def set_for_good(info: InstanceInfo) -> None:
+    """Set the variables for all that this process runs, as plugins do which bring the group itself."""
+    global _set_by_plugin
+    _set_by_plugin = True
+    os.environ.update(variables(info, claim_port(info)))
+    _limit(info)
+
+
+def _limit(info: InstanceInfo) -> None:
+    """What the person set of the tuning knobs stays."""
+    limit_threads(info)
+    if interface := interface_of(info.address):
+        for variable in INTERFACES:
+            os.environ.setdefault(variable, interface)
+
+
+class ForCalls:
+    """Has a rank's calls find the variables, or not.
+
+    Args:
+        info: the rank's place.
+        error_file: where code may leave the cause of its end (``torch.distributed.elastic``'s ``@record`` does).
+    """
+
+    def __init__(self, info: InstanceInfo, error_file: str) -> None:
+        os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
+        self._info = info
+        self._ours: dict[str, str] = {}
+        self._before: dict[str, str] | None = None  # what stood in their places; None while they are not set
+
+    def begin(self, together: bool) -> None:
+        """A call begins.
+
+        Args:
+            together: whether all ranks run it.
+        """
+        if _set_by_plugin or together == (self._before is not None):
+            return
+        if self._before is None:
+            if not self._ours:
+                self._ours = variables(self._info, claim_port(self._info))
+                _limit(self._info)
+            self._before = {name: os.environ[name] for name in self._ours if name in os.environ}
+            os.environ.update(self._ours)
+        else:
+            for name in self._ours:
+                os.environ.pop(name, None)
+            os.environ.update(self._before)
+            self._before = None
+
+    def end(self, fn: Callable[..., Any]) -> None:
+        """A call has ended: say so if it meant to work with the others and did not."""
+        if (
+            self._before is not None
+            and self._info.rank == 0
+            and (group := sys.modules.get("torch.distributed.distributed_c10d")) is not None
+            and not made_groups(group)
+            and mentions(fn, "torch.distributed")
+        ):
+            sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
+
+
+def made_groups(c10d: Any) -> bool:
+    """Whether this process has, or had, a process group: a default store is left even of one that is gone."""
+    return bool(c10d.is_initialized() or c10d._default_pg_init_method is not None)
+
+
+def mentions(fn: Any, package: str) -> bool:
+    """Whether a function's own code names a package, or something of it."""
+    fn = getattr(fn, "__wrapped__", fn)
+    code, space = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
+    left: list[CodeType] = [code] if code is not None else []
+    while left:
+        code = left.pop()
+        left += [each for each in code.co_consts if isinstance(each, CodeType)]
+        names = set(code.co_names)
+        if names.issuperset(package.split(".")) or any(
+            _is_of(each, space.get(each), package) for each in names
+        ):
+            return True
+    return False
+
+
+def _is_of(name: str, value: Any, package: str) -> bool:
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return name == package or str(home).startswith(package)

@@ -1,0 +1,129 @@
+"""Code that makes its process group itself, as it does for torchrun, on pools with and without a plugin for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.pool_logs import last_run, log_of, settled
+
+OPTIONS = sky.Options(console=False)
+TWO = sky.Worker(ranks_per_node=2)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Any]:
+    with sky.Compute(nodes=1, worker=TWO, options=OPTIONS) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def joined() -> Iterator[Any]:
+    with sky.Compute(nodes=1, worker=TWO, plugins=[sky.plugins.torch()], options=OPTIONS) as pool:
+        yield pool
+
+
+def summed() -> float:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1) * (dist.get_rank() + 1)
+    dist.all_reduce(total)
+    return total.item()
+
+
+@sky.function
+def own_group(ends: bool, **asked: Any) -> tuple[int, float, str]:
+    import torch.distributed as dist
+
+    dist.init_process_group(**asked)
+    try:
+        return os.getpid(), summed(), dist.get_backend()
+    finally:
+        if ends:
+            dist.destroy_process_group()
+
+
+@sky.function
+def fails() -> None:
+    raise ValueError("on purpose")
+
+
+@sky.function
+def asks_for_it() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_initialized()
+
+
+def test_code_for_torchrun_meets_without_a_plugin_and_what_makes_no_group_is_advised(bare):
+    for _ in range(2):
+        assert [total for _, total, _ in own_group(True, backend="gloo") @ bare] == [3.0, 3.0]
+    own_groups = last_run(bare)
+    # A fresh gang: there no group was ever made.
+    with pytest.raises(sky.RunError):
+        fails() @ bare
+    assert asks_for_it() @ bare == [False, False]
+    settled(bare)
+    said = [log_of(bare, run, rank, "err") for run in (own_groups, last_run(bare)) for rank in (0, 1)]
+    assert [b"no process group was made" in each for each in said] == [False, False, True, False]
+
+
+def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(joined):
+    from datetime import timedelta
+
+    first = own_group(False, backend="gloo", timeout=timedelta(seconds=60)) @ joined
+    again = own_group(False, backend="cpu:gloo", init_method="env://", world_size=2) @ joined
+    assert [total for _, total, _ in first + again] == [3.0] * 4
+    assert [pid for pid, _, _ in first] == [pid for pid, _, _ in again]
+    for asked, says in (
+        ({"backend": "mpi"}, "backend='mpi'"),
+        ({"world_size": 7}, "world_size=7"),
+        ({"init_method": "tcp://192.0.2.1:7"}, "init_method="),
+    ):
+        with pytest.raises(sky.RunError, match=says) as failed:
+            own_group(False, **asked) @ joined
+        assert "backend cpu:gloo" in str(failed.value)
+
+
+def test_after_code_has_destroyed_it_the_next_call_has_a_fresh_one(joined):
+    first = own_group(True) @ joined
+    second = own_group(True, backend="gloo") @ joined
+    assert [total for _, total, _ in first + second] == [3.0] * 4
+    assert {pid for pid, _, _ in first}.isdisjoint(pid for pid, _, _ in second)
+    assert asks_for_it() @ joined == [True, True]
+
+
+def test_the_plugin_leaves_it_to_the_code_where_that_is_asked_for(home):
+    plugins = [sky.plugins.torch(init=False)]
+    with sky.Compute(nodes=1, worker=TWO, plugins=plugins, options=OPTIONS) as pool:
+        assert asks_for_it() @ pool == [False, False]
+        assert [total for _, total, _ in own_group(True) @ pool] == [3.0, 3.0]
+
+
+@sky.function
+def own_runtime(**asked: Any) -> int:
+    import jax
+
+    if asked.pop("by_hand", False):
+        asked |= {"num_processes": 2, "process_id": sky.instance_info().rank}
+    jax.distributed.initialize(**asked)
+    try:
+        return jax.process_count()
+    finally:
+        if asked:
+            jax.distributed.shutdown()
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_jax_is_initialised_by_the_code_or_found_so(home, init):
+    with sky.Compute(nodes=1, worker=TWO, plugins=[sky.plugins.jax(init=init)], options=OPTIONS) as pool:
+        assert own_runtime(by_hand=True, coordinator_address=None) @ pool == [2, 2]
+        assert own_runtime() @ pool == [2, 2]  # of a fresh one
+        if init:
+            with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
+                own_runtime(num_processes=5) @ pool
