@@ -143,6 +143,9 @@ def instance(kind: type) -> Check:
     return check
 
 
+PLACE = "COMPUTE_POOL"  # as runtime/info.py has it, which ranks load without this
+
+
 def variables(value: Any) -> dict[str, str]:
     """Environment variables; what they hold may be secret, so no word of it is said."""
     if not isinstance(value, Mapping):
@@ -150,6 +153,8 @@ def variables(value: Any) -> dict[str, str]:
     for name, held in value.items():
         if not isinstance(name, str) or not isinstance(held, str):
             raise ValueError(f"should map names to texts ({name!r:.60} is of {_kind(held)})")
+    if PLACE in value:
+        raise ValueError(f"cannot set {PLACE}: by this variable each rank is told its place in the pool")
     return dict(value)
 
 

@@ -10,24 +10,42 @@ from typing import Any
 from ..model.errors import PoolError
 
 
-def devices() -> list[str]:
-    """What ``CUDA_VISIBLE_DEVICES`` calls each device here: one per GPU, and of a GPU that is cut, one per MIG slice.
+def devices() -> list[tuple[str, str]]:
+    """What ``CUDA_VISIBLE_DEVICES`` calls each device here, and its model: one per GPU, and of a GPU that is cut, one
+    per MIG slice.
 
-    Where ``CUDA_VISIBLE_DEVICES`` is set already (by a scheduler, say), what it names and nothing else.
+    Where ``CUDA_VISIBLE_DEVICES`` is set already (by a scheduler, say), what it names and nothing else; a model is ""
+    where the driver knows no such device.
 
     Raises:
         PoolError: the driver does not answer.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name for name in given.split(",") if name.strip() and name.strip() != "-1"]
-    with nvml() as pynvml:
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-            whole = not in_mig_mode(gpu)
-            found += [str(pynvml.nvmlDeviceGetUUID(part)) for part in ([gpu] if whole else mig_slices(gpu))]
-        return found
+    if given is None:
+        with nvml() as pynvml:
+            return [(uuid, model) for _, uuid, model in _listed(pynvml)]
+    names = [name for name in map(str.strip, given.split(",")) if name and name != "-1"]
+    try:
+        with nvml() as pynvml:
+            listed = list(_listed(pynvml))
+    except PoolError:  # what was given stands, whatever it is worth
+        listed = []
+    return [(name, next((model for *known, model in listed if _names(name, *known)), "")) for name in names]
+
+
+def _listed(pynvml: Any) -> Iterator[tuple[str, str, str]]:
+    """Of each device its number, or "" where it has none, its UUID and its model."""
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        cut = in_mig_mode(gpu)
+        for part in mig_slices(gpu) if cut else [gpu]:
+            number = "" if cut else str(index)
+            yield number, str(pynvml.nvmlDeviceGetUUID(part)), str(pynvml.nvmlDeviceGetName(part))
+
+
+def _names(name: str, number: str, uuid: str) -> bool:
+    """Whether that is what CUDA understands by a name: the beginning of a UUID is enough."""
+    return name == number if name.isdigit() else uuid.startswith(name)
 
 
 @contextmanager

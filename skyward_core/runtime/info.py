@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from ..model.value import Value
+
+VARIABLE = "COMPUTE_POOL"  # holds a rank's place, as JSON, for what it starts
+LONGEST = (
+    64 * 1024
+)  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -26,6 +34,19 @@ class Peer(Value):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Network(Value):
+    """How a node is reached by its peers.
+
+    Attributes:
+        interface: name of the interface that has the node's address; empty where that is not known.
+        gbps: what its driver says that it carries, in gigabits per second; None where it says nothing.
+    """
+
+    interface: str = ""
+    gbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class InstanceInfo(Value):
     """A rank's place in its pool.
 
@@ -39,10 +60,19 @@ class InstanceInfo(Value):
         head_addr: address of the head node, as its peers reach it; empty where ranks stand alone.
         head_port: a port that was free on the head node when the gang started, for rendezvous; 0 where ranks stand
             alone.
-        accelerators: accelerators that this rank can see.
+        accelerators: GPUs of this node, as the NVIDIA driver lists them; of one that is cut (MIG) each slice counts.
+            With ``ranks_per_node="gpu"`` a rank sees one of them, else all.
         peers: all nodes with their addresses, by node index; none where ranks stand alone.
         pool: name of the pool; empty off a pool.
         run: id of the run in progress; empty between runs and off a pool.
+        total_accelerators: GPUs of all nodes; of this one alone where ranks stand alone.
+        accelerator: the model of this node's GPUs ("NVIDIA H100 80GB HBM3"), by commas where they differ; empty where
+            there is none.
+        hostname: what this node calls itself.
+        network: the interface by which its peers reach this node.
+        worker: index of this process among those of its rank, 0 to ``workers_per_rank - 1``; the gang's are those with
+            index 0.
+        workers_per_rank: processes that each rank has for tasks, ``Worker(concurrency=)``; 1 where they are threads.
     """
 
     node: int = 0
@@ -57,6 +87,12 @@ class InstanceInfo(Value):
     peers: tuple[Peer, ...] = (Peer(0, "127.0.0.1"),)
     pool: str = ""
     run: str = ""
+    total_accelerators: int = 0
+    accelerator: str = ""
+    hostname: str = field(default_factory=lambda: os.uname().nodename)
+    network: Network = Network()
+    worker: int = 0
+    workers_per_rank: int = 1
 
     @property
     def is_head(self) -> bool:
@@ -108,26 +144,52 @@ class InstanceInfo(Value):
             values["peers"] = tuple(
                 Peer(peer["node"], peer["address"], tuple(peer.get("ports", ()))) for peer in values["peers"]
             )
+        if "network" in values:
+            values["network"] = Network(values["network"]["interface"], values["network"]["gbps"])
         return cls(**values)
 
 
-_current = InstanceInfo()
+_current: InstanceInfo | None = None
 _of_task: ContextVar[using | None] = ContextVar("skyward_instance_info", default=None)
 
 
 def instance_info() -> InstanceInfo:
     """Where this rank stands: its index, the gang's size, the head's address, the run in progress.
 
-    Off a pool it describes a pool of one node with one rank, so that the same code runs anywhere.
+    In a process that a rank has started it is that rank's place. Off a pool it describes a pool of one node with one
+    rank, so that the same code runs anywhere.
     """
     task = _of_task.get()
-    return _current if task is None else task.info
+    return task.info if task is not None else _current or _of_process()
+
+
+def _of_process() -> InstanceInfo:
+    """What the variable says that a rank's children inherit; others may use its name for what they like."""
+    info = InstanceInfo()
+    with suppress(ValueError, TypeError, KeyError):
+        info = InstanceInfo.from_json(os.environ.get(VARIABLE, ""))
+    set_current(info)
+    return info
 
 
 def set_current(info: InstanceInfo) -> None:
-    """Tell this process where it stands (the worker does, before user code and at every run)."""
+    """Tell this process where it stands."""
     global _current
     _current = info
+
+
+def set_place(place: dict[str, Any]) -> None:
+    """Tell this process and its children where it stands; a worker does, before user code.
+
+    Args:
+        place: the fields of an :class:`InstanceInfo`, as JSON has them.
+    """
+    text = json.dumps(place)
+    info = InstanceInfo.from_json(text)
+    set_current(info)
+    if len(text) > LONGEST:
+        text = json.dumps(place | {"peers": [{"node": p.node, "address": p.address} for p in info.peers]})
+    os.environ[VARIABLE] = text
 
 
 class using:

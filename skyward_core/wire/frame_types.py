@@ -256,6 +256,7 @@ class ClaimAnswer(AgentKnown):
 
 class PortsAnswer(AgentKnown):
     ports: list[int]
+    accelerators: int
 
 
 class LineAnswer(AgentKnown):

@@ -357,7 +357,7 @@ FROM_AGENT: Forms = {
 # What it says in answer, by what it was asked.
 ANSWERS: Mapping[str, Checks] = {
     "claim": {"calls": all_of(is_call)},
-    "ports": {"ports": all_of(is_port)},
+    "ports": {"ports": all_of(is_port), "accelerators": is_count},
     "line": {"port": is_port},
     "peers": {"port": is_port},
     "setup": {

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError
+from skyward_core.plugins.built_in.jax import visible_gpus
 from skyward_core.pool.nodes import replace
 from skyward_core.transport.ssh.transport import SSHTransport
 from tests.support import one_host as ssh
@@ -60,13 +63,86 @@ def place() -> tuple[object, ...]:
 def test_each_rank_sees_its_own_device(driver: pytest.MonkeyPatch) -> None:
     driver.setenv("FAKE_GPUS", "wn")
     with sky.Compute(name="per-gpu", nodes=2, worker=PER_GPU, options=QUIET) as compute:
-        expected = [(r, r % 2, r // 2, 2, 4, 1, f"GPU-{r % 2}") for r in range(4)]
+        expected = [(r, r % 2, r // 2, 2, 4, 2, f"GPU-{r % 2}") for r in range(4)]
         assert place() @ compute == expected
         assert compute.pool.view.world_size == 4
         assert place() >> compute in expected
         other = Session()
         assert other.attach("per-gpu").result(timeout=90).world_size == 4
         other.detach()
+
+
+@sky.function
+def seen() -> dict[str, Any]:
+    """What a rank, and a process that it starts, know of where they stand."""
+    import json
+    import sys
+
+    code = "import skyward_core as sky; print(sky.instance_info().to_json())"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    mine, theirs, told = sky.instance_info(), json.loads(child.stdout), json.loads(os.environ["COMPUTE_POOL"])
+    return {
+        "gpus": (mine.accelerators, mine.total_accelerators, mine.accelerator, mine.worker),
+        "place": (mine.rank, mine.hostname, mine.network.interface, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        "child": json.loads(mine.with_run("").to_json()) == theirs,
+        "told": {
+            key: told[key]
+            for key in ("node", "total_nodes", "head_addr", "accelerators", "total_accelerators")
+        },
+        "jax": visible_gpus(mine),
+    }
+
+
+def test_a_rank_knows_the_gpus_that_its_node_and_its_pool_have(
+    driver: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The nodes' interpreters give one of them another driver: what a node has is its own."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'import devices' in open('/proc/self/cmdline').read():\n"
+        "    try: os.close(os.open(os.environ['FIRST'], os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError: os.environ['FAKE_GPUS'] = 'w'\n"
+    )
+    driver.setenv("FAKE_GPUS", "wn")
+    image = sky.Image(env={"PYTHONPATH": str(tmp_path), "FIRST": str(tmp_path / "first")})
+    with sky.Compute(nodes=2, worker=sky.Worker(ranks_per_node=2), options=QUIET, image=image) as compute:
+        told = seen() @ compute
+    assert {each["gpus"][1:] for each in told} == {(3, "NVIDIA H100 80GB HBM3", 0)}
+    assert [each["gpus"][0] for each in told] in ([2, 2, 1, 1], [1, 1, 2, 2])
+    assert [each["place"] for each in told] == [(r, os.uname().nodename, "lo", None) for r in range(4)]
+    assert all(each["child"] and each["jax"] == each["gpus"][0] for each in told)
+    for rank, each in enumerate(told):
+        of_pool = {"node": rank // 2, "total_nodes": 2, "head_addr": "127.0.0.1", "total_accelerators": 3}
+        assert each["told"] == of_pool | {"accelerators": each["gpus"][0]}
+
+
+@sky.function
+def together(folder: str, calls: int) -> str | None:
+    """Which device a call has that runs beside others."""
+    Path(folder, str(os.getpid())).touch()
+    while len(list(Path(folder).iterdir())) < calls:
+        time.sleep(0.01)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_each_process_of_a_rank_has_a_slice_of_its_own(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """MIG, and a pool without a gang, whose ranks know of their own node alone."""
+    driver.setenv("FAKE_GPUS", "22")
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'MIG 3g.40gb  Device 0'\n")
+    tool.chmod(0o755)
+    driver.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    place = tmp_path / "calls"
+    place.mkdir()
+    worker = sky.Worker(ranks_per_node=2, concurrency=2)
+    options = sky.Options(console=False, cluster=False)
+    with sky.Compute(plugins=[sky.plugins.mig()], worker=worker, options=options) as compute:
+        calls = [together(str(place), 4) > compute for _ in range(4)]
+        devices = sorted(str(call.result(timeout=90)) for call in calls)
+        assert devices == ["MIG-0-0", "MIG-0-1", "MIG-1-0", "MIG-1-1"]
+        told = seen() >> compute
+    assert told["gpus"][:3] == (4, 4, "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+    assert told["jax"] == 1
 
 
 def test_a_gpu_that_is_cut_gives_a_rank_per_slice(driver: pytest.MonkeyPatch) -> None:
@@ -119,7 +195,7 @@ def test_nodes_must_have_the_same_number(driver: pytest.MonkeyPatch, tmp_path: P
 def test_another_machine_has_a_rank_for_each_of_its_gpus(driver: pytest.MonkeyPatch, node: int) -> None:
     driver.setenv("FAKE_GPUS", "ww")
     options = sky.Options(console=False, grace=0.5, on_loss="replace")
-    expected = [(r, r % 2, r // 2, 2, 4, 1, f"GPU-{r % 2}") for r in range(4)]
+    expected = [(r, r % 2, r // 2, 2, 4, 2, f"GPU-{r % 2}") for r in range(4)]
     with sky.Compute(nodes=2, worker=PER_GPU, options=options) as compute:
         assert place() @ compute == expected
         lose(compute, node)

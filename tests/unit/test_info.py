@@ -5,7 +5,16 @@ import threading
 
 import pytest
 
-from skyward_core.runtime.info import InstanceInfo, Peer, instance_info, set_current, using
+from skyward_core.runtime import info as runtime_info
+from skyward_core.runtime.info import (
+    InstanceInfo,
+    Network,
+    Peer,
+    instance_info,
+    set_current,
+    set_place,
+    using,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +94,27 @@ def test_concurrent_tasks_see_their_own_run():
         thread.join()
     assert seen == {"r1": "r1", "r2": "r2"}
     assert instance_info().run == ""
+
+
+@pytest.mark.parametrize(
+    "held", ["STREAMLIT_POOL", "[]", "{", '{"peers": [1]}', '{"peers": 1}', '{"network": {}}', "3"]
+)
+def test_a_variable_of_others_by_that_name_is_no_place(held, monkeypatch):
+    monkeypatch.setenv("COMPUTE_POOL", held)
+    monkeypatch.setattr(runtime_info, "_current", None)
+    assert instance_info() == InstanceInfo()
+
+
+def test_what_a_rank_starts_is_told_its_place(monkeypatch):
+    peers = [{"node": n, "address": f"10.0.0.{n}", "ports": list(range(40000, 40008))} for n in range(3000)]
+    place = {"rank": 7, "peers": peers[:4], "network": {"interface": "eth0", "gbps": 25.0}, "hostname": "n0"}
+    for told in (place, place | {"peers": peers}):
+        monkeypatch.delenv("COMPUTE_POOL", raising=False)
+        set_place(told)
+        mine = instance_info()
+        assert mine.peers[3].ports == tuple(range(40000, 40008))
+        assert (mine.network, mine.hostname) == (Network("eth0", 25.0), "n0")
+        monkeypatch.setattr(runtime_info, "_current", None)
+        theirs = instance_info()  # as a child finds it
+        assert (theirs.rank, theirs.network, len(theirs.peers)) == (7, mine.network, len(mine.peers))
+        assert theirs.peers[3].ports == (mine.peers[3].ports if told is place else ())

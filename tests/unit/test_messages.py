@@ -204,7 +204,7 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
 @pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
-        "claim": {"calls": [0]}, "ports": {"ports": [7]}, "line": {"port": 7}, "peers": {"port": 7},
+        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "line": {"port": 7}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
     }  # fmt: skip

@@ -34,7 +34,8 @@ class Node:
     def __init__(self, gang: Gang, *, closing: bool = False, informed: bool = True) -> None:
         self.gang = gang
         self.closing = closing
-        self.informed = asyncio.Event()
+        self.informed, self.gpus_known = asyncio.Event(), asyncio.Event()
+        self.gpus_known.set()
         if informed:
             self.informed.set()
 

@@ -94,6 +94,7 @@ def test_compute_says_so_in_one_line(nodes: int) -> None:
         (PipIndex, {"url": None}),
         (Image, {"pip": "torch"}),
         (Image, {"env": {"A": 1}}),
+        (Image, {"env": {"COMPUTE_POOL": "mine"}}),
     ],
 )
 def test_values_that_make_no_sense(kind: Any, values: dict[str, Any]) -> None:

@@ -34,7 +34,12 @@ def main(wanted: Callable[[], bool] = lambda: True) -> None:
 def attempt(request: dict[str, Any], wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """Start the agent that a client asks for; what went wrong is an answer too."""
     try:
-        return start(AgentConfig.from_json(request), wanted)
+        config = AgentConfig.from_json(request)
+        if request.get("ranks_per_node") == "gpu":
+            from .gpus import per_gpu
+
+            config = per_gpu(config)
+        return start(config, wanted)
     except (OSError, ValueError, TypeError) as error:
         named = "" if type(error) is ValueError else f"{type(error).__name__}: "
         return {"ok": False, "error": f"{named}{error}"}

@@ -63,6 +63,7 @@ class Agent:
         finally:
             os.umask(old)
         announce()
+        self._look_for_gpus()
         watching = [asyncio.create_task(work) for work in (self._watch_lease(), self._audience.judge())]
         await self._end.wait()
         for task in watching:
@@ -70,6 +71,25 @@ class Agent:
         clients.close()
         await self._close()
         hear_no_workers()
+
+    def _look_for_gpus(self) -> None:
+        """Ranks are told of them. Asking the driver takes its time: the workers start meanwhile."""
+        state = self._state
+        if state.gpus_known.is_set():
+            return
+
+        def known(found: list[tuple[str, str]], why: str) -> None:
+            if why:
+                self._desk.complain(f"node {state.config.node}: its ranks are told of no GPU, as {why}")
+            state.learn_gpus([model for _, model in found])
+            self._slots.pump()
+
+        if not state.config.may_have_gpus:
+            known([], "")
+            return
+        from .gpus import ask_meanwhile  # only where there may be some
+
+        ask_meanwhile(state.config, known)
 
     # -- the lease ---------------------------------------------------------------------------------------
 

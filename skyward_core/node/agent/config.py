@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from ...model.value import Value, value
 from ...wire.node_paths import NodePaths, for_workers
+from ..boot.host import NVIDIA
+
+DRIVER = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
 
 
 @value
@@ -26,6 +31,8 @@ class AgentConfig(Value):
         log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
             :mod:`.unfetched`.
+        accelerators: how many GPUs the node has; None until that is known.
+        accelerator: their model, or models.
         devices: for each rank of this node the device that it sees, as ``CUDA_VISIBLE_DEVICES`` has it; empty
             where ranks see all there are.
         rendezvous: whether ranks of a gang get the variables that torchrun sets.
@@ -52,7 +59,8 @@ class AgentConfig(Value):
     rendezvous: bool = True
     nice: int = 0
     address: str = "127.0.0.1"
-    accelerators: int = 0
+    accelerators: int | None = None
+    accelerator: str = ""
     devices: list[str] = field(default_factory=list)
     bundle: str = ""
     path_before: list[str] = field(default_factory=list)
@@ -65,19 +73,21 @@ class AgentConfig(Value):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
-        """The config that a client sent, with ``ranks_per_node`` "gpu" made a number.
-
-        Raises:
-            ValueError: there is no GPU.
-        """
+        """The config that a client sent; for ``ranks_per_node`` "gpu" see :mod:`.gpus`."""
         known = {f.name for f in fields(cls)}
-        config = cls(**{key: value for key, value in data.items() if key in known})
-        if data.get("ranks_per_node") != "gpu":
-            return config
-        from .gpus import gpus_of
+        return cls(**{key: value for key, value in data.items() if key in known})
 
-        devices = gpus_of(config.node, config.python, config.bundle, config.path, config.env)
-        return replace(config, ranks_per_node=len(devices), accelerators=1, devices=devices)
+    def with_gpus(self, models: Sequence[str]) -> AgentConfig:
+        """The same, of a node with these GPUs."""
+        return replace(
+            self, accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models)))
+        )
+
+    @property
+    def may_have_gpus(self) -> bool:
+        """Whether an NVIDIA driver may be here: to ask it costs the start of an interpreter."""
+        folders = filter(None, (os.environ | self.env).get("LD_LIBRARY_PATH", "").split(":"))
+        return any(map(os.path.exists, [*NVIDIA, *(f"{folder}/{DRIVER}" for folder in folders)]))
 
     @property
     def paths(self) -> NodePaths:

@@ -69,14 +69,21 @@ class Gang:
         """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
-        return (self.info or world | unknown) | {
-            "node": config.node,
-            "rank": rank,
-            "local_rank": rank - config.node * config.ranks_per_node,
-            "ranks_per_node": config.ranks_per_node,
-            "accelerators": config.accelerators,
-            "pool": config.pool,
-        }
+        gpus = config.accelerators or 0
+        return (
+            {"total_accelerators": gpus}
+            | (self.info or world | unknown)
+            | {
+                "node": config.node,
+                "rank": rank,
+                "local_rank": rank - config.node * config.ranks_per_node,
+                "ranks_per_node": config.ranks_per_node,
+                "workers_per_rank": config.slots,
+                "accelerators": gpus,
+                "accelerator": config.accelerator,
+                "pool": config.pool,
+            }
+        )
 
 
 class Epochs:

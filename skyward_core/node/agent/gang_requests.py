@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...wire.frames import Heard
 from .connection import Connection
@@ -86,19 +86,38 @@ class GangRequests:
         )
 
     def _keep_ports(self, connection: Connection, header: ClientPorts, body: bytes) -> None:
-        """Name a port for each rank of this node that is free here, and stays so until the next epoch."""
+        """Name a port for each rank of this node that is free here, and stays so until the next epoch; and say how many
+        GPUs it has."""
+        if self._await_gpus(self._keep_ports, connection, header, body):
+            return
         for port in self._rank_ports:
             port.close()
         config = self._state.config
         self._rank_ports = [Port(config.address) for _ in range(config.ranks_per_node)]
         numbers = [port.number for port in self._rank_ports]
-        connection.send({"t": "known", "id": header["id"], "ports": numbers})
+        told = {"ports": numbers, "accelerators": config.accelerators}
+        connection.send({"t": "known", "id": header["id"]} | told)
+
+    def _await_gpus(self, handler: Callable[..., None], *request: Any) -> bool:
+        """Whether a request is put off until it is known which GPUs are here."""
+        known = self._state.gpus_known
+        if known.is_set():
+            return False
+
+        async def handle() -> None:
+            await known.wait()
+            handler(*request)
+
+        self._keep(asyncio.create_task(handle()))
+        return True
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _tell_setup(self, connection: Connection, header: ClientSetup, body: bytes) -> None:
         """What a client that did not make the pool needs to know to bring up another node of it."""
-        task = asyncio.create_task(self._answer_setup(connection, header))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(asyncio.create_task(self._answer_setup(connection, header)))
 
     async def _answer_setup(self, connection: Connection, header: ClientSetup) -> None:
         await self._state.informed.wait()
@@ -113,6 +132,8 @@ class GangRequests:
 
     def _gang(self, connection: Connection, header: ClientGang, body: bytes) -> None:
         """A client has formed an epoch."""
+        if self._await_gpus(self._gang, connection, header, body):
+            return
         state = self._state
         if header["epoch"] > state.gang.epoch:
             if header.get("alone"):

@@ -1,52 +1,111 @@
-"""``ranks_per_node="gpu"``: how many ranks this node gets, and which device each of them sees."""
+"""The GPUs of a node: how many, and of which model; for ``ranks_per_node="gpu"`` also which of them each rank sees."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import replace
+from signal import SIGKILL
+from typing import IO, cast
+
+from .config import AgentConfig
+from .processes import signal_group
+from .spawn import mark
 
 LIST = (
-    "import sys; bundle, path = sys.argv[1:];"
+    "import json, sys; bundle, path = sys.argv[1:];"
     "sys.path[:0] = [bundle] if bundle else [];"
     "sys.path += [e for e in path.split(':') if e and e not in sys.path];"
-    "from skyward_core.runtime.devices import devices; print(*devices(), sep='\\n')"
+    "from skyward_core.runtime.devices import devices; print(json.dumps(devices()))"
 )
 PATIENCE = 60  # seconds; a driver that has to wake its GPUs first takes some
+SILENT = f"the NVIDIA driver has not answered for {PATIENCE} s"
+
+Found = list[tuple[str, str]]
+"""What ``CUDA_VISIBLE_DEVICES`` calls each device, and its model."""
 
 
-def gpus_of(node: int, python: str, bundle: str, path: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The devices of this node, as ``CUDA_VISIBLE_DEVICES`` names them.
+def per_gpu(config: AgentConfig) -> AgentConfig:
+    """A config with ``ranks_per_node="gpu"`` made a number: a rank for each device of this node.
 
     A child asks the driver: its library would stay in an agent for good, and can hang.
 
-    Args:
-        node: who we are, for the message.
-        python, bundle, path, env: what ranks run with.
-
     Raises:
-        ValueError: this node has no GPU that could be found; says what to do.
+        ValueError: none could be found; says what to do.
     """
-    command = [python, "-c", LIST, bundle, ":".join(path)]
-    try:
-        asked = subprocess.run(
-            command,
-            env=os.environ | dict(env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        found, why = [], f"the NVIDIA driver has not answered for {PATIENCE} s"
-    else:
-        said = asked.stderr.strip().splitlines() or ["it lists none"]
-        found = asked.stdout.split() if asked.returncode == 0 else []
-        why = said[-1].removeprefix("skyward_core.model.errors.PoolError: ")
+    found, why = None, ""
+    with _child(config, subprocess.PIPE) as child:
+        try:
+            said, errors = child.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            why = SILENT
+        else:
+            found = _understood(said)
+            words = errors.decode(errors="replace").strip().splitlines() if found is None else []
+            why = (words or ["it lists none"])[-1].removeprefix("skyward_core.model.errors.PoolError: ")
     if not found:
         raise ValueError(
-            f'ranks_per_node="gpu" needs a GPU and node {node} has none ({why}); '
+            f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({why}); '
             "give the number of ranks: ranks_per_node=2, say"
         )
-    return found
+    return replace(
+        config.with_gpus([model for _, model in found]),
+        ranks_per_node=len(found),
+        devices=[name for name, _ in found],
+    )
+
+
+def ask_meanwhile(config: AgentConfig, then: Callable[[Found, str], None]) -> None:
+    """Have ``then`` told of the devices once they are known, and what kept it from being known, if something did."""
+    loop = asyncio.get_running_loop()
+    try:
+        child = _child(config, subprocess.DEVNULL)
+    except OSError as error:
+        then([], f"it cannot be asked for its GPUs: {error}")
+        return
+    child.returncode = 0  # the agent collects every child itself
+    pipe = cast(IO[bytes], child.stdout)
+    said: list[bytes] = []
+
+    def hear() -> None:
+        piece = os.read(pipe.fileno(), 1 << 16)
+        said.append(piece)
+        if not piece:
+            end(_understood(b"".join(said)) or [], "")
+
+    def give_up() -> None:
+        signal_group(child.pid, SIGKILL)
+        end([], SILENT)
+
+    def end(found: Found, why: str) -> None:
+        timer.cancel()
+        loop.remove_reader(pipe.fileno())
+        pipe.close()
+        then(found, why)
+
+    timer = loop.call_later(PATIENCE, give_up)
+    loop.add_reader(pipe.fileno(), hear)
+
+
+def _child(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [config.python, "-c", LIST, config.bundle, ":".join(config.path)],
+        env=os.environ | config.env | mark(config.folder),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,
+    )
+
+
+def _understood(said: bytes) -> Found | None:
+    """What a child has told; a start-up file of its interpreter may have printed what it likes before."""
+    try:
+        told = json.loads(said.splitlines()[-1])
+        return [(str(name), str(model)) for name, model in told]
+    except (ValueError, TypeError, IndexError):
+        return None

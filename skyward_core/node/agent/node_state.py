@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from ...wire.frames import Header
@@ -15,6 +17,7 @@ from .gang import Epochs, Gang
 from .journal import Journal
 from .last_line import last_line
 from .lease import Lease
+from .network import network
 
 
 class NodeState:
@@ -23,6 +26,7 @@ class NodeState:
     Attributes:
         config: what the agent was started with, and what workers that outlived another agent have told.
         informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
+        gpus_known: set once it is known which GPUs the node has: ranks are told, and so wait for it.
         closing: the agent ends; nothing is started any more.
         ending: who ends the pool and why, as a frame, where that is known; empty where only this agent ends.
     """
@@ -36,12 +40,19 @@ class NodeState:
         self.journal = Journal(Path(config.paths.journal), self.register.unacknowledged)
         self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
         self.informed = asyncio.Event()
+        self.gpus_known = asyncio.Event()
+        if config.accelerators is not None:
+            self.gpus_known.set()
         self.closing = False
         self.ending: Header = {}
 
-    def place(self, rank: int) -> Header:
-        """What a rank of this node is told of itself; see :meth:`.gang.Gang.place`."""
-        return self.gang.place(self.config, rank)
+    def place(self, rank: int, number: int = 0) -> Header:
+        """What a worker of a rank of this node is told of itself; see :meth:`.gang.Gang.place`."""
+        return self.gang.place(self.config, rank) | self._host | {"worker": number}
+
+    @cached_property
+    def _host(self) -> Header:
+        return {"hostname": os.uname().nodename, "network": network(self.config.address)}
 
     def learn_gang(self, gang: Gang) -> None:
         """There is a new epoch."""
@@ -53,6 +64,11 @@ class NodeState:
         """A worker has told the variables that the pool was made with."""
         self.config = replace(self.config, env=self.config.env | env, knows_env=True)
         self.redactor.add(secret_values(self.config.env))
+
+    def learn_gpus(self, models: Sequence[str]) -> None:
+        """The node has these."""
+        self.config = self.config.with_gpus(models)
+        self.gpus_known.set()
 
     def last_words(self, name: str, start: int = 0) -> str:
         """The last line of a file of the spool, in words; what stands before an offset is somebody else's."""

@@ -42,6 +42,7 @@ class Node(Protocol):
     closing: bool
     gang: Gang
     informed: Any
+    gpus_known: Any
 
 
 class Place(Protocol):
@@ -96,7 +97,7 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
     if len(slot.running) >= slot.capacity:
         return "wait"
     call = slot.queue[0]
-    if not gang.epoch and not call.header.get("headless"):
+    if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
         return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
     if call.gang and not gang.alone and (gang.broken or call.header.get("epoch") != gang.epoch):
         return "hand back"
@@ -254,7 +255,7 @@ class Slot:
         gang = self._state.gang
         process.epoch = gang.epoch
         process.ready, process.placed = False, True
-        info = self._state.place(self.rank)
+        info = self._state.place(self.rank, self.number)
         header = {"t": "setup", "epoch": gang.epoch, "info": info, "gang": self.number == 0}
         header |= {"hooks": gang.hooks, "apps": gang.apps, "secrets": gang.secrets, "alone": gang.alone}
         if gang.apps and self._apps.failure is not None:
@@ -352,7 +353,7 @@ class Slot:
         if not process.placed:
             # It runs tasks of a gang that broke, until there is the next one.
             process.placed = True
-            connection.send({"t": "place", "info": self._state.place(self.rank)})
+            connection.send({"t": "place", "info": self._state.place(self.rank, self.number)})
         text = encoded(call.header)
         connection.reply(text, call.body)
         self._desk.given(call, text)

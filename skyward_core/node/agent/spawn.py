@@ -78,7 +78,7 @@ def spawn(
         stdout=out,
         stderr=err,
         cwd=config.cwd or config.folder,
-        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | _mark(config.folder),
+        env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | mark(config.folder),
         start_new_session=True,
     )
     if config.nice:
@@ -93,7 +93,7 @@ def _is_private(folder: str) -> bool:
     return bool(folder) and not doubt(folder)
 
 
-def _mark(folder: str) -> dict[str, str]:
+def mark(folder: str) -> dict[str, str]:
     """What all that a worker starts inherits. A node whose client runs in a rank of another has the marks of both."""
     return {MARK: ":".join(filter(None, (os.environ.get(MARK), folder)))}
 

@@ -7,7 +7,6 @@ from run to run and from one epoch of the gang to the next, and leaves them afte
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import pickle
 import signal
@@ -61,11 +60,11 @@ class App:
 
     def _enter(self, header: ToWorkerSetup, body: bytes) -> None:
         from ...plugins.base import enter_app, has_app
-        from ...runtime.info import InstanceInfo, set_current
+        from ...runtime.info import instance_info, set_place
 
         self._state = "entering"
-        info = InstanceInfo.from_json(json.dumps(header["info"]))
-        set_current(info)
+        set_place(header["info"])
+        info = instance_info()
         try:
             with self._stop, ExitStack() as entered:
                 for plugin in pickle.loads(body):

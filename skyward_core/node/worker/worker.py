@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
-import json
 import os
 import pickle
 import signal
@@ -21,7 +20,7 @@ from time import monotonic, perf_counter  # user code may put something else in 
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import large_imports, metrics, older_import
-from ...runtime.info import InstanceInfo, instance_info, set_current, using
+from ...runtime.info import instance_info, set_place, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
@@ -157,7 +156,7 @@ class WorkerProcess:
             elif header["t"] == "credit":
                 self._credited(header)
             elif header["t"] == "place":
-                set_current(InstanceInfo.from_json(json.dumps(header["info"])))
+                set_place(header["info"])
             elif header["t"] == "setup":
                 self._set_up(header, body)
             elif header["t"] == "exit":
@@ -192,8 +191,8 @@ class WorkerProcess:
     # -- plugins -----------------------------------------------------------------------------------------
 
     def _set_up(self, header: ToWorkerSetup, body: bytes) -> None:
-        info = InstanceInfo.from_json(json.dumps(header["info"]))
-        set_current(info)
+        set_place(header["info"])
+        info = instance_info()
         self._setup_error = None
         # A worker of the gang lives for one epoch; others see several, and their plugins need no gang.
         if "failed" in header:

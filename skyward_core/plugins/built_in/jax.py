@@ -58,7 +58,7 @@ class Jax(Plugin):
             JAX_COORDINATOR_ADDRESS=address,
             JAX_NUM_PROCESSES=str(info.world_size),
             JAX_PROCESS_ID=str(info.rank),
-            JAX_LOCAL_DEVICE_COUNT=str(max(1, info.accelerators)),
+            JAX_LOCAL_DEVICE_COUNT=str(max(1, visible_gpus(info))),
         )
         limit_threads(info)
         enter("importing")
@@ -85,6 +85,14 @@ class Jax(Plugin):
             yield
         finally:
             shutdown()
+
+
+def visible_gpus(info: InstanceInfo) -> int:
+    """How many of its node's GPUs a rank sees."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return info.accelerators
+    return sum(name.strip() not in ("", "-1") for name in shown.split(","))
 
 
 PLUGIN = Jax

@@ -1,4 +1,4 @@
-"""MIG: each GPU cut into slices, each rank on a slice of its own.
+"""MIG: each GPU cut into slices, each process of a rank on a slice of its own.
 
 Profiles and commands: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """
@@ -27,7 +27,7 @@ _PROFILE = re.compile(r"(?P<plain>(?P<slices>\d)g\.\d+gb)(?P<extra>\+[\w.]+)?")
 
 @dataclass(frozen=True)
 class Mig(Plugin):
-    """One MIG slice per rank.
+    """One MIG slice per rank, or, with ``Worker(concurrency=)``, per process that a rank has for tasks.
 
     Args:
         profile: such as "3g.40gb": compute slices and memory of each instance.
@@ -61,13 +61,15 @@ class Mig(Plugin):
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
         slices = slices_of_node(self.profile)
-        if info.local_rank >= len(slices):
-            raise PoolError(
-                f"node {info.node} has {len(slices)} MIG slices of {self.profile}, "
-                f"and {info.ranks_per_node} ranks that need one each; "
-                f"use Worker(ranks_per_node={max(1, len(slices))}) or another profile"
-            )
-        os.environ["CUDA_VISIBLE_DEVICES"] = slices[info.local_rank]
+        each = info.workers_per_rank
+        if info.ranks_per_node * each > len(slices):
+            has = f"node {info.node} has {len(slices)} MIG slices of {self.profile}"
+            needed, use = f"{info.ranks_per_node} ranks", f"ranks_per_node={max(1, len(slices) // each)}"
+            if each > 1:
+                needed += f" of {each} processes"
+                use += f", concurrency={min(each, max(1, len(slices)))}"
+            raise PoolError(f"{has}, and {needed} that need one each; use Worker({use}) or another profile")
+        os.environ["CUDA_VISIBLE_DEVICES"] = slices[info.local_rank * each + info.worker]
         yield
 
 

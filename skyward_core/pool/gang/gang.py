@@ -174,22 +174,24 @@ class GangKeeper(Keeper):
         await self._know_plugins()
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
-        (formed, _), peers = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
+        (formed, _), (peers, gpus) = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
-        header, plugins = self._setup(epoch, self._facts | rendezvous)
+        header, plugins = self._setup(epoch, self._facts | rendezvous | {"total_accelerators": gpus})
         for link in self._links:
             if link.send(header, plugins):
                 link.epoch, link.broken = epoch, ""
 
-    async def _with_ports(self) -> list[Place]:
-        """The nodes, each with ports that it keeps free for its ranks."""
+    async def _with_ports(self) -> tuple[list[Place], int]:
+        """The nodes, each with ports that it keeps free for its ranks; and how many GPUs all of them have."""
         links = [link for link in self._links if link.up]
         answers: list[tuple[PortsAnswer, bytes] | BaseException]
         answers = await asyncio.gather(*(link.ask({"t": "ports"}) for link in links), return_exceptions=True)
-        ports = {
-            link.node: answer[0]["ports"]
+        told = {
+            link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
             if not isinstance(answer, BaseException)  # it went down just now: there will be no whole gang
         }
-        return [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
+        ports = {node: answer["ports"] for node, answer in told.items()}
+        peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
+        return peers, sum(answer["accelerators"] for answer in told.values())

@@ -189,7 +189,6 @@ class SSHTransport:
                 "socket": facts["socket"],
                 "bundle": f"{facts['root']}/{bundle_for(facts['nvml']).name}",
                 "address": config.get("address") or address or "127.0.0.1",
-                "accelerators": config.get("accelerators") or len(facts["gpus"]),
             }
             self.untouched = False
             with timed(_log, f"{self.target.host}: starting an agent"):
