@@ -86,6 +86,7 @@ def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
         raise _blame(pending, error) from error
 
 
+_skeleton = cloudpickle.cloudpickle._make_skeleton_class
 _reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
 
 
@@ -122,7 +123,8 @@ def _is_found_there(value: Any) -> bool:
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """cloudpickle's, which knows ``sys.stdout`` to stand for the node's (it is so behind a stand-in, too), and sends
-    by value what else of a script goes by its name: cached functions, new types."""
+    by value what else of a script goes by its name: cached functions, new types. A class that stands in another one
+    is found there by name, so it keeps its whole one."""
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
@@ -131,6 +133,12 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
             typing.NewType: _new_type,
         }
     )
+
+    def reducer_override(self, value: Any) -> Any:
+        made = super().reducer_override(value)
+        if type(made) is tuple and made[0] is _skeleton and "." in value.__qualname__:
+            made[2][0]["__qualname__"] = value.__qualname__
+        return made
 
 
 class _Spill(io.RawIOBase):

@@ -8,6 +8,7 @@ MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see :mod:`.mark
 APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
 KEPT, ENDED = "kept.", "ended."  # before a folder's name
 WORKER = "worker."
+UMASK = "SKYWARD_UMASK"  # a variable: what the login makes files with, in octal digits
 
 
 class NodePaths:

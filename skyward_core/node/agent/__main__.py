@@ -12,10 +12,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
-from ...wire.node_paths import NodePaths
+from ...wire.node_paths import UMASK, NodePaths
 from .config import AgentConfig
 
 
@@ -88,6 +89,9 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
 def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     """Be the agent until its end; tells ``ready`` (a pipe) once it listens."""
     folder = Path(config.folder)
+    before = os.umask(0o077)
+    login = os.environ.pop(UMASK, None)
+    config = replace(config, umask=before if login is None else int(login, 8))
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(config.paths.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)

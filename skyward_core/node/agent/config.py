@@ -40,6 +40,7 @@ class AgentConfig(Value):
         secrets: what is to be blanked beside those of ``env``.
         knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
             that the last agent left do.
+        umask: what ranks start with; the agent's own files are for nobody else.
         nice: how much the ranks give way to other processes of the node, 0 (not at all) to 19.
     """
 
@@ -57,6 +58,7 @@ class AgentConfig(Value):
     keep_results: float = 0.0
     grace: float = 5.0
     rendezvous: bool = True
+    umask: int = 0o077
     nice: int = 0
     address: str = "127.0.0.1"
     accelerators: int | None = None

@@ -80,6 +80,7 @@ def spawn(
         cwd=config.cwd or config.folder,
         env=given | kept | {"SKYWARD_PATIENCE": str(config.idle_timeout)} | dict(env) | mark(config.folder),
         start_new_session=True,
+        umask=config.umask,
     )
     if config.nice:
         give_way(process.pid, config.nice)

@@ -21,7 +21,7 @@ from typing import Any
 
 from skyward_core.node.boot.host import doubt, facts, is_running, kept_facts, last_sign, lease_over, members
 from skyward_core.node.put_off import import_asyncio, put_off
-from skyward_core.wire.node_paths import ENDED, KEPT, NodePaths, for_workers, pools
+from skyward_core.wire.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools
 
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
@@ -194,7 +194,9 @@ def use_bundle(path: str) -> None:
 def serve(asked: dict[str, Any]) -> None:
     """Answer requests until the client has had enough."""
     word = asked["word"]
-    os.umask(os.umask(0o077) | 0o022)  # what we make is for nobody else to write, whatever the login says
+    login = os.umask(0o077)
+    os.umask(login | 0o022)  # what we make is for nobody else to write, whatever the login says
+    os.environ[UMASK] = f"{login:o}"  # what ranks make is the person's affair
     try:
         known = facts(asked)
     except OSError as error:

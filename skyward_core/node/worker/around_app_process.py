@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Hold the contexts until told to leave them, or until there has been no agent for too long."""
-    os.umask(0o077)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # its log is read while it lives
     faulthandler.enable()
     older_import.install()

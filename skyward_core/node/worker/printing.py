@@ -146,6 +146,7 @@ class _Err(io.FileIO):
 def _text(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
     """A text stream over ``raw`` that is as the old one was, but for what a rank's streams always are."""
     unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
+    raw.name = getattr(old, "name", "")
     buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
     stream = io.TextIOWrapper(
         buffer,

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from ...runtime import large_imports, older_import
@@ -36,8 +36,9 @@ import sys
 sys.path.insert(0, {root!r})
 from skyward_core.node.worker.script_names import Spawned
 del sys.path[0]
-__getattr__ = Spawned({sources!r})
+__getattr__ = Spawned({sources!r}, __file__)
 """
+FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
@@ -48,23 +49,49 @@ class Loaded:
 
     Attributes:
         names: what of the script came with it, by name.
+        spaces: the script's globals, as far as they came.
         file: the script's path on the client, or "".
         stand_in: the file that children run which look for those names; "" until there is one.
     """
 
-    __slots__ = ("file", "names", "source", "stand_in", "value")
+    __slots__ = ("file", "names", "source", "spaces", "stand_in", "value")
 
-    def __init__(self, value: Any, source: Source, names: dict[str, Any], file: str) -> None:
+    def __init__(
+        self, value: Any, source: Source, names: dict[str, Any], spaces: list[dict[str, Any]]
+    ) -> None:
         self.value = value
         self.source = source
         self.names = names
-        self.file = file
+        self.spaces = spaces
+        self.file = next((space["__file__"] for space in spaces if space.get("__file__")), "")
         self.stand_in = ""
 
     def take(self) -> Any:
         """The object, which lives no longer than whoever takes it has it: it may be large."""
         value, self.value = self.value, None
         return value
+
+
+class Main(ModuleType):
+    """``__main__`` of a rank. What its function has as globals is there as long as it runs, and is set there."""
+
+    def __init__(self) -> None:
+        super().__init__(MAIN)
+        self.__dict__["__builtins__"] = sys.modules["builtins"]
+        self.__dict__["_spaces"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        for space in () if name.startswith("__") else self._spaces:
+            if name in space:
+                return space[name]
+        raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        for space in self._spaces:
+            if name in space:
+                space[name] = value
+        if name in vars(self) or not any(name in space for space in self._spaces):
+            super().__setattr__(name, value)
 
 
 class ScriptNames:
@@ -76,7 +103,8 @@ class ScriptNames:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._main = sys.modules[MAIN]
+        self._started_by = sys.modules[MAIN]  # its code still runs
+        self._main = sys.modules[MAIN] = Main()
         self._scripts = {MAIN}
         self._placed: dict[str, Any] = {}
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
@@ -98,31 +126,30 @@ class ScriptNames:
         self._latest = fn, args
         names = fn.names if args is None else fn.names | args.names
         space = vars(self._main)
+        space["_spaces"] = fn.spaces if args is None else fn.spaces + args.spaces
         for name, value in self._placed.items():
             if name not in names and space.get(name) is value:
                 del space[name]
         space.update(names)
         self._placed = names
+        space.pop("__file__", None)
+        if file := fn.file or (args.file if args is not None else ""):
+            space["__file__"] = file
         if fn.file and sys.argv == [""]:
             sys.argv[0] = fn.file
 
     def clear(self) -> None:
         self._placed = {}
         self._latest = None, None
+        vars(self._main)["_spaces"] = []
 
     def _patch(self, spawn: Any) -> None:
-        prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
-
-        def get_preparation_data(name: str) -> dict[str, Any]:
-            data = prepare(name)
-            if self._placed and not data.keys() & {"init_main_from_name", "init_main_from_path"}:
-                data["init_main_from_path"] = self._stand_in()
-            return data
-
-        spawn.get_preparation_data = get_preparation_data
+        _have_children_run(spawn, self._stand_in)
 
     def _stand_in(self) -> str:
         loaded = [each for each in self._latest if each is not None]
+        if not loaded:
+            return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
             for source in sources:
@@ -138,16 +165,36 @@ class ScriptNames:
             root = __file__.rsplit("/", 4)[0]
             with _open(path, "w", encoding="utf-8") as file:
                 file.write(STAND_IN.format(root=root, sources=sources))
+                if script := vars(self._main).get("__file__"):
+                    file.write(FILE.format(file=script))
             loaded[-1].stand_in = path
         return loaded[-1].stand_in
 
 
-class Spawned:
-    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for."""
+def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
+    """Have multiprocessing's children run a file in the place of the script, unless it is ""."""
+    prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
 
-    def __init__(self, sources: Iterable[Source]) -> None:
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = prepare(name)
+        if "init_main_from_name" not in data and (path := stand_in()):
+            data["init_main_from_path"] = path
+        return data
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+class Spawned:
+    """``__getattr__`` of a child's ``__main__``: what the script defines, made when it is first asked for.
+
+    Args:
+        stand_in: the file that the child runs in the place of the script, and its own children, too.
+    """
+
+    def __init__(self, sources: Iterable[Source], stand_in: str) -> None:
         self._sources = list(sources)
         self._lock = threading.RLock()
+        _have_children_run(sys.modules["multiprocessing.spawn"], lambda: stand_in)
 
     def __call__(self, name: str) -> Any:
         with self._lock:
@@ -194,8 +241,9 @@ def _load(source: Source, scripts: set[str]) -> Loaded:
     spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
     ours = [space for space in spaces.values() if _is_script(space)]
     scripts.update(space["__name__"] for space in ours)
-    files = [space["__file__"] for space in ours if space.get("__file__")]
-    return Loaded(value, source, _named(made, ours, scripts), files[0] if files else "")
+    for space in ours:
+        space["__name__"] = MAIN
+    return Loaded(value, source, _named(made, ours, scripts), ours)
 
 
 def _is_script(space: dict[str, Any]) -> bool:

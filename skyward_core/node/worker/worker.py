@@ -48,7 +48,6 @@ FUNCTIONS_KEPT = 64
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until told to exit, or until there has been no agent for too long."""
-    os.umask(0o077)
     older_import.install()
     large_imports.install()
     paths = NodePaths(folder)
@@ -251,10 +250,14 @@ class WorkerProcess:
         except SystemExit as error:
             if self._stop.ending:  # not user code's, but SIGTERM's
                 raise
-            exit_code = _exit_status(error)
-            words = f"called sys.exit({error.code!r:.200}) before it returned"
-            answer |= {"kind": "exited", "exit_code": exit_code}
-            answer["error"] = {"type": "SystemExit", "message": words}
+            status = _exit_status(error)
+            if status or self._channel.forked:
+                exit_code = status
+                words = f"called sys.exit({error.code!r:.200}) before it returned"
+                answer |= {"kind": "exited", "exit_code": exit_code}
+                answer["error"] = {"type": "SystemExit", "message": words}
+            else:  # as the main function of a command line ends that did what it should
+                result = pickle_result(None, "", "")
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
             answer["error"], result.data = describe_error(error)
