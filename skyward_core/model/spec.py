@@ -91,6 +91,8 @@ class Image(_Spec):
             script's own where the script lies elsewhere.
         includes: glob patterns of files to take along although ignored.
         excludes: glob patterns of files to leave out.
+        outputs: patterns of files that ranks write there and that are brought to ``outputs/RUN/`` here, during the run
+            and after it, such as ``"out/**"`` or ``"*.pt"``. On this machine they are here already.
 
     Raises:
         SpecError: a value makes no sense.
@@ -105,6 +107,7 @@ class Image(_Spec):
     workdir: str | os.PathLike[str] | None = None
     includes: Sequence[str] = ()
     excludes: Sequence[str] = ()
+    outputs: Sequence[str] = ()
 
     _checks: ClassVar[Checks] = {
         "python": spec_checks.optional(spec_checks.text),
@@ -116,6 +119,7 @@ class Image(_Spec):
         "workdir": spec_checks.optional(spec_checks.path),
         "includes": spec_checks.several(spec_checks.text),
         "excludes": spec_checks.several(spec_checks.text),
+        "outputs": spec_checks.several(spec_checks.output_pattern),
     }
 
     def describe(self) -> dict[str, Any]:
@@ -162,6 +166,9 @@ class Options(_Spec):
             ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
             words ("7d", "12 hours") or seconds; 0 keeps none.
+        keep_outputs: bytes of files that ranks wrote, and that nobody has fetched, which are brought to
+            ``outputs/POOL/`` before machines go that end with their pool, as a number or in words ("1 GB"); the newest
+            first. What stays behind is lost, and named in the receipt. Hosts that stay keep them in any case.
         start_timeout: seconds that the nodes may take to come up.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
@@ -188,6 +195,7 @@ class Options(_Spec):
     ttl: float | None = None
     log_limit: int | str = "10 GB"
     keep_results: float | str = "7d"
+    keep_outputs: int | str = "1 GB"
     start_timeout: float = 300.0
     on_loss: Literal["fail", "replace"] = "fail"
     lost_after: float | None = 60.0
@@ -204,6 +212,7 @@ class Options(_Spec):
         "ttl": spec_checks.optional(spec_checks.seconds()),
         "log_limit": spec_checks.size,
         "keep_results": spec_checks.duration,
+        "keep_outputs": spec_checks.size,
         "start_timeout": spec_checks.seconds(),
         "on_loss": spec_checks.one_of("fail", "replace"),
         "lost_after": spec_checks.optional(spec_checks.seconds()),

@@ -30,6 +30,13 @@ def path(value: Any) -> str:
     return text(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
+def output_pattern(value: Any) -> str:
+    """A pattern of files that ranks write, as :func:`..wire.output_names.pattern` has it."""
+    from ..wire.output_names import pattern  # most pools have none
+
+    return pattern(value)
+
+
 def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"should be True or False (got {value!r:.60})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from ..model.capabilities import RunsHere
+from ..model.capabilities import HasHosts, RunsHere
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
 from ..model.machine import Machine
@@ -32,6 +32,7 @@ class PoolContext:
         ending: how the pool ended, where it was not this client that ended it.
         leaving: whether this client tears it down, or has left it.
         detached: whether this client has left it.
+        runs_here: whether its ranks work in this machine's own folders.
     """
 
     def __init__(self, row: PoolRow, provider: Provider, ledger: Ledger, *, observer: bool) -> None:
@@ -54,13 +55,18 @@ class PoolContext:
         self.detached = False
         python = row.spec.get("interpreter")
         self._interpreter = Interpreter.from_json(python) if python else None
-        self._runs_here = isinstance(provider, RunsHere)
+        self.runs_here = isinstance(provider, RunsHere)
         self._turn = -1  # the node that had the last
 
     @property
     def alone(self) -> bool:
         """Whether its nodes stand alone: no gang, no network among them."""
         return not self.options.cluster
+
+    @property
+    def ends_machines(self) -> bool:
+        """Whether its machines, and all that lies on them, end with it."""
+        return not self.runs_here and not isinstance(self.provider, HasHosts)
 
     @property
     def slots_per_node(self) -> int:
@@ -74,7 +80,7 @@ class PoolContext:
             UsageError: it was.
         """
         for task in tasks:
-            if said := disagreement(task.interpreter, self._interpreter, here=self._runs_here):
+            if said := disagreement(task.interpreter, self._interpreter, here=self.runs_here):
                 raise UsageError(
                     f"{task.name} cannot run in pool {self.name}, whose ranks have one interpreter: {said}. "
                     "Run it in a pool of its own, or end that one first"

@@ -42,6 +42,7 @@ from .teardown import tear_down
 
 if TYPE_CHECKING:
     from ..wire.frame_types import FromAgent
+    from .outputs.outputs import Outputs, Rest
 
 
 class Pool:
@@ -80,7 +81,19 @@ class Pool:
         )
         self._rising: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[Receipt] | None = None
+        self._outputs: Outputs | None = None
+        if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
+            self.outputs.keep()
         news.opened()
+
+    @property
+    def outputs(self) -> Outputs:
+        """What its ranks wrote; made when somebody first asks, as most pools are started without."""
+        if self._outputs is None:
+            from .outputs.outputs import Outputs
+
+            self._outputs = Outputs(self.context, self.news, self.book)
+        return self._outputs
 
     # -- coming up ---------------------------------------------------------------------------------------
 
@@ -270,8 +283,12 @@ class Pool:
             # Nothing may come up behind the back of a teardown that has verified that nothing is there.
             self._rising.cancel()
             await asyncio.wait([self._rising])
+
+        async def save() -> Rest:
+            return await self.outputs.save(give_up=give_up)
+
         receipt = await tear_down(
-            self.context, self.news, self.background, self.book, self._replacements.stop, self.detach
+            self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
         )
         if not receipt.kept:
             return receipt
@@ -299,6 +316,8 @@ class Pool:
                 self.ledger.left(self.row.token)
         for run in list(self.runs.values()):
             run.leave()
+        if self._outputs is not None:
+            self._outputs.leave()
         self.background.catch_up()
         await self._replacements.stop()
         self.watch.suspicion.stop()

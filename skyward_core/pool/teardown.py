@@ -7,8 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ..model.errors import LedgerError
+from ..model.errors import LedgerError, PoolError
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
@@ -21,6 +22,9 @@ from .links.link import Link
 from .log_intake import Intake
 from .news import News
 from .runs.book import RunBook
+
+if TYPE_CHECKING:
+    from .outputs.outputs import Rest
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
@@ -36,6 +40,7 @@ async def tear_down(
     background: Background,
     book: RunBook,
     stop_replacing: Callable[[], Awaitable[None]],
+    save: Callable[[], Awaitable[Rest]],
     leave: Callable[[], Awaitable[None]],
 ) -> Receipt:
     """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
@@ -46,6 +51,7 @@ async def tear_down(
 
     Args:
         stop_replacing: breaks off what brings nodes other machines.
+        save: brings home what ranks wrote and would go with their machines; tells what is left.
         leave: closes what this client has open of the pool.
     """
     started = time.monotonic()
@@ -56,8 +62,9 @@ async def tear_down(
         run.cancel("the pool is torn down")
     await stop_replacing()
     background.catch_up()
+    notes, lost = await _save(context, book, save)
     goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
-    said = [note for note in await asyncio.gather(*goodbyes) if note]
+    said = [*notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
     await marked
     machines, unknown = await asyncio.to_thread(_machines, context)
     left, kept = await _verify(context, news, machines)
@@ -72,6 +79,7 @@ async def tear_down(
         tuple(said),
         by=context.ending.by if context.ending else ourselves(),
         kept=tuple(map(str, kept)),
+        lost=tuple(lost),
     )
     for link in context.links:
         book.lose_calls(link)
@@ -83,6 +91,21 @@ async def tear_down(
     await leave()
     context.archive.sweep()
     return receipt
+
+
+async def _save(
+    context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]
+) -> tuple[list[str], list[str]]:
+    """See to what ranks wrote, once they write no more; whatever goes wrong there, the pool ends."""
+    if context.runs_here or not any(link.up for link in context.links):
+        return [], []
+    ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
+    if ends:
+        await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
+    try:
+        return await save()
+    except (OSError, PoolError) as error:
+        return [f"what ranks wrote could not be seen to: {error}"], []
 
 
 async def _write(work: Callable[[], None], patience: float = 0.0) -> str:

@@ -32,6 +32,7 @@ class Receipt(Value):
         unwritten: why the ledger does not hold this receipt, or "".
         by: the client that tore it down, in words; "" where it ended itself.
         kept: what nobody had fetched and its hosts keep, in words.
+        lost: files that ranks wrote, that nobody had fetched, and that are gone with their machines, in words.
     """
 
     pool: str
@@ -43,6 +44,7 @@ class Receipt(Value):
     unwritten: str = ""
     by: str = ""
     kept: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -57,6 +59,7 @@ class Receipt(Value):
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
         text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
+        text += f"; lost: {'; '.join(self.lost)}" if self.lost else ""
         return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
 
 

@@ -136,6 +136,18 @@ class UnfetchedNews(Event):
 
 
 @value(kw_only=True)
+class OutputFetched(Event):
+    """A file that ranks wrote has come to this machine, or cannot: ``error`` says why."""
+
+    run: str
+    node: int
+    path: str
+    size: int
+    target: str
+    error: str = ""
+
+
+@value(kw_only=True)
 class PoolEnded(Event):
     """A teardown ended. ``receipt`` as :class:`skyward_core.store.ledger_rows.Receipt` gives it."""
 
@@ -156,6 +168,7 @@ for _kind in (
     RunEnded,
     LeaseNews,
     UnfetchedNews,
+    OutputFetched,
     PoolEnded,
 ):
     Event.kinds[_kind.written_as or _kind.__name__] = _kind
@@ -194,6 +207,7 @@ __all__ = [
     "LeaseNews",
     "NodeLink",
     "NodePhase",
+    "OutputFetched",
     "PoolEnded",
     "PoolOpened",
     "PoolState",

@@ -95,6 +95,7 @@ class RunView:
     tasks: dict[int, TaskView] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: RootCause | None = None
+    outputs: dict[str, str] = field(default_factory=dict)  # where files of its ranks are here; why not, or ""
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -365,6 +366,13 @@ def _(event: ev.LeaseNews, view: PoolView) -> None:
 @_apply.register
 def _(event: ev.UnfetchedNews, view: PoolView) -> None:
     view.unfetched = event.runs
+
+
+@_apply.register
+def _(event: ev.OutputFetched, view: PoolView) -> None:
+    if (run := view.runs.get(event.run)) is not None and len(run.outputs) < TASKS_KEPT:
+        run.outputs = run.outputs | {safe(event.target): safe(event.error)}
+        run.version += 1
 
 
 @_apply.register

@@ -176,6 +176,7 @@ class AgentData(TypedDict):
     id: int
     last: bool
     error: NotRequired[str]
+    sha256: NotRequired[str]
 
 
 class AgentGang(TypedDict):
@@ -286,6 +287,27 @@ class WhereAnswer(AgentKnown):
     runs: dict[str, Here]
 
 
+class OutputKeys(TypedDict):
+    """A file that ranks wrote."""
+
+    path: str
+    version: str
+
+
+class WrittenKeys(OutputKeys):
+    """The same with what there is to know of it."""
+
+    size: int
+    at: float
+
+
+class WrittenAnswer(AgentKnown):
+    files: list[WrittenKeys]
+    more: int
+    folder: str
+    now: float
+
+
 # -- what clients ask of an agent ------------------------------------------------------------------------
 
 
@@ -361,6 +383,20 @@ class ClientFetch(TypedDict):
     t: Literal["fetch"]
     id: int
     f: str
+    at: NotRequired[int]
+
+
+class ClientWritten(TypedDict):
+    t: Literal["written"]
+    id: int
+    patterns: list[str]
+    run: NotRequired[str]
+    since: NotRequired[float]
+
+
+class ClientOutput(OutputKeys):
+    t: Literal["output"]
+    id: int
     at: NotRequired[int]
 
 
@@ -470,6 +506,16 @@ class FileResult(TypedDict):
     at: int
 
 
+class FileOutput(OutputKeys):
+    t: Literal["output"]
+    at: int
+
+
+class FileWhole(TypedDict):
+    t: Literal["whole"]
+    sha256: str
+
+
 class FileGo(TypedDict):
     t: Literal["go"]
 
@@ -516,6 +562,8 @@ FromClient = (
     | ClientCredit
     | ClientStop
     | ClientFetch
+    | ClientWritten
+    | ClientOutput
     | ClientPeers
     | ClientPull
     | ClientDrop
@@ -533,5 +581,5 @@ FromClient = (
     | ClientForm
     | ClientMove
 )
-FileAsked = FileBlob | FilePut | FileResult
-OfFiles = FileAsked | FileGo | FileThere | FileComes | FileAnswer
+FileAsked = FileBlob | FilePut | FileResult | FileOutput
+OfFiles = FileAsked | FileGo | FileWhole | FileThere | FileComes | FileAnswer

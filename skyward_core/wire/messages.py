@@ -18,6 +18,7 @@ from .frames import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, Wire
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 LOGS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
+LONGEST = 4096  # of a path, as Linux has it
 RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
 
 # Patterns take longer to be made than a process that starts has.
@@ -90,6 +91,13 @@ def is_file(value: Any) -> object:
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
+
+
+def is_below(value: Any) -> bool:
+    """The path of a file below a folder: relative, without a way up."""
+    if type(value) is not str or not 0 < len(value) <= LONGEST or "\0" in value:
+        return False
+    return all(part not in ("", ".", "..") for part in value.split("/"))
 
 
 def is_log(value: Any) -> object:
@@ -258,6 +266,8 @@ _REMEMBERED = _made_of(
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = _each(is_run, is_count)
+_OUTPUT: Checks = {"path": is_below, "version": is_file}
+_WRITTEN = _made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
@@ -289,9 +299,9 @@ FROM_AGENT: Forms = {
         body=CHUNK,
     ),
     "data": FrameForm(
-        'A piece of a file that was asked for by "fetch"; the body is the piece.',
+        'A piece of a file that was asked for by "fetch" or "output"; the body is the piece.',
         _ASKED | {"last": is_flag},
-        {"error": is_text},
+        {"error": is_text, "sha256": is_file},
         body=CHUNK,
     ),
     "outcome": FrameForm(
@@ -366,9 +376,10 @@ ANSWERS: Mapping[str, Checks] = {
         "secrets": all_of(is_text),
         "apps": is_flag,
     },
+    "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text, "now": is_number},
     "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
-FAILS = {"line", "peers", "pull"}  # what may not be possible: an error is an answer, too
+FAILS = {"line", "peers", "pull", "written"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
@@ -403,6 +414,16 @@ FROM_CLIENT: Forms = {
     ),
     "fetch": FrameForm(
         'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
+    ),
+    "written": FrameForm(
+        "Name the files that ranks wrote in their working folder, during a run or since a time.",
+        _ASKED | {"patterns": all_of(is_text)},
+        {"run": is_run, "since": is_number},
+    ),
+    "output": FrameForm(
+        'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
+        _ASKED | _OUTPUT,
+        {"at": is_count},
     ),
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
@@ -510,7 +531,12 @@ OF_FILES: Forms = {
         'Give a result to the client, from the byte `at` on: "comes", and the result.',
         {"name": is_file, "at": is_count},
     ),
+    "output": FrameForm(
+        'Give a file that ranks wrote to the client, from the byte `at` on: "comes", the file, then "whole".',
+        _OUTPUT | {"at": is_count},
+    ),
     "go": FrameForm("The blob may come."),
+    "whole": FrameForm("The file has come as it was when it was listed.", {"sha256": is_file}),
     "there": FrameForm("The blob has come, and its content is what its name says."),
     "comes": FrameForm("The file follows; it has so many bytes as a whole.", {"size": is_count}),
     "answer": FrameForm("What was asked for cannot be had, and why; the line ends.", {"error": is_text}),

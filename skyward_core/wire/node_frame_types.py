@@ -55,6 +55,7 @@ class HelperPeers(ClientPeers):
     blobs: str
     spool: str
     address: str
+    work: str
 
 
 HelperPull = TypedDict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ...model.errors import PoolError, UsageError
 from ...model.function import PendingFunction, PendingGroup
 from ...model.states import RunKind
-from ...transport.background_loop import background, this_process
+from ...transport.background_loop import background, submit, this_process
 
 if TYPE_CHECKING:
+    from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
     from ...pool.runs.run import Run
     from ...tasks.task import Task
@@ -153,6 +155,56 @@ class Dispatching:
         threading.Thread(target=lambda: settle(_finished(run.future)), daemon=True).start()
         future.add_done_callback(forward)
         return future
+
+    # -- what ranks wrote --------------------------------------------------------------------------------
+
+    def files(self, *patterns: str, run: str | None = None) -> list[WrittenFile]:
+        """The files that ranks wrote in their working folder. On this machine there are none to tell of: they work in
+        your own.
+
+        Args:
+            *patterns: which, such as ``"out/**"`` or ``"*.pt"``; all where none is given.
+            run: id of the run during which they were written; None for all of the pool's time.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+            PoolError: the pool is not up, or a node could not be asked.
+        """
+        pool = self.pool
+        found = submit(pool.outputs.files(patterns, run)).result()
+        if found.failures:
+            node, why = next(iter(found.failures.items()))
+            raise PoolError(f"node {node} of pool {pool.name} cannot be asked for files: {why}")
+        return found.files
+
+    def fetch(
+        self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None
+    ) -> list[Path]:
+        """Bring files that ranks wrote here: each once, whole, and over nothing that did not come from there. What was
+        cut off is gone on with. On this machine there is nothing to bring.
+
+        Args:
+            *patterns: which, as ``files`` takes them.
+            to: the folder that they come to; None for ``outputs/RUN``, or ``outputs/POOL`` where no run is named. With
+                several nodes, what more than one of them has goes to a folder for each: ``r0``, ``r1``, by rank, or
+                ``n0``, ``n1``, by node, where ranks share a node's folder.
+            run: id of the run during which they were written; None for all of the pool's time.
+
+        Returns:
+            Where they are, also those that had been fetched before.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+            PoolError: some could not be had; it names them, and the others are here.
+        """
+        pool = self.pool
+        haul = submit(pool.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
+        failed = [
+            f"{each.file.path} of node {each.file.node}: {each.error}" for each in haul.files if each.error
+        ]
+        if said := [*haul.notes, *failed]:
+            raise PoolError(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}")
+        return [each.target for each in haul.files]
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
         from ...tasks.payload import make_task

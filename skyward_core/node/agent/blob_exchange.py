@@ -64,6 +64,7 @@ class Exchange:
             "blobs": str(self._config.blobs),
             "spool": str(self._config.spool),
             "address": self._config.address,
+            "work": self._config.cwd,
         }
         return await helper.ask(papers | place)
 

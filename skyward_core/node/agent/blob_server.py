@@ -2,8 +2,9 @@
 
 Nodes get blobs from each other; the client puts blobs and gets results. The listener exists only after a client has
 brought certificates, on the node's private address, and gives out nothing but ``blobs/<name>`` and, to the client,
-results of the spool. It lives in a process of its own, which the agent (:mod:`.blob_exchange`) starts when a client
-first asks: ssl takes an agent's memory again, and a large blob would make it wait.
+results of the spool and what ranks wrote in their working folder. It lives in a process of its own, which the agent
+(:mod:`.blob_exchange`) starts when a client first asks: ssl takes an agent's memory again, and a large blob would make
+it wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,9 @@ class Peers:
         ssl.SSLError: the certificates do not fit (an ``OSError``, too).
     """
 
-    def __init__(self, blobs: Path, spool: Path, address: str, papers: PapersKeys) -> None:
+    def __init__(self, blobs: Path, spool: Path, address: str, papers: PapersKeys, work: str = "") -> None:
         self._blobs = blobs
+        self._work = work  # the ranks' working folder
         self._spool = spool
         self._server = context(ssl.PROTOCOL_TLS_SERVER, papers)
         self._client = context(ssl.PROTOCOL_TLS_CLIENT, papers)
@@ -120,13 +122,15 @@ class Peers:
         kind, name = request["t"], str(request.get("name"))
         if kind == "blob" and NAME.fullmatch(name):
             self._give_blob(line, name)
-        elif kind in ("put", "result") and line.peer != CLIENT:
+        elif kind in ("put", "result", "output") and line.peer != CLIENT:
             raise RefusedByPeer(f"{line.peer} is not the client")
         elif request["t"] == "put" and NAME.fullmatch(name):
             self._take(line, name, int(request["size"]))
         elif request["t"] == "result" and _RESULT.fullmatch(name):
             with open(self._spool / name, "rb") as file:
                 _give(line, file.fileno(), int(request["at"]), Whole(file.fileno()))
+        elif request["t"] == "output":
+            self._give_output(line, str(request["path"]), str(request["version"]), int(request["at"]))
         else:
             raise RefusedByPeer(f"{kind} {name!r:.80} is nothing to ask for")
 
@@ -146,6 +150,21 @@ class Peers:
             _give(line, file, 0, arrival or Whole(file))
         finally:
             os.close(file)
+
+    def _give_output(self, line: TlsLine, path: str, version: str, at: int) -> None:
+        from .output_file import OutputFile
+
+        with closing(OutputFile(self._work, path, version)) as file:
+            line.say({"t": "comes", "size": file.size})
+            try:
+                for piece in file.pieces(at):
+                    line.write(piece)
+            except LineError:
+                raise
+            except OSError as error:
+                raise LineError(str(error)) from error
+            file.check()
+            line.say({"t": "whole", "sha256": file.sha256})
 
     def _take(self, line: TlsLine, name: str, size: int) -> None:
         with self._arrival(name, size) as arrival:
@@ -277,7 +296,8 @@ def main(descriptor: int) -> None:
         for header, _ in decoder.feed(data):
             if header["t"] == "peers":
                 try:
-                    peers = Peers(Path(header["blobs"]), Path(header["spool"]), header["address"], header)
+                    places = Path(header["blobs"]), Path(header["spool"]), header["address"]
+                    peers = Peers(*places, header, header["work"])
                 except OSError as error:
                     answer(header, {"error": str(error)})
                 else:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ClientHello,
         ClientLine,
         ClientMove,
+        ClientOutput,
         ClientPeers,
         ClientPing,
         ClientPull,
@@ -41,8 +42,10 @@ if TYPE_CHECKING:
         ClientStop,
         ClientTail,
         ClientUse,
+        ClientWritten,
         FromClient,
     )
+    from .outputs import OutputDesk
 
 
 class Life(Protocol):
@@ -67,6 +70,7 @@ class Requests:
         self._gang = GangRequests(state, slots)
         self._exchange = Exchange(state.config)
         self._moves = Moves(state.config.address)
+        self._outputs: OutputDesk | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
             "hello": self._hello,
@@ -77,6 +81,8 @@ class Requests:
             "credit": self._credit,
             "stop": self._stop,
             "fetch": self._fetch,
+            "written": self._name_outputs,
+            "output": self._give_output,
             "peers": self._exchange_blobs,
             "pull": self._exchange_blobs,
             "drop": self._drop_blobs,
@@ -234,6 +240,19 @@ class Requests:
                     await connection.drain()
         except OSError as error:
             connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
+
+    def _name_outputs(self, connection: Connection, header: ClientWritten, body: bytes) -> None:
+        self._of_ranks().name(connection, header)
+
+    def _give_output(self, connection: Connection, header: ClientOutput, body: bytes) -> None:
+        self._of_ranks().give(connection, header)
+
+    def _of_ranks(self) -> OutputDesk:
+        if self._outputs is None:
+            from .outputs import OutputDesk
+
+            self._outputs = OutputDesk(self._state)
+        return self._outputs
 
     def _exchange_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
         self._exchange.take(connection, header)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
+PART = ".skyward-part"  # ends the name of a file that is on its way
 
 
 class Source(Protocol):
@@ -48,6 +49,18 @@ def to_json(items: Iterable[Item]) -> bytes:
 
 def from_json(data: bytes) -> list[Item]:
     return [Item(*row) for row in json.loads(data)]
+
+
+def sent(listing: Path) -> dict[str, Item]:
+    """The files that were sent to a copy last, by path, as its list beside it tells; none where nothing was sent.
+
+    A release before this one wrote paths alone: their sizes are none that a file has.
+    """
+    if not listing.exists():
+        return {}
+    rows = json.loads(listing.read_bytes())
+    items = [Item(row, -1, 0, 0) if isinstance(row, str) else Item(*row) for row in rows]
+    return {item.path: item for item in items}
 
 
 class Unzipped:
@@ -122,10 +135,7 @@ class Copy:
 
     def lists(self, items: Iterable[Item]) -> bool:
         """Whether these are the very files that were sent last."""
-        return self._before() == sorted(item.path for item in items)
-
-    def _before(self) -> list[str]:
-        return list(json.loads(self.list.read_text(encoding="utf-8"))) if self.list.exists() else []
+        return sent(self.list) == {item.path: item for item in items}
 
     def apply(
         self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source
@@ -142,7 +152,7 @@ class Copy:
             ValueError: a path would leave the folder, or the contents end too early.
         """
         now = {item.path for item in items}
-        for path in self._before():
+        for path in sent(self.list):
             gone = self.folder / path
             if path not in now and (gone.is_symlink() or gone.is_file()):
                 gone.unlink()
@@ -151,7 +161,7 @@ class Copy:
         for index in same:
             os.utime(self.folder / items[index].path, ns=(items[index].mtime, items[index].mtime))
         partial = self.list.with_suffix(".part")
-        partial.write_text(json.dumps(sorted(now)), encoding="utf-8")
+        partial.write_bytes(to_json(sorted(items)))
         partial.replace(self.list)
 
     def _write(self, item: Item, contents: Source) -> None:
@@ -159,7 +169,7 @@ class Copy:
         if ".." in PurePosixPath(item.path).parts or item.path.startswith("/"):
             raise ValueError(f"{item.path!r} would leave the working folder")
         self._make_room(path)
-        partial = path.with_name(path.name + ".skyward-part")
+        partial = path.with_name(path.name + PART)
         if item.link:
             partial.unlink(missing_ok=True)
             partial.symlink_to(item.link)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...transport.direct.certificates import Authority
     from ...transport.direct.idle_streams import IdleStreams
     from ...transport.direct.transfer import Transfer
+    from ...transport.incoming_output import IncomingOutput
     from ...wire.frame_types import AgentWelcome, LineAnswer, PeersAnswer
 
 LARGE = 1 << 20  # bytes below which the existing connection is as good
@@ -142,11 +143,24 @@ class Direct:
         Raises:
             OSError: it cannot be written.
         """
-        node = self._node(link)
-        node.fetched += landing.size
-        if landing.size < LARGE or (node.place is None and node.fetched < FIRST):
+        if not self._worth_it(link, landing.size):
             return False
         return await self._transfer(link, lambda transfer: transfer.get(name, landing))
+
+    async def take(self, link: Link, path: str, incoming: IncomingOutput) -> bool:
+        """Bring a file that ranks wrote here, or what is missing of it; says whether it is all here now.
+
+        Raises:
+            OSError: it is no more as it was, or it cannot be written.
+        """
+        if not self._worth_it(link, incoming.size):
+            return False
+        return await self._transfer(link, lambda transfer: transfer.take(path, incoming))
+
+    def _worth_it(self, link: Link, size: int) -> bool:
+        node = self._node(link)
+        node.fetched += size
+        return size >= LARGE and (node.place is not None or node.fetched >= FIRST)
 
     def close(self) -> None:
         for task in tuple(self._tasks):

@@ -17,13 +17,14 @@ from ...model.errors import HostKeyError, PoolError, UsageError
 from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
-from ...wire.frames import VERSION, Decoder, Heard, WireError, frame
+from ...wire.frames import VERSION, Decoder, Header, Heard, WireError, frame
 from ...wire.messages import answer as admit_answer
 from ...wire.messages import from_agent
 from ..client_name import ourselves
 
 if TYPE_CHECKING:
     from ...transport.direct.pipe import LinePipe
+    from ...transport.incoming_output import IncomingOutput
     from ...wire.frame_types import AgentData, AgentWelcome, ClaimAnswer, ClientCall, FromAgent, OfRuns, Timed
     from ...wire.tls_protocol import Sealed
 
@@ -234,7 +235,15 @@ class Link:
 
     def time_of(self, header: Timed) -> float:
         """When it happened on the node, by our clock; now, where that is not said."""
-        return float(header["at"]) + self._clock if "at" in header else time.time()
+        return self.by_our_clock(float(header["at"])) if "at" in header else time.time()
+
+    def by_our_clock(self, at: float) -> float:
+        """A time of the node's clock."""
+        return at + self._clock
+
+    def by_its_clock(self, at: float) -> float:
+        """A time of ours, as the node's clock had it."""
+        return at - self._clock
 
     @property
     def quiet(self) -> float:
@@ -474,11 +483,25 @@ class Link:
             OSError: it is not there, or cannot be written here.
             ConnectionError: the link went down; what has come is kept for the next attempt.
         """
-        if await self.transport.fetch(name, landing.path, 0, landing.size):
-            return
+        if not await self.transport.fetch(name, landing.path, 0, landing.size):
+            await self._bring({"t": "fetch", "f": name, "at": landing.at}, _Download(landing))
+
+    async def take(self, path: str, incoming: IncomingOutput) -> None:
+        """Bring a file that ranks wrote here.
+
+        Raises:
+            OSError: it is no more as it was, or cannot be written here.
+            ConnectionError: the link went down; what has come is kept for the next attempt.
+        """
+        asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
+        download = _Download(incoming)
+        await self._bring(asked, download)
+        incoming.sha256 = download.sha256
+
+    async def _bring(self, header: Header, download: _Download) -> None:
         self._next_id += 1
-        download = self._files[self._next_id] = _Download(landing)
-        if not self.send({"t": "fetch", "id": self._next_id, "f": name, "at": landing.at}):
+        self._files[self._next_id] = download
+        if not self.send({**header, "id": self._next_id}):
             del self._files[self._next_id]
             raise ConnectionError(f"the link to node {self.node} is down")
         await download.done
@@ -516,10 +539,22 @@ def is_news(header: OfRuns, body: bytes) -> bool:
     return valued and not body and "file" not in header
 
 
+class Arriving(Protocol):
+    """Where the bytes of a file go as they come."""
+
+    size: int
+    at: int
+
+    def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Download:
     """A file on its way here."""
 
-    def __init__(self, landing: Landing) -> None:
+    def __init__(self, landing: Arriving) -> None:
+        self.sha256 = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._landing = landing
 
@@ -531,6 +566,7 @@ class _Download:
             self._landing.write(body)
             if not header["last"]:
                 return False
+            self.sha256 = header.get("sha256", "")
             self._landing.close()
             if self._landing.at < self._landing.size:
                 raise OSError(f"only {self._landing.at:,} bytes came of {self._landing.size:,}")

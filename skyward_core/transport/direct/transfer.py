@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...wire.tls_stream import LineError, TlsLine, Whole
+from ..incoming_output import IncomingOutput
 from ..incoming_result import Landing
 from .endpoint import CONNECT_TIMEOUT, Endpoint
 from .idle_streams import IdleStreams
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FileComes
+    from ...wire.frame_types import FileComes, FileWhole
 
 
 class Transfer:
@@ -72,6 +73,26 @@ class Transfer:
 
         with closing(landing):
             self._do(take)
+
+    def take(self, path: str, incoming: IncomingOutput) -> None:
+        """Bring a file that ranks wrote here; goes on where an earlier attempt, of whatever kind, stopped.
+
+        Raises:
+            LineError: the way there is no good; what has come is kept.
+            OSError: it is no more as it was, or it cannot be written here.
+        """
+
+        def take(line: TlsLine) -> None:
+            asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
+            comes: FileComes = line.ask(asked)
+            if comes["size"] != incoming.size:
+                raise LineError(f"it has {comes['size']:,} bytes of {incoming.size:,}")
+            for piece in line.pieces(incoming.size - incoming.at):
+                incoming.write(piece)
+            whole: FileWhole = line.hear()
+            incoming.sha256 = whole["sha256"]
+
+        self._do(take)
 
     def _do(self, work: Callable[[TlsLine], None]) -> None:
         """Take a line that waits, and a new one if that turns out to be no good any more; or a new one at once."""

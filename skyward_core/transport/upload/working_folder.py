@@ -25,13 +25,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from ...node.boot.working_copy import PIECE, VANISHED, Item, to_json
+from ...wire.output_names import BY_PRODUCTS
 from .ignored_files import walk
 
 LIMIT = 1_000_000_000  # bytes; above it the folder holds data, which has better ways to travel
 WARNING = 100_000_000
 COMPRESS_BELOW = 32 << 20  # above it packing takes longer than a local network
-NEVER = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
-         ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
 
 # Never sent unless Image(includes=...) names it: what opens other doors.
 SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
@@ -80,7 +79,7 @@ def manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str]
         TooLarge: names what takes the room.
         Unreadable: names what cannot be looked at.
     """
-    listed = [path for path in _listed(folder, excludes) if not _matches(path, NEVER)]
+    listed = [path for path in _listed(folder, excludes) if not _matches(path, BY_PRODUCTS)]
     wanted = [path for path in listed if not is_secret(path)]
     for pattern in includes:
         named = is_secret(pattern) or _matches(pattern, (".git",))
@@ -136,7 +135,7 @@ def _listed(folder: Path, excludes: Sequence[str]) -> list[str]:
                 listed = _git(folder, *alone, "ls-files", "-oz", "--exclude-standard")
     if listed is None:
         try:
-            return list(walk(folder, lambda path: _matches(path, (*NEVER, *excludes))))
+            return list(walk(folder, lambda path: _matches(path, (*BY_PRODUCTS, *excludes))))
         except PermissionError as error:
             raise Unreadable(error, Path(error.filename)) from error
     paths = []

@@ -1,0 +1,161 @@
+"""What ranks wrote in their working folder: named, and given out. Loaded when a client first asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...wire.messages import is_below
+from ...wire.output_names import BY_PRODUCTS, matches
+from ..boot.working_copy import PART, Item, sent
+from .output_file import OutputFile, version_of
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import ClientOutput, ClientWritten, WrittenKeys
+    from .calls import RunRecord
+    from .connection import Connection
+    from .node_state import NodeState
+
+LOOKED_AT = 200_000  # files and folders: more take seconds
+NAMED = 10_000  # files in one answer
+LETTERS = 4 << 20  # of their paths
+TICK = 0.02  # seconds by which a file's time may lag behind the clock's
+
+
+class OutputDesk:
+    """What clients ask of them. Disks are read in threads: a rank's may be slow, or far away."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def name(self, connection: Connection, header: ClientWritten) -> None:
+        """Answer which there are."""
+        self._spawn(self._name(connection, header))
+
+    def give(self, connection: Connection, header: ClientOutput) -> None:
+        """Send one."""
+        self._spawn(self._give(connection, header))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _name(self, connection: Connection, header: ClientWritten) -> None:
+        answer: dict[str, Any]
+        try:
+            since, until = self._time_of(header)
+            folder = self._state.config.cwd
+            files, more = await asyncio.to_thread(written, folder, header["patterns"], since, until)
+            answer = {"files": files, "more": more, "folder": folder, "now": time.time()}
+        except (OSError, ValueError) as error:
+            answer = {"error": str(error)}
+        connection.send({"t": "known", "id": header["id"]} | answer)
+
+    def _time_of(self, header: ClientWritten) -> tuple[float, float]:
+        run = header.get("run")
+        if run is None:
+            return header.get("since", 0.0), float("inf")
+        record = self._state.register.records.get(run)
+        if record is None:
+            raise OSError(f"this node does not remember run {run}")
+        return record.opened_at - TICK, _end_of(record)
+
+    async def _give(self, connection: Connection, header: ClientOutput) -> None:
+        told = {"t": "data", "id": header["id"], "last": True}
+        try:
+            file = await asyncio.to_thread(
+                OutputFile, self._state.config.cwd, header["path"], header["version"]
+            )
+            try:
+                pieces = file.pieces(header.get("at", 0))
+                while connection.open and (data := await asyncio.to_thread(next, pieces, b"")):
+                    connection.send({"t": "data", "id": header["id"], "last": False}, data)
+                    await connection.drain()
+                await asyncio.to_thread(file.check)
+            finally:
+                file.close()
+            if connection.open:
+                connection.send(told | {"sha256": file.sha256})
+        except OSError as error:
+            connection.send(told | {"error": error.strerror or str(error)})
+
+
+def _end_of(record: RunRecord) -> float:
+    """When a run's last call ended; what is written later, by whatever a rank has left behind, is none of its."""
+    ends = [outcome.get("at", 0.0) for outcome in record.outcomes.values()]
+    return float("inf") if record.active or not ends else max(ends) + TICK
+
+
+def written(
+    folder: str, patterns: Sequence[str], since: float, until: float
+) -> tuple[list[WrittenKeys], int]:
+    """The files of a working folder that are not as they were sent, and were changed in a time.
+
+    That is told by the time of change that nobody can set: a copy that keeps the times of what it was made of is as
+    new as it is. What lies there of other pools is so left out.
+
+    Args:
+        patterns: as :func:`...wire.output_names.pattern` gives them.
+        since, until: Unix times.
+
+    Returns:
+        The files, and how many more there are.
+
+    Raises:
+        OSError: the folder is no copy of a client's, or cannot be read.
+    """
+    listing = Path(f"{folder}.json")
+    if not folder or not listing.exists():
+        raise OSError("the ranks' working folder is no copy that a client has sent")
+    found: list[WrittenKeys] = []
+    more = letters = 0
+    for path, there in _files(folder, sent(listing)):
+        if not since <= there.st_ctime <= until or not matches(path, patterns):
+            continue
+        letters += len(path)
+        if len(found) >= NAMED or letters > LETTERS:
+            more += 1
+            continue
+        found.append(
+            {
+                "path": path,
+                "size": there.st_size,
+                "at": there.st_mtime,
+                "version": version_of(there),
+            }
+        )
+    return found, more
+
+
+def _files(folder: str, known: dict[str, Item]) -> Iterator[tuple[str, os.stat_result]]:
+    """Files below a folder that are not as they were sent; no link is followed, and none is told of."""
+    left, looked = [""], 0
+    while left and looked < LOOKED_AT:
+        below = left.pop()
+        try:
+            entries = sorted(os.scandir(f"{folder}/{below}"), key=lambda entry: entry.name)
+        except OSError:
+            if not below:
+                raise
+            continue  # removed meanwhile, or a rank has closed it to everybody
+        for entry in entries:
+            looked += 1
+            path = below + entry.name
+            if entry.name.endswith(PART) or not is_below(path) or matches(entry.name, BY_PRODUCTS):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                left.append(f"{path}/")
+            elif entry.is_file(follow_symlinks=False):
+                try:
+                    there = entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue  # removed meanwhile
+                item = known.get(path)
+                if item is None or (item.size, item.mtime) != (there.st_size, there.st_mtime_ns):
+                    yield path, there

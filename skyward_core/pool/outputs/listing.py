@@ -1,0 +1,110 @@
+"""Which files the ranks of a pool wrote, as its nodes tell."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...model.written_file import WrittenFile
+from ...wire.frames import Header, WireError
+from ...wire.output_names import matches
+from ..context import PoolContext
+from ..links.link import Link
+
+if TYPE_CHECKING:
+    from ...wire.frame_types import WrittenAnswer
+
+SLACK = 2.0  # seconds between two clocks that count as showing the same time
+PATIENCE = 60.0  # seconds that a node may take to look through its disk
+FROZEN = (
+    6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
+)
+
+
+class Listing(NamedTuple):
+    """What nodes have told.
+
+    Attributes:
+        files: by node and path. Where nodes share a disk, a file of it is the first one's.
+        untold: how many more there are.
+        folders: node -> the ranks' working folder there.
+        failures: node -> why it did not tell.
+    """
+
+    files: list[WrittenFile]
+    untold: int
+    folders: dict[int, str]
+    failures: dict[int, str]
+
+    @property
+    def alone(self) -> frozenset[str]:
+        """Paths that only one node has; none while one may have more."""
+        if self.failures or self.untold:
+            return frozenset()
+        return frozenset(path for path, n in Counter(file.path for file in self.files).items() if n == 1)
+
+
+async def listing(
+    context: PoolContext, patterns: Sequence[str], run: str | None, nodes: Sequence[int] | None = None
+) -> Listing:
+    """Ask the nodes.
+
+    Args:
+        patterns: as :func:`...wire.output_names.pattern` gives them; none for all files.
+        run: during which they were written; None for the whole time of the pool.
+        nodes: whom to ask; None for all.
+    """
+    links = [link for link in context.links if nodes is None or link.node in nodes]
+    told = await asyncio.gather(*(_ask(link, context, patterns, run) for link in links))
+    found = Listing([], sum(each.more for each in told), {}, {})
+    seen: set[tuple[str, str]] = set()
+    for link, each in zip(links, told, strict=True):
+        if each.why:
+            found.failures[link.node] = each.why
+        else:
+            found.folders[link.node] = each.folder
+        for file in each.files:
+            if (file.path, file.version) not in seen and matches(file.path, patterns):
+                seen.add((file.path, file.version))
+                found.files.append(file)
+    found.files.sort(key=lambda file: (file.node, file.path))
+    return found
+
+
+class _Told(NamedTuple):
+    """By one node."""
+
+    files: list[WrittenFile]
+    more: int = 0
+    folder: str = ""
+    why: str = ""  # it did not
+
+
+async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _Told:
+    request: Header = {"t": "written", "patterns": list(patterns)}
+    if run is not None:
+        request["run"] = run
+    else:
+        request["since"] = link.by_its_clock(context.row.created_at) - SLACK
+    asking = asyncio.ensure_future(link.ask(request))
+    deadline = time.monotonic() + PATIENCE
+    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+        await asyncio.wait([asking], timeout=1.0)
+    if not asking.done():
+        asking.cancel()
+        return _Told([], why=f"it has said nothing for {link.quiet:.0f} s")
+    answer: WrittenAnswer
+    try:
+        answer, _ = asking.result()
+    except (ConnectionError, WireError) as error:
+        return _Told([], why=str(error))
+    if why := answer.get("error"):
+        return _Told([], why=why)
+    files = [
+        WrittenFile(each["path"], each["size"], link.by_our_clock(each["at"]), link.node, each["version"])
+        for each in answer["files"]
+    ]
+    return _Told(files, answer["more"], answer["folder"])
