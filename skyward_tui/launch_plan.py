@@ -34,6 +34,8 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
+    if plan.packages is not None:
+        told.append(("packages", str(plan.packages)))
     told += [("note", each) for each in plan.interpreter.notes]
     told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
     if unmet := plan.unmet:

@@ -15,6 +15,7 @@ from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
+    from ..tasks.packages.packages import Packages
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -26,6 +27,7 @@ class LaunchPlan:
     Attributes:
         script: path of the script.
         interpreter: the one that it is loaded with.
+        packages: what a file of the project says that ranks have; None where none is named.
         function: what is called.
         values: its arguments, as values by name.
         pool: what is asked of the one that is made, or the one that is up and is used.
@@ -44,6 +46,7 @@ class LaunchPlan:
     one: bool = False
     keep: bool = False
     timeout: float | None = None
+    packages: Packages | None = None
 
     def on(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins that it was made with.

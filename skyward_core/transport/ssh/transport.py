@@ -19,7 +19,7 @@ from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
 from ...wire.frames import Heard
 from ...wire.node_paths import NodePaths, pools
-from ..base import Gate, OnData, OnLost, Pipe, Report, check_python, image_elsewhere
+from ..base import Gate, OnData, OnLost, Pipe, Report, check_python, image_elsewhere, installs
 from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
@@ -75,7 +75,7 @@ class SSHTransport:
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
-    ) -> None:
+    ) -> dict[str, str] | None:
         """Connect; send what the host lacks; have the agent running.
 
         Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
@@ -142,8 +142,8 @@ class SSHTransport:
 
     async def _prepare(
         self, link: HostConnection, config: dict[str, Any], report: Report, gate: Gate | None
-    ) -> None:
-        phase = "connected"
+    ) -> dict[str, str] | None:
+        phase, installed = "connected", None
         channel = await CommandChannel.open(
             link,
             python=self.python,
@@ -171,13 +171,13 @@ class SSHTransport:
                 report("synced", detail=f"{sent}; {detail}")
                 phase = "installed"
                 config["python"] = facts["python"]
-                if any(image.get(part) for part in ("pip", "apt", "setup")):
+                if installs(image):
                     if gate is not None:
                         await gate.arrive(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
-                    config["python"] = made["python"]
+                    config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
                 config |= {
@@ -197,6 +197,7 @@ class SSHTransport:
             facts["socket"] = started["socket"]
         finally:
             channel.close()
+        return installed
 
     def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
