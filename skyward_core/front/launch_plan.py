@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.capabilities import Asks, HasHosts, Priced
+from ..model.capabilities import Asks, HasHosts, Priced, RunsHere
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..tasks.packages.local_packages import local_packages, travelling
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
+    from ..tasks.packages.local_packages import LocalPackage
     from ..tasks.packages.packages import Packages
     from ..tasks.task import Task
     from ..views.views import PoolView
@@ -75,6 +77,15 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
         return self.spec.provider.hosts[: self.spec.nodes]
+
+    @property
+    def travelling(self) -> list[LocalPackage]:
+        """Packages of this machine's folders that go to other machines beside the working folder."""
+        if self.spec is None or isinstance(self.spec.provider, RunsHere):
+            return []
+        image = self.packages.added_to({}) if self.packages is not None else {}
+        found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
+        return travelling(found, str(self.spec.image.workdir or Path.cwd()))
 
     @property
     def price_hourly(self) -> float:

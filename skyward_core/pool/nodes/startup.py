@@ -239,6 +239,7 @@ class Startup:
         pool, known = self._context, self._knowledge
         worker = pool.row.spec["worker"]
         before, behind = import_path.entries()
+        local = [entry for _, entry in known.image.get("local") or ()]
         return {
             "pool": pool.name,
             "node": node,
@@ -258,7 +259,7 @@ class Startup:
             "cwd": known.cwd,
             "interpreter": known.interpreter,
             "path_before": before,
-            "path": [*filter(None, (known.image.get("workdir"),)), *behind],
+            "path": [*filter(None, (known.image.get("workdir"),)), *local, *behind],
             "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},
         }
 

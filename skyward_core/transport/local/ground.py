@@ -79,9 +79,10 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
             "anew, or make the pool anew"
         )
     ours = await asyncio.to_thread(own_packages)
-    workdir = (config.get("image") or {}).get("workdir")
+    image = config.get("image") or {}
+    local = [entry for _, entry in image.get("local") or ()]
     version = tuple(map(int, chosen.minor.split(".")))
-    behind = tuple(filter(None, (workdir, ours.last)))
+    behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
     return Ground(
         chosen.path,
         version,
@@ -94,12 +95,21 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
     )
 
 
-def entries(python: str) -> tuple[str, ...]:
-    """What an interpreter itself has on its import path, as text.
+def entries(there: Ground) -> tuple[str, ...]:
+    """What an environment that is made over an interpreter must have on its import path to find what that finds.
 
     Raises:
-        PoolError: it cannot be run.
+        PoolError: the interpreter cannot be run.
     """
+    from ...tasks.packages.local_packages import local_packages
+
+    version = ".".join(map(str, there.version))
+    local = tuple(each.entry for each in local_packages({}, str(Path(there.python).parents[1]), version))
+    return local if there.own else (*_own_entries(there.python), *local)
+
+
+def _own_entries(python: str) -> tuple[str, ...]:
+    """What an interpreter itself has on its import path, as text."""
     import json
     import subprocess
 

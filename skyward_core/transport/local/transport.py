@@ -79,8 +79,8 @@ class LocalTransport:
                 report(phase)
             report("installed", detail="looking at the environment")
             python, detail, installed = await self._interpreter(there, config, report, gate)
-            if python != there.python and not there.own:
-                behind += await asyncio.to_thread(entries, there.python)
+            if python != there.python:
+                behind += await asyncio.to_thread(entries, there)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
