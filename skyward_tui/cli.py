@@ -145,6 +145,11 @@ def cli(context: click.Context) -> int:
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
+@click.option(
+    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
+)
+@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
+@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
 @click.option("--one", is_flag=True, help="Run on one node only.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
@@ -210,6 +215,21 @@ def results(run: str, as_json: bool) -> int:
         from .commands.look import results as execute
 
         return execute(run, console)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
+@_json
+def lock(run: str, node: int | None, as_json: bool) -> int:
+    """Print what was installed for a run, for "run --lock" to install it again.
+
+    RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
+    """
+    with _console(as_json) as console:
+        from .commands.look import lock as execute
+
+        return execute(run, node, console)
 
 
 @cli.command()

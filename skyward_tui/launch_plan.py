@@ -34,6 +34,9 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
     if plan.interpreter.chosen:
         told.append(("python", str(plan.interpreter)))
+    if plan.packages is not None:
+        told.append(("packages", str(plan.packages)))
+    told += [("sends", f"{each.name}, which lies in {each.folder}") for each in plan.travelling]
     told += [("note", each) for each in plan.interpreter.notes]
     told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
     if unmet := plan.unmet:

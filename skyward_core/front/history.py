@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from ..store import kept_locks
 from ..store.archive import rank_of
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt, RunRow
@@ -26,6 +27,7 @@ __all__ = [
     "RunRow",
     "StoredLines",
     "following",
+    "locks",
     "printed",
     "prune",
     "prune_environments",
@@ -60,6 +62,17 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
         )
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
     return view
+
+
+def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:
+    """What was installed on the nodes of a run's pool when it ended, node by node, as ``Image(lock=...)`` takes it.
+
+    None where its image asked for no packages.
+
+    Raises:
+        LedgerError, OSError: it cannot be read.
+    """
+    return kept_locks.kept(ledger.pool(row.token).key, row.ended_at)
 
 
 def printed(ledger: Ledger, run: str) -> Iterator[Printed]:

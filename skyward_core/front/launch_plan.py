@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.capabilities import Asks, HasHosts, Priced
+from ..model.capabilities import Asks, HasHosts, Priced, RunsHere
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..tasks.packages.local_packages import local_packages, travelling
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
+    from ..tasks.packages.local_packages import LocalPackage
+    from ..tasks.packages.packages import Packages
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -26,6 +29,7 @@ class LaunchPlan:
     Attributes:
         script: path of the script.
         interpreter: the one that it is loaded with.
+        packages: what a file of the project says that ranks have; None where none is named.
         function: what is called.
         values: its arguments, as values by name.
         pool: what is asked of the one that is made, or the one that is up and is used.
@@ -44,6 +48,7 @@ class LaunchPlan:
     one: bool = False
     keep: bool = False
     timeout: float | None = None
+    packages: Packages | None = None
 
     def on(self, pool: PoolView) -> LaunchPlan:
         """The same on a pool that is up, which has the plugins that it was made with.
@@ -72,6 +77,15 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
         return self.spec.provider.hosts[: self.spec.nodes]
+
+    @property
+    def travelling(self) -> list[LocalPackage]:
+        """Packages of this machine's folders that go to other machines beside the working folder."""
+        if self.spec is None or isinstance(self.spec.provider, RunsHere):
+            return []
+        image = self.packages.added_to({}) if self.packages is not None else {}
+        found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
+        return travelling(found, str(self.spec.image.workdir or Path.cwd()))
 
     @property
     def price_hourly(self) -> float:

@@ -18,6 +18,7 @@ from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
 from ..tasks.interpreter import interpreter_of
+from ..tasks.packages.asked import asked
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
 from .launch_plan import LaunchPlan
 
@@ -39,13 +40,18 @@ OPTIONS: Mapping[str, str] = {
     "ranks_per_node": "--ranks-per-node",
     "accelerator": "--accelerator",
     "plugins": "--plugin",
+    "lock": "--lock",
+    "requirements": "--requirements",
+    "project": "--project",
     "pool": "--pool",
     "one": "--one",
     "keep": "--keep",
     "detach": "--detach",
     "timeout": "--timeout",
 }
-_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins")
+PACKAGES = ("lock", "requirements", "project")
+"""Fields that are an image's; each names a file of the project with its packages."""
+_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins", *PACKAGES)
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
@@ -69,6 +75,8 @@ class LaunchRequest:
         ranks_per_node: ranks on each of them; "gpu" for one per GPU.
         accelerator: what each of them carries, such as "A100-80GB:8".
         plugins: names, in order of entry.
+        lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
+        project: whether they are what the project's ``pyproject.toml`` depends on.
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
         detach: whether to leave as soon as the function runs.
@@ -86,6 +94,9 @@ class LaunchRequest:
     ranks_per_node: int | Literal["gpu"] | None = None
     accelerator: str | None = None
     plugins: Sequence[str] = ()
+    lock: str | None = None
+    requirements: str | None = None
+    project: bool = False
     one: bool = False
     keep: bool = False
     detach: bool = False
@@ -132,7 +143,10 @@ class LaunchRequest:
     @property
     def shapes_pool(self) -> bool:
         """Whether it says what the pool is like, so that one that is up already will not do."""
-        return any(getattr(self, name) not in (None, (), {}) for name in _SHAPE)
+        return any(value is not False and value not in (None, (), {}) for value in self._shape())
+
+    def _shape(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in _SHAPE)
 
     # -- what it comes to ----------------------------------------------------------------------------------
 
@@ -143,10 +157,11 @@ class LaunchRequest:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
         function, values = self.call()
-        spec = self.spec()
+        spec, interpreter = self.spec(), self.interpreter()
         return LaunchPlan(
             script=Path(self.script),
-            interpreter=self.interpreter(),
+            interpreter=interpreter,
+            packages=asked(spec.image, str(spec.image.workdir or ""), interpreter.version),
             function=function,
             values=values,
             pool=spec,
@@ -194,13 +209,21 @@ class LaunchRequest:
                 provider=provider,
                 nodes=self.nodes,
                 accelerator=self.accelerator,
-                image=Image(workdir=workdir(Path(self.script))),
+                image=self._image(),
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
         return replace(spec, interpreter=interpreter if interpreter.chosen else None)
+
+    def _image(self) -> Image:
+        return Image(
+            workdir=workdir(Path(self.script)),
+            lock=None if self.lock is None else _from_here(self.lock),
+            requirements=None if self.requirements is None else _from_here(self.requirements),
+            project=self.project,
+        )
 
     def _provider(self) -> Any:
         found = by_name(self.provider or DEFAULT)
@@ -299,6 +322,11 @@ def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"], f"{name}={text}"
+
+
+def _from_here(path: str) -> str:
+    """A path as the shell has it: an image's own begins in the working folder of its ranks."""
+    return str(Path(path).expanduser().absolute())
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
+from ..model.spec import Image
 from ..model.wrong_field import of_field
 from ..plugins import built_in
 from ..tasks.scripts import parse
@@ -116,8 +117,9 @@ def _compute(
     yield f"nodes={spec.nodes}"
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"
-    if spec.image.workdir is not None:
-        yield f"image=sky.Image(workdir={spec.image.workdir!r})"
+    image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
+    if image := {name: given for name, given in image.items() if given not in (None, False)}:
+        yield f"image={source.call(Image, image)}"
     if spec.plugins:
         yield f"plugins=[{', '.join(map(_plugin, spec.plugins))}]"
     if spec.worker.ranks_per_node != 1:

@@ -84,6 +84,12 @@ class Image(_Spec):
         python: version such as "3.12"; None for the client's own.
         pip: requirements, as pip takes them.
         pip_indexes: extra package indexes.
+        lock: path of a lock: what it has is installed in exactly those versions, before ``pip``, which can change
+            none of it. ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as ``pip freeze`` writes them. A path
+            begins in ``workdir``; what is not there is looked for above it, up to where the project ends.
+        requirements: path of a requirements file, as pip takes it; as ``lock`` otherwise.
+        project: install what the project's ``pyproject.toml`` depends on. Of ``lock``, ``requirements`` and
+            ``project`` only one can be given.
         apt: Debian packages.
         env: environment variables of the ranks.
         setup: shell commands, run once per environment.
@@ -101,6 +107,9 @@ class Image(_Spec):
     python: str | None = None
     pip: Sequence[str] = ()
     pip_indexes: Sequence[PipIndex] = ()
+    lock: str | os.PathLike[str] | None = None
+    requirements: str | os.PathLike[str] | None = None
+    project: bool = False
     apt: Sequence[str] = ()
     env: dict[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
     setup: Sequence[str] = ()
@@ -113,6 +122,9 @@ class Image(_Spec):
         "python": spec_checks.optional(spec_checks.text),
         "pip": spec_checks.several(spec_checks.text),
         "pip_indexes": spec_checks.several(spec_checks.instance(PipIndex)),
+        "lock": spec_checks.optional(spec_checks.path),
+        "requirements": spec_checks.optional(spec_checks.path),
+        "project": spec_checks.flag,
         "apt": spec_checks.several(spec_checks.text),
         "env": spec_checks.variables,
         "setup": spec_checks.several(spec_checks.text),
@@ -121,6 +133,25 @@ class Image(_Spec):
         "excludes": spec_checks.several(spec_checks.text),
         "outputs": spec_checks.several(spec_checks.output_pattern),
     }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        said = self._files
+        if len(said) > 1:
+            raise SpecError(
+                f"{' and '.join(said)} each say what is installed: leave all but one out", said[0]
+            )
+
+    @property
+    def packages_by(self) -> str:
+        """The field that names the project's file with its packages; "" where none does."""
+        return next(iter(self._files), "")
+
+    @property
+    def _files(self) -> list[str]:
+        return [
+            each for each in ("lock", "requirements", "project") if getattr(self, each) not in (None, False)
+        ]
 
     def describe(self) -> dict[str, Any]:
         """The image as JSON, without its variables; URLs may hold credentials."""

@@ -21,6 +21,7 @@ from ..store.ledger_rows import PoolRow, Receipt
 from ..tasks.own_interpreter import own
 from ..transport.base import image_elsewhere
 from ..views import events as ev
+from ..wire.redact import each_text, without_credentials
 from .background import Background
 from .context import PoolContext
 from .endings import Endings
@@ -41,6 +42,9 @@ from .setup_knowledge import SetupKnowledge
 from .teardown import tear_down
 
 if TYPE_CHECKING:
+    from ..model.interpreter import Interpreter
+    from ..model.spec import Image
+    from ..tasks.packages.packages import Packages
     from ..wire.frame_types import FromAgent
     from .outputs.outputs import Outputs, Rest
 
@@ -109,9 +113,14 @@ class Pool:
         provider: Provider = spec.provider
         image = whole_image(spec)
         python = spec.interpreter or own()
+        folder = str(image.workdir or cwd)
+        packages = await _packages(image, folder, python)
+        whole = packages.added_to(image.describe()) if packages else image.describe()
         if not isinstance(provider, RunsHere):
-            image_elsewhere(image.describe(), python.describe())  # before anything is rented
-        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": image.workdir or cwd}
+            image_elsewhere(whole, python.describe())  # before anything is rented
+        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
+        if packages:
+            written["image"] = each_text(whole, without_credentials)
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)
         except PoolExistsError:
@@ -124,7 +133,7 @@ class Pool:
         else:
             closed = None
         pool = cls(row, provider, ledger)
-        pool._knowledge.know(image, python)
+        pool._knowledge.know(image, python, packages)
         if closed:
             pool.news.complain(f"of the pool that had this name before: {in_words(closed)}")
         return pool
@@ -327,3 +336,12 @@ class Pool:
         await self.background.stop()
         self.book.direct.close()
         self.news.close()
+
+
+async def _packages(image: Image, folder: str, python: Interpreter) -> Packages | None:
+    """What a project's file says that the image names."""
+    if not image.packages_by:
+        return None
+    from ..tasks.packages.asked import asked  # most pools have none
+
+    return await asyncio.to_thread(asked, image, folder, python.version)

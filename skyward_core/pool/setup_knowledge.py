@@ -13,6 +13,7 @@ from .news import News
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..tasks.packages.packages import Packages
     from ..wire.frame_types import SetupAnswer
     from .gang.keeper import Keeper
 
@@ -44,10 +45,12 @@ class SetupKnowledge:
         self.cwd: str = context.row.spec.get("cwd", "")
         self.keeper: Keeper | None = None
 
-    def know(self, image: Image, interpreter: Interpreter | None = None) -> None:
-        """The image as it was asked for, and the interpreter."""
+    def know(
+        self, image: Image, interpreter: Interpreter | None = None, packages: Packages | None = None
+    ) -> None:
+        """The image as it was asked for, the interpreter, and what the project says of its packages."""
         self._know_env(image.env)
-        self.image = image.describe()
+        self.image = image.describe() if packages is None else packages.added_to(image.describe())
         if interpreter is not None:
             self.interpreter = interpreter.describe()
         self.credentials = url_secrets([self.image, self.interpreter])

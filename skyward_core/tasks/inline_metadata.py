@@ -61,32 +61,41 @@ def inline_metadata(script: Path) -> InlineMetadata | None:
     except tomllib.TOMLDecodeError as error:
         raise wrong(f"it is no TOML: {error}") from error
     try:
-        return _read(said, script.resolve().parent)
-    except _Wrong as error:
+        return read_tables(said, script.resolve().parent)
+    except Wrong as error:
         raise wrong(str(error)) from None
 
 
-class _Wrong(ValueError):
+class Wrong(ValueError):
     """In words."""
 
 
-def _read(said: Mapping[str, Any], folder: Path) -> InlineMetadata:
+def read_tables(said: Mapping[str, Any], folder: Path) -> InlineMetadata:
+    """What such tables ask for.
+
+    Args:
+        said: ``requires-python``, ``dependencies`` and ``tool``.
+        folder: where paths in them start.
+
+    Raises:
+        Wrong: they make no sense, or ask for what is not done.
+    """
     requires = _is(said, "requires-python", str, 'a text such as ">=3.12"', "")
     try:
         satisfies("3.11.0", requires)
     except VersionError as error:
-        raise _Wrong(f"requires-python: {error}") from None
+        raise Wrong(f"requires-python: {error}") from None
     pip = _texts(said, "dependencies")
     for each in pip:
         if (
             not _PACKAGE.match(each.strip()) or "\n" in each
         ):  # installers would take it for an option or a file
-            raise _Wrong(f"dependencies: {each!r} is no requirement, which begins with a package's name")
+            raise Wrong(f"dependencies: {each!r} is no requirement, which begins with a package's name")
     tools = _is(said, "tool", dict, "a table", {})
     uv = _is(tools, "uv", dict, "a table", {}, "[tool]")
     for name in uv:
         if name not in _UV:
-            raise _Wrong(f"[tool.uv] {name} is not known here; {', '.join(_UV)} are")
+            raise Wrong(f"[tool.uv] {name} is not known here; {', '.join(_UV)} are")
     return InlineMetadata(requires, {"pip": pip} | _places(uv, folder))
 
 
@@ -99,7 +108,7 @@ def _places(uv: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for each in indexes:
         url = each.get("url") if isinstance(each, dict) else None
         if not isinstance(url, str):
-            raise _Wrong("[[tool.uv.index]] needs a url")
+            raise Wrong("[[tool.uv.index]] needs a url")
         own = packages.get(str(each.get("name")), [])
         if each.get("default"):
             default = url
@@ -122,12 +131,12 @@ def _sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str]]:
     for package, source in _is(uv, "sources", dict, "a table", {}, "[tool.uv]").items():
         index = source.get("index") if isinstance(source, dict) and len(source) == 1 else None
         if not isinstance(index, str):
-            raise _Wrong(
+            raise Wrong(
                 f"[tool.uv.sources] {package}: only {{ index = ... }} is known here; write an address as a dependency, "
                 f'"{package} @ https://..."'
             )
         if index not in names:
-            raise _Wrong(f"[tool.uv.sources] {package}: no [[tool.uv.index]] is called {index!r}")
+            raise Wrong(f"[tool.uv.sources] {package}: no [[tool.uv.index]] is called {index!r}")
         packages.setdefault(index, []).append(package)
     return packages
 
@@ -142,7 +151,7 @@ def _link(text: str, folder: Path) -> str:
 def _texts(table: Mapping[str, Any], name: str, where: str = "") -> list[str]:
     texts: list[str] = _is(table, name, list, "a list of texts", [], where)
     if not all(isinstance(each, str) for each in texts):
-        raise _Wrong(f"{where} {name} should be a list of texts".strip())
+        raise Wrong(f"{where} {name} should be a list of texts".strip())
     return texts
 
 
@@ -151,5 +160,5 @@ def _is(
 ) -> Any:
     given = table.get(name, default)
     if type(given) is not kind:
-        raise _Wrong(f"{where} {name} should be {words}".strip())
+        raise Wrong(f"{where} {name} should be {words}".strip())
     return given

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
@@ -19,13 +19,12 @@ from . import known_pythons
 from .inline_metadata import InlineMetadata, inline_metadata
 from .known_pythons import KnownPython, NoPython
 from .own_interpreter import is_own, own
+from .project_root import up_to_project
 from .python_versions import numbers, satisfies
 
 Ask = Callable[[str], KnownPython]
 
 VENV = ".venv"
-PROJECT = "pyproject.toml"
-REPOSITORY = ".git"
 
 
 def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None) -> Interpreter:
@@ -118,7 +117,7 @@ def _base(script: Path, wanted: str, environ: Mapping[str, str], ask: Ask) -> Kn
 
 def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
     """The ``.venv`` beside a script or in a folder above it, up to its project's; and why one was passed over."""
-    for folder in _up_to_project(script.resolve().parent):
+    for folder in up_to_project(script.resolve().parent):
         found = folder / VENV
         if not os.path.lexists(found):
             continue
@@ -126,23 +125,6 @@ def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
             return None, (f"{found} was passed over: {why}",)
         return found, ()
     return None, ()
-
-
-def _up_to_project(folder: Path) -> Iterator[Path]:
-    """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
-    home: what lies there is about no project."""
-    above = [folder, *folder.parents]
-    marked = [each for mark in (REPOSITORY, PROJECT) for each in above if (each / mark).exists()]
-    try:
-        own = Path.home().resolve()
-    except RuntimeError:  # a user without one
-        own = Path("/")
-    for each in above:
-        if each == own and each != folder:
-            return
-        yield each
-        if marked and each == marked[0]:
-            return
 
 
 def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:

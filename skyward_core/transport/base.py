@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -83,6 +83,11 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
         )
 
 
+def installs(image: Mapping[str, Any]) -> bool:
+    """Whether an image asks for more than files and variables."""
+    return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
+
+
 def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
     """An image for other machines than this one, with what the script's inline metadata asks for.
 
@@ -93,6 +98,7 @@ def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
         UsageError: the script is pickled by another Python than the client's, or has packages of a folder that is here
             alone.
     """
+    _refuse_folders(image.get("find_links") or (), "image")
     if not interpreter:
         return dict(image)
     chosen = Interpreter.from_json(interpreter)
@@ -102,15 +108,25 @@ def image_elsewhere(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
             f"and this program, with Python {MINOR}, can only start its own there: use it from Python {chosen.minor}, "
             "or run on this machine"
         )
+    _refuse_folders(chosen.environment.get("find_links") or (), chosen.source)
+    return with_scripts(image, chosen)
+
+
+def with_scripts(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any]:
+    """An image with what the inline metadata of the script asks for that an interpreter was chosen for."""
     asked = chosen.environment
-    for link in asked.get("find_links") or ():
+    lists = ("pip", "pip_indexes", *(["find_links"] if "find_links" in asked else []))
+    joined = {part: [*(image.get(part) or ()), *(asked.get(part) or ())] for part in lists}
+    places = {part: asked[part] for part in ("index", "no_index") if part in asked}
+    return dict(image) | joined | places
+
+
+def _refuse_folders(links: Sequence[str], source: str) -> None:
+    for link in links:
         if link.startswith("file:"):
             raise UsageError(
-                f"The {chosen.source} takes packages from {link}, which other machines do not have: use an index"
+                f"The {source} takes packages from {link}, which other machines do not have: use an index"
             )
-    joined = {part: [*(image.get(part) or ()), *(asked.get(part) or ())] for part in ("pip", "pip_indexes")}
-    places = {part: asked[part] for part in ("index", "find_links", "no_index") if part in asked}
-    return dict(image) | joined | places
 
 
 class Pipe(Protocol):
@@ -137,13 +153,17 @@ class Transport(Protocol):
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
-    ) -> None:
+    ) -> dict[str, str] | None:
         """Reach the node and have its agent running: starts one, or finds the one that runs.
 
         ``config`` is the agent's (see ``agent.config``); it travels by standard input, never by argv.
         Idempotent. Progress goes to ``report`` as phases. What installs something waits at the ``gate`` first,
         so that nothing is installed anywhere before all nodes are synced. ``first``: the pool has never been there, so
         a start that ends early has left nothing.
+
+        Returns:
+            The packages of its environment, version by name, where the image asks for some; see
+            :func:`...node.boot.environment.installed_with`.
 
         Raises:
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.

@@ -37,6 +37,7 @@ class HostFacts(TypedDict):
 
 class EnvironmentDone(TypedDict):
     python: str
+    installed: dict[str, str]  # where packages are asked for: version by name
 
 
 class ManifestDone(TypedDict):

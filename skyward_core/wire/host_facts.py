@@ -6,6 +6,7 @@ As of frames (:mod:`.messages`), it is looked at before anything acts on it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,16 @@ def _is_doubt(value: Any) -> object:
     """Which file a host has with another time, and the hash of what it has."""
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
 
+
+def _are_versions(value: Any) -> bool:
+    """Packages by their names, each with its version, or none."""
+    return type(value) is dict and all(
+        type(version) is str and _PACKAGE.fullmatch(name) and _VERSION.fullmatch(version)
+        for name, version in value.items()
+    )
+
+
+_PACKAGE, _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"), re.compile(r"[A-Za-z0-9._+!-]{0,100}")
 
 # What a host tells of itself; of one that can hold nothing of ours some of it is missing.
 FACTS: Checks = {
@@ -61,7 +72,7 @@ FACTS_OF_POOL: Checks = {
 
 # What it says when something was done on it, by what that was.
 DONE: Mapping[str, Checks] = {
-    "environment": {"python": _is_path},
+    "environment": {"python": _is_path, "installed": _are_versions},
     "manifest": {"folder": _is_path, "wanted": all_of(is_count), "doubtful": all_of(_is_doubt)},
     "gpus": {"gpus": all_of(is_text)},
     "reach": {"reached": all_of(is_flag)},

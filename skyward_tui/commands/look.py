@@ -1,12 +1,13 @@
-"""``skyward-tui ls``, ``logs`` and ``results``: what there is, and what there was."""
+"""``skyward-tui ls``, ``logs``, ``results`` and ``lock``: what there is, and what there was."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
-from skyward_core.front.history import PoolRow, Printed, following, printed, run_view
+from skyward_core.front.history import PoolRow, Printed, following, locks, printed, run_view
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
@@ -97,6 +98,34 @@ def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
             out.put(piece)
     out.finish(row.run)
     return exit_status.OK
+
+
+def lock(run: str, node: int | None, console: Console) -> int:
+    """What was installed for a run: a lock on standard output."""
+    with opened(console) as session:
+        row = meant(session, run)
+        found = locks(session.ledger, row)
+    if not found:
+        raise UsageError(
+            f"nothing was installed for run {row.run}: nobody asked for packages, and its ranks had what there was"
+        )
+    if node is not None and node not in found:
+        raise UsageError(
+            f"nothing was installed on node {node} for run {row.run}; give one of {_named(found)}"
+        )
+    shown = min(found) if node is None else node
+    if node is None and (others := [each for each in found if found[each] != found[shown]]):
+        console.note(f"this is of node {shown}; node {_named(others)} had other packages: --node shows them")
+    if console.as_json:
+        console.result({"run": row.run, "node": shown, "lock": found[shown]})
+    else:
+        for line in found[shown].splitlines():
+            console.say(line)
+    return exit_status.OK
+
+
+def _named(nodes: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(nodes)))
 
 
 def _catch_up(session: Session, pool: PoolRow, follow: bool, console: Console) -> None:

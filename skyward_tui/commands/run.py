@@ -40,7 +40,8 @@ def run(request: LaunchRequest, console: Console) -> int:
             if request.shapes_pool:
                 raise PoolExistsError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator and --plugin to "
+                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --plugin, --lock, "
+                    "--requirements and --project to "
                     f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
                 )
             plan = plan.on(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ async def test_setup_waits_until_all_nodes_are_synced(
             homes.append(host.home)
             stack.push_async_callback(ways[-1].close)
 
-        def prepare(node: int) -> asyncio.Task[None]:
+        def prepare(node: int) -> asyncio.Task[Any]:
             config = {"pool": "p", "node": node, "nodes": 2, "idle_timeout": 30.0, "grace": 0.1}
             config["image"] = {"setup": ['touch "$HOME/was-set-up"']}
             report = lambda phase, *rest, **more: phases[node].append(phase)  # noqa: E731

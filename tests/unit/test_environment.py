@@ -221,12 +221,19 @@ def test_two_at_once_make_it_once(tmp_path: Path) -> None:
     assert any("waiting for it" in line for lines in said for line in lines)
 
 
+# A uv that notes what it is told: of the environments that it is to make there is only an interpreter.
+PRETENDED = (
+    'for a; do last=$a; done; [ "$1" = venv ] && '
+    f'mkdir "$last/bin" && ln -s {sys.executable} "$last/bin/python"\n'
+)
+
+
 def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dict[str, str]) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     seen = tmp_path / "seen"
     (tools / "uv").write_text(
-        f'#!/bin/sh\necho "$@" >> {seen}\ncat >> {seen}\nenv >> {seen}.env\n'
+        f'#!/bin/sh\n{PRETENDED}echo "$@" >> {seen}\ncat >> {seen}\nenv >> {seen}.env\n'
         'for a; do case $a in *pyproject.toml) cat "$a" >> '
         f"{seen};; esac; done\n"
     )
@@ -249,7 +256,7 @@ def test_addresses_of_indexes_are_on_no_command_line(tmp_path: Path, wheels: dic
 def test_where_a_script_has_packages_looked_for(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "uv").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\nenv > {tmp_path}/env\n')
+    (tools / "uv").write_text(f'#!/bin/sh\n{PRETENDED}echo "$@" >> {tmp_path}/said\nenv > {tmp_path}/env\n')
     (tools / "uv").chmod(0o755)
     image = {
         "pip": ["skytiny"],

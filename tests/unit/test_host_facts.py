@@ -33,7 +33,10 @@ def test_what_a_host_tells_of_itself_is_looked_at(value: Any) -> None:
 
 
 DONE: dict[str, dict[str, Any]] = {
-    "environment": {"python": "/root/.cache/skyward/env-1/bin/python"},
+    "environment": {
+        "python": "/root/.cache/skyward/env-1/bin/python",
+        "installed": {"torch": "2.4.0+cpu", "own": ""},
+    },
     "manifest": {"folder": "/srv/a", "wanted": [0, 3], "doubtful": [[1, "ab" * 64]]},
     "gpus": {"gpus": ["NVIDIA H100, 81559 MiB, 570.1"]},
     "reach": {"reached": [True, False]},
@@ -42,7 +45,7 @@ DONE: dict[str, dict[str, Any]] = {
 }
 NO_ANSWERS: list[Any] = [
     None, 7, "", "work/a", "/a\x00b", "/" * 5000, [-1], [True], [1 << 70], ["0"], [None], [[1]], {"a": 1},
-    [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"),
+    [[0, "../x"]], [[-1, "ab"]], [[1.5, "ab"]], [[0, "ab", 1]], float("nan"), {"--hash": "1"}, {"a": "1\n-i x"},
 ]  # fmt: skip
 
 

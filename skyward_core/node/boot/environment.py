@@ -24,12 +24,15 @@ from typing import IO, Any
 from ...wire.redact import Redactor, each_text, secret_values, url_secrets, without_credentials
 from .ends_with_client import ends_with_client
 from .indexes import (
+    PINNED,
     Index,
     by_index,
     constraints,
     index_name,
     logins,
     normal,
+    of_locks,
+    pinned,
     places,
     project,
     scoped,
@@ -39,9 +42,11 @@ from .indexes import (
 
 Emit = Callable[[str], None]
 KEPT_LINES = 20
-# What only scripts ask for, in their own words: see places(); "alone": nothing that the interpreter has counts.
-OF_SCRIPTS = ("index", "find_links", "no_index", "alone")
+# What only scripts and projects ask for, in their own words: see places() and pinned.py; "alone": nothing that the
+# interpreter has counts.
+OF_SCRIPTS = ("index", "find_links", "no_index", "alone", PINNED, "constraints")
 MADE = ".made"  # a file of a whole environment, with its interpreter's path
+INSTALLED = ".installed"  # another, with what is installed there
 # Where installers run: Python would import what lies beside a project's files, and uv obey settings of any folder
 # above; there, those are root's alone.
 INSTALLERS_FOLDER = "/"
@@ -97,8 +102,8 @@ def ready(
 
     found = _ready(root / f"env-{key(image, python, version)}")
     if found == python:
-        pip = list(image.get("pip") or ())
-        if lacking(pip) if python == sys.executable else lacking_in(python, pip, ours):
+        wanted = wanted_by(image)
+        if lacking(wanted) if python == sys.executable else lacking_in(python, wanted, ours):
             return ""  # it had the packages by itself when it was set up, and has lost some since
     return found
 
@@ -144,7 +149,8 @@ def ensure(
     """Have an image's environment on this node.
 
     Args:
-        image: ``python``, ``pip``, ``pip_indexes``, ``apt`` and ``setup`` of an :class:`~skyward_core.Image`.
+        image: ``python``, ``pip``, ``pip_indexes``, ``apt`` and ``setup`` of an :class:`~skyward_core.Image`; what a
+            project's files come to (``pinned``, ``constraints``).
         root: our folder on the node.
         env: variables of the setup commands.
         cwd: where the setup commands run, or "".
@@ -172,11 +178,11 @@ def _ensure(
     image: Mapping[str, Any], root: Path, env: Mapping[str, str], cwd: str, emit: Emit, client: int | None
 ) -> str:
     python = sys.executable
-    pip, apt, setup = (list(image.get(name) or ()) for name in ("pip", "apt", "setup"))
-    alone = bool(image.get("alone"))
-    missing = pip if alone else lacking_in(python, pip)
+    apt, setup = (list(image.get(name) or ()) for name in ("apt", "setup"))
+    alone, wanted = bool(image.get("alone")), wanted_by(image)
+    missing = wanted if alone else lacking_in(python, wanted)
     if not (missing or apt or setup or alone):
-        emit("the interpreter has everything already" if pip else "nothing to install")
+        emit("the interpreter has everything already" if wanted else "nothing to install")
         return python
     folder = root / f"env-{key(image, python)}"
     interpreter = str(folder / "bin" / "python") if missing or alone else python
@@ -193,6 +199,7 @@ def _ensure(
         _make_room(folder)
         variables = _variables(env, image.get("pip_indexes") or ())
         variables |= dict(places(image, variables))
+        variables |= {_address(name): address for name, address in of_locks(image).items()}
         with _netrc(variables, folder / ".netrc"):
             _apt(apt, variables, emit)  # to its end, also for nobody: half of it would lie in all others' way
             with ends_with_client(client):
@@ -203,6 +210,8 @@ def _ensure(
                     emit(f"setup {number} of {len(setup)}: {command}")
                     what = f"setup command {command!r}"
                     _run(["sh", "-c", command], what, variables, emit, cwd=cwd or None)
+        if wanted:
+            (folder / INSTALLED).write_text(json.dumps(_installed(interpreter)), encoding="utf-8")
         partial = folder / ".making"
         partial.write_text(interpreter, encoding="utf-8")
         partial.replace(folder / MADE)
@@ -299,9 +308,14 @@ def _netrc(variables: dict[str, str], path: Path) -> Iterator[None]:
 _ADDRESS = "SKYWARD_INDEX_"
 
 
-def _address(number: int) -> str:
+def _address(index: int | str) -> str:
     """The variable with the address of an index that is kept to some packages."""
-    return f"{_ADDRESS}{number}"
+    return f"{_ADDRESS}{index}"
+
+
+def _alone(address: str) -> dict[str, str]:
+    """Variables by which installers look at one index and no other."""
+    return {"PIP_INDEX_URL": address, "PIP_EXTRA_INDEX_URL": "", "UV_DEFAULT_INDEX": address, "UV_INDEX": ""}
 
 
 def lacking_in(python: str, requirements: list[str], root: str = ROOT) -> list[str]:
@@ -320,10 +334,27 @@ def lacking_in(python: str, requirements: list[str], root: str = ROOT) -> list[s
         return requirements
 
 
+def wanted_by(image: Mapping[str, Any]) -> list[str]:
+    """All that an environment must meet, as requirements without hashes."""
+    groups = image.get(PINNED) or ()
+    exact = [line.partition(" --hash=")[0] for group in groups for line in group["lines"]]
+    return [*(image.get("pip") or ()), *exact, *(image.get("constraints") or ())]
+
+
+def installed_with(python: str) -> dict[str, str]:
+    """The packages that ranks of an interpreter find, by name: their version, or "" for one that comes from a folder or
+    an address. Of an environment that was made here it is what was installed then."""
+    try:
+        found = json.loads(Path(python).parents[1].joinpath(INSTALLED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return _installed(python)
+    return dict(found)
+
+
 def _install(
     python: str, folder: Path, image: Mapping[str, Any], variables: dict[str, str], emit: Emit
 ) -> None:
-    requirements, indexes = list(image["pip"]), image.get("pip_indexes") or ()
+    requirements, indexes = list(image.get("pip") or ()), image.get("pip_indexes") or ()
     uv = shutil.which("uv", path=variables["PATH"])
     target = str(folder / "bin" / "python")
     if uv:
@@ -333,19 +364,16 @@ def _install(
             variables,
             emit,
         )
-        limits: list[str] = []
+        install = [uv, "pip", "install", "--python", target]
+        _pinned([*install, "-r", "-"], "uv pip install", image, variables, emit)
+        never: list[str] = []
         if scoped(indexes):
-            files = {
-                "pyproject.toml": project(requirements, indexes),
-                "constraints.txt": constraints({}, unasked(requirements, indexes)),
-            }
-            for name, text in files.items():
-                (folder / name).write_text(text, encoding="utf-8")
+            (folder / "pyproject.toml").write_text(project(requirements, indexes), encoding="utf-8")
+            never = unasked(requirements, indexes)
             wanted, given = str(folder / "pyproject.toml"), ""
-            limits = ["-c", str(folder / "constraints.txt")]
         else:
             wanted, given = "-", "\n".join(requirements)
-        command = [uv, "pip", "install", "--python", target, "-r", wanted, *limits]
+        command = [*install, "-r", wanted, *_limits(folder, image, {}, never)]
         with _kept_to_indexes(requirements, indexes):
             if requirements:
                 _run(command, "uv pip install", variables, emit, given=given)
@@ -360,19 +388,17 @@ def _install(
         pip = [target, "-m", "pip"]
     bare = ["--without-pip"] if pip[0] == python else []  # its own pip would take seconds, and is not needed
     _run([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
+    install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
+    _pinned(install, "pip install", image, variables, emit)
     if not requirements:
         return
-    install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
     for number, own in by_index(requirements, indexes).items():
-        alone = variables | {"PIP_INDEX_URL": variables[_address(number)], "PIP_EXTRA_INDEX_URL": ""}
+        alone = {**variables, **_alone(variables[_address(number)])}
         _run([*install, "--no-deps"], "pip install", alone, emit, given="\n".join(own))
-    limits = []
+    there: dict[str, str] = {}
     if kept := scoped(indexes):
-        path = folder / "constraints.txt"
-        there = {name: version for name, version in _versions(target).items() if name in kept}
-        never = [package for package in kept if package not in there]
-        path.write_text(constraints(there, never), encoding="utf-8")
-        limits = ["-c", str(path)]
+        there = {name: version for name, version in _installed(target).items() if name in kept}
+    limits = _limits(folder, image, there, [package for package in kept if package not in there])
     with _kept_to_indexes(requirements, indexes):
         _run([*install, *limits], "pip install", variables, emit, given="\n".join(requirements))
 
@@ -393,14 +419,56 @@ def _kept_to_indexes(requirements: Sequence[str], indexes: Sequence[Index]) -> I
         ) from None
 
 
-def _versions(python: str) -> dict[str, str]:
-    """The versions of the packages that an environment has."""
-    code = "from importlib.metadata import distributions as d; print(*(f'{x.name}={x.version}' for x in d()))"
-    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}")
-    pairs = (each.partition("=") for each in done.stdout.split())
-    return {normal(name): version for name, _, version in pairs}
+def _installed(python: str) -> dict[str, str]:
+    """The packages that an environment has, as :func:`installed_with` tells them."""
+    done = subprocess.run([python, "-I", "-c", _ASK_INSTALLED], capture_output=True, text=True, check=False)
+    try:
+        found = json.loads(done.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}") from None
+    return {normal(name): version for name, version in found.items()}
+
+
+# Not what a wheel's metadata says beside that: to read it of all packages would take long.
+_ASK_INSTALLED = """
+import json, os, sys
+found = {}
+for entry in reversed(sys.path):
+    for name in os.listdir(entry) if os.path.isdir(entry) else ():
+        if name.endswith(".dist-info") and name.count("-") == 2:
+            package, version = name[:-10].split("-")
+            elsewhere = os.path.exists(os.path.join(entry, name, "direct_url.json"))
+            found[package] = "" if elsewhere else version
+print(json.dumps(found))
+"""
+
+
+def _limits(
+    folder: Path, image: Mapping[str, Any], there: Mapping[str, str], never: Sequence[str]
+) -> list[str]:
+    """Options that keep installers to what an image limits, to what it has pinned, and to versions that are there."""
+    exact = [line for line in wanted_by({PINNED: image.get(PINNED)}) if "==" in line.partition(";")[0]]
+    text = constraints(there, never) + "".join(
+        f"{each}\n" for each in [*exact, *(image.get("constraints") or ())]
+    )
+    if not text:
+        return []
+    path = folder / "constraints.txt"
+    path.write_text(text, encoding="utf-8")
+    return ["-c", str(path)]
+
+
+def _pinned(
+    install: Sequence[str], what: str, image: Mapping[str, Any], variables: Mapping[str, str], emit: Emit
+) -> None:
+    """Install what an image has pinned: as it is, each from its index; what has hashes only with one of them."""
+    for lines, index in pinned(image):
+        alone = {} if index is None else _alone(variables[_address(index)])
+        for hashed in (True, False):
+            some = [line for line in lines if (" --hash=" in line) is hashed]
+            options = ["--no-deps", "--require-hashes"] if hashed else ["--no-deps"]
+            if some:
+                _run([*install, *options], what, {**variables, **alone}, emit, given="\n".join(some))
 
 
 def _has(python: str, *modules: str) -> bool:
@@ -477,14 +545,15 @@ def main() -> None:
     it, and what is wanted, as JSON."""
     wanted = json.load(sys.stdin)
 
-    def tell(**values: str) -> None:
+    def tell(**values: Any) -> None:
         sys.stdout.write(json.dumps(values) + "\n")
         sys.stdout.flush()
 
     try:
         root, line = Path(wanted["root"]), lambda line: tell(line=line)
         python = ensure(wanted["image"], root, wanted["env"], wanted["cwd"], line, client=1)
+        found = installed_with(python) if wanted_by(wanted["image"]) else {}
     except OSError as error:
         tell(error=str(error))
     else:
-        tell(python=python)
+        tell(python=python, installed=found)

@@ -37,7 +37,9 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
         from . import environment
 
         where = wanted["cwd"]
-        return {"python": environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)}
+        python = environment.ensure(wanted["image"], base, wanted["env"], where, emit, client=1)
+        asked = environment.wanted_by(wanted["image"])
+        return {"python": python, "installed": environment.installed_with(python) if asked else {}}
     if what == "manifest":
         items = working_copy.from_json(receive(wanted["size"]))
         copy = working_copy.Copy(base, wanted["name"], emit)

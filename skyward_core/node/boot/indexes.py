@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import unquote
 
 Index = Mapping[str, Any]
+PINNED = "pinned"
+"""An image's key for what is installed as it is: groups of lines, each with the ``index`` that they come from."""
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _LOGIN = re.compile(r"(?P<scheme>https?://)(?P<info>[^\s/?#]+)@(?P<host>[^\s/?#:@]+)")
 
@@ -49,6 +51,29 @@ def by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dict[int,
         if (package := package_of(requirement)) in home:
             found.setdefault(home[package], []).append(requirement)
     return found
+
+
+def pinned(image: Mapping[str, Any]) -> Iterator[tuple[list[str], int | str | None]]:
+    """What an image has pinned: lines, and what the index is called that they come from alone: an own one of the image
+    by its number, one of :func:`of_locks` by its name there; None for wherever packages come from here."""
+    indexes = image.get("pip_indexes") or ()
+    named = of_locks(image)
+    for group in image.get(PINNED) or ():
+        lines = list(group["lines"])
+        if group["index"]:
+            yield lines, next(name for name, address in named.items() if address == group["index"])
+            continue
+        own = by_index(lines, indexes)
+        taken = {line for each in own.values() for line in each}
+        yield [line for line in lines if line not in taken], None
+        for number, kept in own.items():
+            yield kept, number
+
+
+def of_locks(image: Mapping[str, Any]) -> dict[str, str]:
+    """The indexes that a lock names, by what they are called."""
+    groups = image.get(PINNED) or ()
+    return {f"OF_LOCK_{number}": group["index"] for number, group in enumerate(groups) if group["index"]}
 
 
 def unasked(requirements: Sequence[str], indexes: Sequence[Index]) -> list[str]:

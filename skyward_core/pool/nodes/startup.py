@@ -9,13 +9,15 @@ from typing import Any
 
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, hint_of, what_of
 from ...model.hint import Hint
+from ...model.interpreter import Interpreter
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
 from ...providers.told import answered, told
 from ...tasks import import_path
-from ...transport.base import Gate, Report
+from ...tasks.own_interpreter import own
+from ...transport.base import Gate, Report, with_scripts
 from ...views import events as ev
 from ...wire.frames import WireError
 from ..background import Background
@@ -196,8 +198,28 @@ class Startup:
         ) -> None:
             self._phase(link, phase, detail, retry_at, address or machine.address)
 
-        await link.transport.prepare(self._config(link.node), report, gate, first=first)
+        config = self._config(link.node)
+        installed = await link.transport.prepare(config, report, gate, first=first)
+        if installed:
+            self._keep_lock(link.node, config, installed)
         return report
+
+    def _keep_lock(self, node: int, config: dict[str, Any], installed: dict[str, str]) -> None:
+        """What was installed stays known, so that a run can be repeated."""
+        from ...store import kept_locks  # most pools install nothing
+        from ...tasks.packages.kept_lock import lock_text
+
+        pool = self._context
+        python = Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own()
+        heading = f"installed for pool {pool.name} with Python {python.minor}; Image(lock=...) has it installed again"
+        try:
+            kept_locks.keep(
+                pool.archive.folder,
+                node,
+                lock_text(with_scripts(config["image"], python), installed, heading),
+            )
+        except OSError as error:
+            self._news.complain(f"what was installed on node {node} cannot be written down: {error}")
 
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)
@@ -217,6 +239,7 @@ class Startup:
         pool, known = self._context, self._knowledge
         worker = pool.row.spec["worker"]
         before, behind = import_path.entries()
+        local = [entry for _, entry in known.image.get("local") or ()]
         return {
             "pool": pool.name,
             "node": node,
@@ -237,7 +260,7 @@ class Startup:
             "cwd": known.cwd,
             "interpreter": known.interpreter,
             "path_before": before,
-            "path": [*filter(None, (known.image.get("workdir"),)), *behind],
+            "path": [*filter(None, (known.image.get("workdir"),)), *local, *behind],
             "image": known.image | {"env": known.env, "allow_apt": pool.options.allow_apt},
         }
 

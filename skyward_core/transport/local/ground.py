@@ -29,6 +29,7 @@ class Ground(Value):
         python: the interpreter's program.
         version: its first two numbers.
         own: whether it is the one that runs this.
+        made: whether its environment was made here, for a script.
         root: the folder that has our package, for it to run.
         first: an entry before all others of the import path, or "".
         before, behind: entries before its standard library, and after all that it has itself.
@@ -37,6 +38,7 @@ class Ground(Value):
     python: str
     version: tuple[int, ...]
     own: bool
+    made: bool
     root: str
     first: str
     before: tuple[str, ...]
@@ -57,7 +59,14 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
     if chosen is None or is_own(chosen.prefix) or _is_replaced(chosen):
         behind = (ROOT, *(config.get("path") or sys.path))
         return Ground(
-            sys.executable, sys.version_info[:2], True, ROOT, "", tuple(config.get("path_before", ())), behind
+            sys.executable,
+            sys.version_info[:2],
+            True,
+            False,
+            ROOT,
+            "",
+            tuple(config.get("path_before", ())),
+            behind,
         )
     from ...tasks.environments import have  # most pools run on what runs this
     from ...tasks.own_packages import own_packages
@@ -70,18 +79,37 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
             "anew, or make the pool anew"
         )
     ours = await asyncio.to_thread(own_packages)
-    workdir = (config.get("image") or {}).get("workdir")
+    image = config.get("image") or {}
+    local = [entry for _, entry in image.get("local") or ()]
     version = tuple(map(int, chosen.minor.split(".")))
-    behind = tuple(filter(None, (workdir, ours.last)))
-    return Ground(chosen.path, version, False, ours.first, ours.first, tuple(import_path.scripts()), behind)
+    behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
+    return Ground(
+        chosen.path,
+        version,
+        False,
+        bool(chosen.base),
+        ours.first,
+        ours.first,
+        tuple(import_path.scripts()),
+        behind,
+    )
 
 
-def entries(python: str) -> tuple[str, ...]:
-    """What an interpreter itself has on its import path, as text.
+def entries(there: Ground) -> tuple[str, ...]:
+    """What an environment that is made over an interpreter must have on its import path to find what that finds.
 
     Raises:
-        PoolError: it cannot be run.
+        PoolError: the interpreter cannot be run.
     """
+    from ...tasks.packages.local_packages import local_packages
+
+    version = ".".join(map(str, there.version))
+    local = tuple(each.entry for each in local_packages({}, str(Path(there.python).parents[1]), version))
+    return local if there.own else (*_own_entries(there.python), *local)
+
+
+def _own_entries(python: str) -> tuple[str, ...]:
+    """What an interpreter itself has on its import path, as text."""
     import json
     import subprocess
 

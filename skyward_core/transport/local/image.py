@@ -24,8 +24,9 @@ LONGEST = 1 << 20  # bytes of a line that an installer prints
 
 async def interpreter(
     image: Mapping[str, Any], env: Mapping[str, str], cwd: str, said: Callable[[str], None], there: Ground
-) -> tuple[str, str]:
-    """The interpreter to run ranks with, and how it came to that, in words.
+) -> tuple[str, str, dict[str, str] | None]:
+    """The interpreter to run ranks with, how it came to that, in words, and the packages that are installed there where
+    the image asks for some.
 
     Args:
         image: an :class:`~skyward_core.Image` as JSON.
@@ -46,18 +47,24 @@ async def interpreter(
         raise _refused(absent)
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
+    wanted = environment.wanted_by(image)
     if not image.get("setup") and not absent:
         lacks = lacking if there.own else partial(environment.lacking_in, there.python, root=there.root)
-        missing = await asyncio.to_thread(lacks, image["pip"]) if pip else []
+        missing = await asyncio.to_thread(lacks, wanted) if wanted else []
         if not missing:
-            return there.python, "all packages are here" if pip else "nothing to install"
+            return (
+                there.python,
+                "all packages are here" if wanted else "nothing to install",
+                await asyncio.to_thread(environment.installed_with, there.python) if wanted else None,
+            )
     root = home() / ENVIRONMENTS
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if made := environment.ready(image, root, there.python, there.version, there.root):
-        return made, "the environment is there already"
-    wanted = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
-    made = await _make(environment.own_command(there.python, "environment", there.root), wanted, said)
-    return made, f"environment made in {root}"
+        found = await asyncio.to_thread(environment.installed_with, made) if wanted else None
+        return made, "the environment is there already", found
+    order = {"image": image, "root": str(root), "env": dict(env), "cwd": cwd}
+    made, found = await _make(environment.own_command(there.python, "environment", there.root), order, said)
+    return made, f"environment made in {root}", found if wanted else None
 
 
 def _absent(packages: Sequence[str]) -> list[str]:
@@ -84,7 +91,9 @@ def _refused(packages: Sequence[str]) -> PoolError:
     )
 
 
-async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str], None]) -> str:
+async def _make(
+    command: list[str], wanted: dict[str, Any], said: Callable[[str], None]
+) -> tuple[str, dict[str, str]]:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -100,7 +109,7 @@ async def _make(command: list[str], wanted: dict[str, Any], said: Callable[[str]
         answer = await _converse(process, wanted, said)
         await process.wait()
         if made := str(answer.get("python") or ""):
-            return made
+            return made, dict(answer.get("installed") or {})
         why = (
             answer.get("error") or (await errors).decode(errors="replace").strip()[-2000:] or _ended(process)
         )

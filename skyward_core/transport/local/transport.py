@@ -9,7 +9,7 @@ from typing import Any
 
 from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
-from ..base import Flow, Gate, OnData, OnLost, Report, check_python
+from ..base import Flow, Gate, OnData, OnLost, Report, check_python, installs
 from .agent_starter import Starter
 from .ground import Ground, entries, ground
 
@@ -66,20 +66,21 @@ class LocalTransport:
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
-    ) -> None:
+    ) -> dict[str, str] | None:
         report("running", f"starting an agent in {self.folder}")
         image = config.get("image") or {}
         check_python(image, config.get("interpreter"))
         there = await self._ground(config, report, gate)
         python, detail, behind = there.python, "", list(there.behind)
-        asked = any(image.get(part) for part in ("pip", "apt", "setup"))
+        installed: dict[str, str] | None = None
+        asked = installs(image)
         if asked:
             for phase in ("connected", "synced"):
                 report(phase)
             report("installed", detail="looking at the environment")
-            python, detail = await self._interpreter(there, config, report, gate)
-            if python != there.python and not there.own:
-                behind += await asyncio.to_thread(entries, there.python)
+            python, detail, installed = await self._interpreter(there, config, report, gate)
+            if python != there.python:
+                behind += await asyncio.to_thread(entries, there)
         request = config | {
             "folder": str(self.folder),
             "socket": str(self.socket),
@@ -96,6 +97,11 @@ class LocalTransport:
         for phase in () if asked else ("connected", "synced"):
             report(phase)
         report("installed", detail=detail)
+        if there.made:
+            from ...node.boot.environment import installed_with
+
+            return await asyncio.to_thread(installed_with, there.python) | (installed or {})
+        return installed
 
     @staticmethod
     async def _ground(config: dict[str, Any], report: Report, gate: Gate | None) -> Ground:
@@ -111,11 +117,11 @@ class LocalTransport:
 
     async def _interpreter(
         self, there: Ground, config: dict[str, Any], report: Report, gate: Gate | None
-    ) -> tuple[str, str]:
+    ) -> tuple[str, str, dict[str, str] | None]:
         """The same for all nodes of a start."""
         from .image import interpreter
 
-        async def work() -> tuple[str, str]:
+        async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
             return await interpreter(
                 image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable
+from ...model.interpreter import Interpreter
 from ...node.boot.working_copy import Item
 from ...store.loggers import logger, timed
 from ...store.working_folder import unfit as why_unfit
+from ...tasks.own_interpreter import own
 from ...wire.frames import Heard
 from ...wire.node_paths import NodePaths, pools
-from ..base import Gate, OnData, OnLost, Pipe, Report, check_python, image_elsewhere
+from ..base import Gate, OnData, OnLost, Pipe, Report, check_python, image_elsewhere, installs
 from ..upload import working_folder
 from ..upload.bundle import bundle_for
 from . import pipes
@@ -30,6 +32,7 @@ from .failures import link_lost
 from .target import Target
 
 if TYPE_CHECKING:
+    from ...tasks.packages.local_packages import LocalPackage
     from ...wire.host_fact_types import EnvironmentDone, HostFacts, ManifestDone
 
 _log = logger("ssh")
@@ -75,7 +78,7 @@ class SSHTransport:
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
-    ) -> None:
+    ) -> dict[str, str] | None:
         """Connect; send what the host lacks; have the agent running.
 
         Besides the agent's own keys ``config`` may hold ``image`` (an :class:`~skyward_core.Image` as JSON).
@@ -89,6 +92,7 @@ class SSHTransport:
         if gate is not None and config.get("cwd"):
             # Begun now, ready when we are connected.
             _snapshot(config["cwd"], config.get("image") or {}, gate)
+            _local_packages(config, gate)
         self.untouched = first
         SSHTransport.live.add(self)
         deadline = time.monotonic() + self.patience
@@ -142,8 +146,8 @@ class SSHTransport:
 
     async def _prepare(
         self, link: HostConnection, config: dict[str, Any], report: Report, gate: Gate | None
-    ) -> None:
-        phase = "connected"
+    ) -> dict[str, str] | None:
+        phase, installed = "connected", None
         channel = await CommandChannel.open(
             link,
             python=self.python,
@@ -159,6 +163,7 @@ class SSHTransport:
             self._refuse_no_room(facts)
             phase = "synced"
             sent = await send_bundle(channel)
+            local = _local_packages(config, gate)
             image = config.pop("image", None) or {}
             config.pop("interpreter", None)
             given = {part: config.get(part) or [] for part in ("path_before", "path")}
@@ -168,21 +173,25 @@ class SSHTransport:
                 report("installed", detail="the agent runs already")
             else:
                 there, detail = await send_workdir(channel, config.get("cwd") or "", image, gate)
-                report("synced", detail=f"{sent}; {detail}")
+                places, details = await send_packages(channel, await local, config.get("cwd") or "", gate)
+                report("synced", detail="; ".join([sent, detail, *details]))
                 phase = "installed"
                 config["python"] = facts["python"]
-                if any(image.get(part) for part in ("pip", "apt", "setup")):
+                if installs(image):
                     if gate is not None:
                         await gate.arrive(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
-                    config["python"] = made["python"]
+                    config["python"], installed = made["python"], made["installed"] or None
                 else:
                     report("installed", detail="nothing to install")
                 config |= {
                     part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()
                 }
+                inside = [each.entry for each in await local]
+                beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
+                config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
                 config["cwd"] = there
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",
@@ -196,6 +205,7 @@ class SSHTransport:
             facts["socket"] = started["socket"]
         finally:
             channel.close()
+        return installed
 
     def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
@@ -398,6 +408,53 @@ async def send_workdir(
         return await _send_snapshot(channel, snapshot)
     except (working_folder.TooLarge, working_folder.Unreadable) as error:
         raise PoolError(str(error)) from error
+
+
+async def send_packages(
+    channel: CommandChannel, packages: Sequence[LocalPackage], cwd: str, gate: Gate | None
+) -> tuple[dict[str, str], list[str]]:
+    """Bring the host's copies of packages up to date that lie here beside the working folder.
+
+    Returns:
+        Where each folder's copy is, and what that took.
+
+    Raises:
+        PoolError: one that a file of the project asks for cannot travel.
+    """
+    if not packages:
+        return {}, []
+    from ...tasks.packages.local_packages import travelling  # most have none
+
+    places, details = dict[str, str](), list[str]()
+    for package in travelling(packages, cwd):
+        snapshot = _snapshot(package.folder, {}, gate)
+        try:
+            if isinstance(snapshot, str):
+                raise working_folder.TooLarge(snapshot)
+            places[package.folder], detail = await _send_snapshot(channel, snapshot)
+        except (working_folder.TooLarge, working_folder.Unreadable) as error:
+            if package.asked:
+                raise PoolError(
+                    f"Package {package.name} of {package.folder} cannot travel: {error}"
+                ) from error
+            detail = f"not sent, so ranks cannot import it: {error}"
+        details.append(f"{package.name}: {detail}")
+    return places, details
+
+
+def _local_packages(config: Mapping[str, Any], gate: Gate | None) -> asyncio.Future[list[LocalPackage]]:
+    """Packages that lie on this machine alone, looked for once for all nodes of a start."""
+    python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own()
+
+    def look() -> list[LocalPackage]:
+        from ...tasks.packages.local_packages import local_packages
+
+        return local_packages(config.get("image") or {}, python.prefix, python.minor)
+
+    def begin() -> asyncio.Future[list[LocalPackage]]:
+        return asyncio.ensure_future(asyncio.to_thread(look))
+
+    return gate.share("local packages", begin) if gate is not None else begin()
 
 
 async def _send_snapshot(channel: CommandChannel, snapshot: working_folder.Snapshot) -> tuple[str, str]:

@@ -1,0 +1,88 @@
+"""What an image says of a project's packages, read: which file that is, and what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...model.errors import SpecError
+from ...model.spec import Image
+from ...node.boot.host import doubt
+from ..project_root import PROJECT, up_to_project
+from .packages import Packages, PackagesError
+
+
+def asked(image: Image, folder: str, version: str) -> Packages | None:
+    """What an image asks for by a file of the project; None where it names none.
+
+    Args:
+        folder: the working folder, from which the project is looked for.
+        version: of the Python that runs the project.
+
+    Raises:
+        SpecError: the file is not there, cannot be read, or asks for what is not done; its ``field`` is the image's.
+    """
+    name = image.packages_by
+    if not name:
+        return None
+    try:
+        return _read(name, _found(getattr(image, name), Path(folder)), version)
+    except PackagesError as error:
+        raise SpecError(str(error), name) from None
+
+
+def _read(name: str, path: Path, version: str) -> Packages:
+    if name == "project":
+        from . import project_file
+
+        return project_file.read(path, version)
+    if name == "lock" and path.suffix == ".toml":
+        from . import pylock
+
+        return pylock.read(path, version)
+    if name == "lock" and path.suffix == ".lock" and not _is_text_of_lines(path):
+        from . import uv_lock
+
+        return uv_lock.read(path, version)
+    from . import requirements_file
+
+    return requirements_file.read(path, lock=name == "lock")
+
+
+def _is_text_of_lines(path: Path) -> bool:
+    """Whether a lock is one line for each package, as ``pip freeze`` writes them, and no TOML."""
+    with path.open("rb") as file:
+        return not any(line.lstrip().startswith(b"[") or line.startswith(b"version =") for line in file)
+
+
+def _found(given: object, folder: Path) -> Path:
+    """A file of the project: in the working folder, or above it, up to where the project ends."""
+    name = given if isinstance(given, str) else PROJECT
+    path = Path(name).expanduser()
+    places = [folder / path]
+    if not path.is_absolute():
+        places += [above / name for above in up_to_project(folder.resolve()) if above != folder.resolve()]
+    for place in places:
+        if not place.is_file():
+            continue
+        if place is not places[0] and (why := doubt(str(place))):
+            raise PackagesError(f"{place} is not used: {why}")
+        return place
+    if len(places) == 1:
+        raise PackagesError(f"there is no file {places[0]}")
+    raise PackagesError(f"there is no file {name} in {folder.resolve()}, or above it in its project")
+
+
+def found_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Files of a project that could say its packages, as (field of an image, path), the most exact first."""
+    names = (
+        ("lock", "uv.lock"),
+        ("lock", "pylock.toml"),
+        ("requirements", "requirements.txt"),
+        ("project", PROJECT),
+    )
+    for field, name in names:
+        for above in up_to_project(folder.resolve()):
+            if (above / name).is_file():
+                yield field, str(above / name)
+                break

@@ -1,0 +1,127 @@
+"""Packages that are installed where they lie, such as by ``pip install -e ../mylib``: other machines have no such
+folder, so it has to travel."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model.value import Value, value
+
+OURS = "skyward_core"  # other machines have us anyway
+
+
+@value
+class LocalPackage(Value):
+    """One of them.
+
+    Attributes:
+        name: what it is called.
+        folder: where its project lies.
+        entry: what the import path needs of that.
+        asked: whether a file of the project asks for it; else it is only installed so.
+    """
+
+    name: str
+    folder: str
+    entry: str
+    asked: bool = False
+
+
+def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[LocalPackage]:
+    """Those of an image, as JSON, and those of an interpreter.
+
+    Args:
+        prefix: the folder of the interpreter's environment.
+        minor: its version, such as "3.12".
+    """
+    asked = {folder: entry for folder, entry in image.get("local") or ()}
+    found = list(_editable(Path(prefix) / "lib" / f"python{minor}" / "site-packages"))
+    there = {each.folder for each in found}
+    return [
+        *(LocalPackage(each.name, each.folder, each.entry, each.folder in asked) for each in found),
+        *(
+            LocalPackage(Path(folder).name, folder, entry, True)
+            for folder, entry in asked.items()
+            if folder not in there
+        ),
+    ]
+
+
+def travelling(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPackage]:
+    """Those that do not lie in the working folder, which travels anyway; the folder of another one counts once."""
+    inside = [Path(cwd).resolve()] if cwd else []
+    found = []
+    for each in sorted(packages, key=lambda package: package.folder):
+        if not any(Path(each.folder).is_relative_to(folder) for folder in inside):
+            inside.append(Path(each.folder))
+            found.append(each)
+    return found
+
+
+def _editable(packages: Path) -> Iterator[LocalPackage]:
+    try:
+        names = os.listdir(packages)  # noqa: PTH208  each start over SSH waits for it, and most find nothing
+    except OSError:
+        return
+    said_where = [
+        name
+        for name in names
+        if name.endswith(".dist-info") and os.path.isfile(f"{packages}/{name}/direct_url.json")
+    ]
+    for name in sorted(said_where):
+        try:
+            said = json.loads((packages / name / "direct_url.json").read_bytes())
+            editable = said["dir_info"].get("editable") is True and said["url"].startswith("file://")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # most come from an index
+        if not editable:
+            continue
+        folder = _path_of(said["url"])
+        for entry in _entries(packages, name, folder):
+            if not (Path(entry) / OURS).is_dir():
+                yield LocalPackage(name.split("-")[0], str(folder), entry)
+
+
+def _path_of(url: str) -> Path:
+    from urllib.parse import unquote, urlsplit
+
+    return Path(unquote(urlsplit(url).path)).resolve()
+
+
+def _entries(packages: Path, name: str, folder: Path) -> list[str]:
+    """Where its modules lie, by what its installer has written: a ``.pth`` file, or a module that finds them."""
+    try:
+        record = (packages / name / "RECORD").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        record = []
+    found: dict[str, None] = {}
+    for file in (line.partition(",")[0] for line in record):
+        try:
+            if file.endswith(".pth"):
+                lines = (packages / file).read_text(encoding="utf-8").splitlines()
+                found |= dict.fromkeys(str(Path(each).resolve()) for each in lines if each.startswith("/"))
+            elif file.startswith("__editable__") and file.endswith("_finder.py"):
+                found |= dict.fromkeys(_mapped((packages / file).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, SyntaxError, ValueError):
+            continue
+    inside = [each for each in found if Path(each).is_relative_to(folder)]
+    if inside:
+        return inside
+    from .packages import entry_of
+
+    return [entry_of(folder)]
+
+
+def _mapped(source: str) -> Iterator[str]:
+    """The folders above the packages that such a module of setuptools' finds."""
+    for node in ast.parse(source).body:
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(node, ast.AnnAssign):
+            for module, path in ast.literal_eval(node.value or ast.Dict([], [])).items():
+                if "." not in module and Path(path).name in (module, f"{module}.py"):
+                    yield str(Path(path).resolve().parent)

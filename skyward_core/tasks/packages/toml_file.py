@@ -1,0 +1,59 @@
+"""What the files of projects and locks have in common: they are TOML, and for some versions of Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..python_versions import VersionError, satisfies
+from .packages import PackagesError
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """What is in a file.
+
+    Raises:
+        PackagesError: it cannot be read, or is no TOML.
+    """
+    import tomllib  # most pools have no such file
+
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PackagesError(f"{path} is no TOML: {error}") from None
+
+
+def check_python(path: Path, wanted: object, version: str) -> None:
+    """Refuse a Python that a file is not for.
+
+    Args:
+        wanted: its ``requires-python``; "" or None for any.
+        version: the Python's.
+
+    Raises:
+        PackagesError: it is not.
+    """
+    if not wanted:
+        return
+    try:
+        fits = satisfies(version, str(wanted))
+    except VersionError as error:
+        raise PackagesError(f"{path}: requires-python: {error}") from None
+    if not fits:
+        raise PackagesError(
+            f"{path} is for Python {wanted}, and the script is loaded with {version}: choose another Python for it"
+        )
+
+
+def rows(path: Path, given: object, what: str) -> list[dict[str, Any]]:
+    """A list of tables.
+
+    Raises:
+        PackagesError: it is none.
+    """
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise PackagesError(f"{path}: {what} should be a list of tables")
+    return given
