@@ -22,6 +22,11 @@ from tests.support.processes import descendants, exists
 from tests.support.waiting import until, wait_until
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_starters() -> None:
+    """None: real ones are what these tests are of."""
+
+
 def config(folder: Path, node: int) -> dict[str, Any]:
     return {
         "pool": "p", "node": node, "nodes": 2, "folder": str(folder / f"node-{node}"),
