@@ -96,6 +96,7 @@ class Cli:
             "cwd": self.folder, "env": self.env, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE, "text": True,
         }  # fmt: skip
+        process: subprocess.Popen[Any]
         if AVAILABLE and for_interpreters(self.env) == for_interpreters(os.environ):
             process = Forked(loaded(), [PROGRAM, *words], **more)
         else:

@@ -66,7 +66,7 @@ class Loaded:
     """
 
     def __init__(self, python: Sequence[str], first: str, then: str) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._ours = threading.Lock(), os.getpid()
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process = subprocess.Popen(
             [*python, "-c", first + _LOOP + then, str(theirs.fileno())],
@@ -76,8 +76,9 @@ class Loaded:
         atexit.register(self._end)
 
     def _end(self) -> None:
-        self._requests.close()
-        self._process.wait()
+        if os.getpid() == self._ours:  # and no fork of this one, which shares it
+            self._requests.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
 
     def fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
         """Gives the pid of a child of ours that goes on from there."""
