@@ -9,6 +9,15 @@ import pytest
 
 import skyward_core as sky
 from tests.support.cli import Cli
+from tests.support.quick_starters import use_quick_starters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_starters() -> Iterator[None]:
+    """Pools of this process come up in less time; those of scripts and commands are started as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_quick_starters(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pexpect
 
 from tests.support.child import Child
+from tests.support.forked import AVAILABLE, Forked, Loaded
 
 EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
 COMMAND = [sys.executable, "-m", "skyward_tui"]
+PROGRAM = str(EXAMPLES.parent / "__main__.py")
 PATIENCE = 90  # seconds; for what should never take that long; a test has 120 in all
 
 ENDINGS = """
@@ -48,8 +52,32 @@ def waits(marker: str):
 """
 
 
+PRELOADED = """
+import importlib, pkgutil
+import skyward_core.providers.local.provider, skyward_tui.cli, skyward_tui.commands
+for each in pkgutil.iter_modules(skyward_tui.commands.__path__):
+    importlib.import_module(f"skyward_tui.commands.{each.name}")
+"""
+# As -m has it: first of all of the import path is the working folder.
+RUN = "sys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
+
+
+@cache
+def loaded() -> Loaded:
+    return Loaded([sys.executable], PRELOADED, RUN)
+
+
+def for_interpreters(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that Python reads when it starts."""
+    return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+
+
 class Cli:
-    """``skyward-tui`` with a home, and a folder with scripts, of its own."""
+    """``skyward-tui`` with a home, and a folder with scripts, of its own.
+
+    A call of it is a process that has all loaded that commands import; :meth:`start` and :meth:`terminal` start one as
+    a shell does.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,14 +91,25 @@ class Cli:
         return path
 
     def __call__(self, *arguments: object, status: int | None = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*COMMAND, *map(str, arguments)],
-            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE, check=False,
-        )  # fmt: skip
+        words = list(map(str, arguments))
+        more: dict[str, Any] = {
+            "cwd": self.folder, "env": self.env, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE, "text": True,
+        }  # fmt: skip
+        process: subprocess.Popen[Any]
+        if AVAILABLE and for_interpreters(self.env) == for_interpreters(os.environ):
+            process = Forked(loaded(), [PROGRAM, *words], **more)
+        else:
+            process = subprocess.Popen([*COMMAND, *words], **more)
+        with process:
+            try:
+                out, err = process.communicate(timeout=PATIENCE)
+            except BaseException:
+                process.kill()
+                raise
         if status is not None:
-            assert done.returncode == status, done.stdout + done.stderr
-        return done
+            assert process.returncode == status, out + err
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def json(self, *arguments: object, status: int = 0) -> Any:
         return json.loads(self(*arguments, "--json", status=status).stdout.splitlines()[-1])

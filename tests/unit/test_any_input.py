@@ -24,6 +24,7 @@ from skyward_core.tasks.arguments import convert
 from skyward_core.views.logs import LogRing
 from skyward_core.wire.frames import CHUNK, Decoder, WireError, frame
 from skyward_core.wire.redact import SHORTEST, Redactor
+from tests.support.any_text import CHARACTERS
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 
@@ -89,11 +90,17 @@ def test_no_secret_survives_in_a_log_however_it_is_cut(
 # -- frames ----------------------------------------------------------------------------------------------
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.text(CHARACTERS, max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=4), inner, max_size=3)
+    ),
     max_leaves=6,
 )
-HEADERS = st.builds(lambda more, kind: more | {"t": kind}, st.dictionaries(st.text(), JSON), st.text())
+HEADERS = st.builds(
+    lambda more, kind: more | {"t": kind},
+    st.dictionaries(st.text(CHARACTERS, max_size=8), JSON, max_size=4),
+    st.text(CHARACTERS, max_size=8),
+)
 FRAMES = st.lists(st.tuples(HEADERS, st.binary(max_size=40)), max_size=5)
 
 
@@ -215,7 +222,11 @@ def test_every_item_is_in_one_shard_and_sizes_differ_by_at_most_one(
 # -- arguments -------------------------------------------------------------------------------------------
 
 PLAIN = (
-    st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.binary()
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(CHARACTERS)
+    | st.binary()
 )
 
 
@@ -227,9 +238,12 @@ PLAIN = (
         (bool, st.booleans()),
         (bytes, st.binary()),
         (list[int], st.lists(st.integers())),
-        (list[str], st.lists(st.text())),
+        (list[str], st.lists(st.text(CHARACTERS))),
         (tuple[int, ...], st.lists(st.integers()).map(tuple)),
-        (dict[str, float], st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False))),
+        (
+            dict[str, float],
+            st.dictionaries(st.text(CHARACTERS), st.floats(allow_nan=False, allow_infinity=False)),
+        ),
         (Any, st.lists(PLAIN, min_size=1)),
     ],
     ids=str,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, is_typeddict
 
@@ -15,6 +16,7 @@ import pytest
 
 import skyward_core
 from skyward_core.wire import frame_types, host_fact_types, node_frame_types
+from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
 UNTYPED = {"Header", "Heard"}
@@ -64,14 +66,25 @@ def sources(trees: dict[str, ast.Module]) -> set[str]:
     return found
 
 
-def own(scope: Scope) -> Iterator[ast.AST]:
+@cache
+def own(scope: Scope) -> list[ast.AST]:
     """What is in a function, without the functions in it."""
     body = scope.body if isinstance(scope.body, list) else [scope.body]
     left: list[ast.AST] = [each for each in body if not isinstance(each, SCOPES)]
+    found = []
     while left:
         node = left.pop()
-        yield node
+        found.append(node)
         left += [each for each in ast.iter_child_nodes(node) if not isinstance(each, SCOPES)]
+    return found
+
+
+def within(scope: Scope) -> Iterator[Scope]:
+    """The functions in a function that are in none between."""
+    body = scope.body if isinstance(scope.body, list) else [scope.body]
+    for node in (*body, *(child for each in own(scope) for child in ast.iter_child_nodes(each))):
+        if isinstance(node, SCOPES):
+            yield node
 
 
 def bound(target: ast.expr) -> set[str]:
@@ -148,20 +161,16 @@ def reads(tree: ast.Module, giving: set[str]) -> Iterator[int]:
                 and gives(node.value, known, giving)
             ):
                 yield node.lineno
-        inner = list(own(scope))
-        body = scope.body if isinstance(scope.body, list) else [scope.body]
-        for node in (*body, *(child for each in inner for child in ast.iter_child_nodes(each))):
-            if isinstance(node, SCOPES):
-                yield from look(node, known)
+        for inner in within(scope):
+            yield from look(inner, known)
 
     yield from look(tree, set())
 
 
+@cache
 def trees() -> dict[str, ast.Module]:
-    return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(ROOT.rglob("*.py"))
-    }
+    found = {str(path.relative_to(ROOT)): nodes_of(path)[0] for path in sorted(ROOT.rglob("*.py"))}
+    return {name: tree for name, tree in found.items() if isinstance(tree, ast.Module)}
 
 
 def test_keys_are_read_of_frames_that_have_a_type() -> None:
@@ -276,10 +285,8 @@ def unknown_keys(tree: ast.Module, held: dict[str, set[str]]) -> Iterator[tuple[
             found = keys(of)
             if found and key not in found:
                 yield node.lineno, key
-        body = scope.body if isinstance(scope.body, list) else [scope.body]
-        for node in (*body, *(child for each in own(scope) for child in ast.iter_child_nodes(each))):
-            if isinstance(node, SCOPES):
-                yield from look(node, known)
+        for inner in within(scope):
+            yield from look(inner, known)
 
     yield from look(tree, {})
 

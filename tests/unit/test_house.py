@@ -6,12 +6,13 @@ import ast
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import skyward_core
+from tests.support.sources import nodes_of, text_of
 
 ROOT = Path(skyward_core.__file__).parent.parent
 MODULES = {
@@ -21,19 +22,22 @@ MODULES = {
 }
 
 
-def imported(name: str) -> Iterator[str]:
+@cache
+def imported(name: str) -> set[str]:
     """Modules of ours that a module imports anywhere in it."""
     path = MODULES[name]
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    all_of_it: set[str] = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in MODULES)
+            all_of_it |= {alias.name for alias in node.names if alias.name in MODULES}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
                 found = f"{base}.{alias.name}"
-                yield found if found in MODULES else base
+                all_of_it.add(found if found in MODULES else base)
+    return all_of_it
 
 
 def circles() -> list[set[str]]:
@@ -87,7 +91,7 @@ def test_no_modules_import_each_other() -> None:
 def test_nothing_below_a_pool_knows_it(package: str) -> None:
     for name in MODULES:
         if name.startswith(f"skyward_core.{package}") and name != "skyward_core.pool.pool":
-            assert "skyward_core.pool.pool" not in set(imported(name)), name
+            assert "skyward_core.pool.pool" not in imported(name), name
 
 
 def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
@@ -101,7 +105,7 @@ def test_the_library_has_no_more_than_14_entries_at_its_top() -> None:
 def test_no_two_classes_have_one_name() -> None:
     where: dict[str, list[str]] = {}
     for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(name)
     assert {name: modules for name, modules in where.items() if len(modules) > 1} == {}
@@ -148,7 +152,7 @@ def test_nothing_but_a_provider_s_own_folder_knows_its_name() -> None:
     found = {
         str(path.relative_to(ROOT))
         for path in MODULES.values()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant) and node.value in ("ssh", "local")
     }
     assert {name for name in found if not name.startswith(own)} == set(NAMING)
@@ -160,7 +164,7 @@ def test_nobody_guesses_what_a_provider_can_do() -> None:
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()
         if not name.startswith("skyward_core.providers")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id in ("getattr", "hasattr") and "provider" in ast.unparse(node.args[0])
     ]
@@ -169,7 +173,7 @@ def test_nobody_guesses_what_a_provider_can_do() -> None:
 
 def test_nothing_is_there_for_tests_alone() -> None:
     """What only a test calls is not what runs, so the test proves nothing of it."""
-    words = Counter(word for path in MODULES.values() for word in re.findall(r"\w+", path.read_text()))
+    words = Counter(word for path in MODULES.values() for word in re.findall(r"\w+", text_of(path)))
     told = set(re.findall(r"\w+", "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))))
     tested = {
         word for path in (ROOT / "tests").rglob("*.py") for word in re.findall(r"\w+", path.read_text())
@@ -177,7 +181,7 @@ def test_nothing_is_there_for_tests_alone() -> None:
     alone = {
         f"{module}:{node.name}"
         for module, path in MODULES.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if words[node.name] == 1 and node.name in tested - told and not node.name.startswith("__")
     }
@@ -195,20 +199,23 @@ CALLED_BY_OTHERS = (
 
 
 def test_no_option_is_there_that_nobody_gives() -> None:
-    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
-    calls = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    calls = [node for path in MODULES.values() for node in nodes_of(path) if isinstance(node, ast.Call)]
     named = {keyword.arg for call in calls for keyword in call.keywords}
     most: Counter[str] = Counter()  # by position, to a function of that name
     unknown = set()  # functions that are given what somebody else has been given
     for call in calls:
-        name = ast.unparse(call.func).rpartition(".")[2]
+        match call.func:
+            case ast.Name(name) | ast.Attribute(attr=name):
+                pass
+            case other:
+                name = ast.unparse(other).rpartition(".")[2]
         if any(keyword.arg is None for keyword in call.keywords):
             unknown.add(name)
         starred = any(isinstance(each, ast.Starred) for each in call.args)
         most[name] = max(most[name], 99 if starred else len(call.args))
     spare = []
-    for module, tree in trees.items():
-        for node in ast.walk(tree) if not module.startswith(CALLED_BY_OTHERS) else ():
+    for module, path in MODULES.items():
+        for node in nodes_of(path) if not module.startswith(CALLED_BY_OTHERS) else ():
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if node.name == "__init__" or node.name in unknown:

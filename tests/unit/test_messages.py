@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from skyward_core.wire import messages
 from skyward_core.wire.frames import CHUNK, INLINE, VERSION, Decoder, WireError, frame
 from skyward_core.wire.messages import FROM_AGENT, FROM_CLIENT, FROM_WORKER, from_agent, from_client
+from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
 ERROR = {"type": "ValueError", "message": "no", "traceback": ""}
@@ -217,8 +218,10 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
 
 
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(CHARACTERS, max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS, max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -226,7 +229,7 @@ values = st.recursive(
 @given(data=st.data())
 def test_no_frame_raises_anything_but_that_it_is_none(data: st.DataObject) -> None:
     forms = FORMS[data.draw(st.sampled_from(sorted(FORMS)))]
-    kind = data.draw(st.sampled_from(sorted(forms)) | st.text(max_size=5))
+    kind = data.draw(st.sampled_from(sorted(forms)) | st.text(CHARACTERS, max_size=5))
     form = forms.get(kind)
     keys = sorted({*form.needs, *form.may}) if form else ["x"]
     known = st.sampled_from(

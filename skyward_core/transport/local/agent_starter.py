@@ -13,12 +13,14 @@ from typing import Any
 from ...model.errors import PoolError
 
 ROOT = str(Path(__file__).parents[3])
-# Isolated and without site: an agent needs the standard library and this package, nothing else.
+# Isolated and without site: an agent needs the standard library and this package, nothing else. What is imported here
+# stays: nobody looks for garbage among it.
 _CODE = f"""
-import sys
+import gc, sys
+gc.disable()
 sys.path.insert(0, {ROOT!r})
-from skyward_core.node.put_off import put_off
-put_off()
+from skyward_core.node.put_off import import_asyncio
+import_asyncio()
 from skyward_core.node.agent.fork_server import main
 main()
 """

@@ -1,0 +1,38 @@
+"""The starters of agents in this process: forked with all imported, in place of each importing it anew."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skyward_core.transport.local import agent_starter
+from tests.support.forked import AVAILABLE, Forked, Loaded
+
+# What a starter does once it has imported all.
+MAIN = "main()\n"
+
+
+@cache
+def loaded(python: str, *options: str) -> Loaded:
+    """As a starter is started, up to where it serves."""
+    *options_, flag, code = options
+    first, main, rest = code.rpartition(MAIN)
+    assert (flag, main, rest) == ("-c", MAIN, "")
+    return Loaded(
+        [python, *options_], f"{first}from skyward_core.node.agent.__main__ import preload\npreload()\n", main
+    )
+
+
+def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone."""
+
+    def begun(command: list[str], **more: Any) -> Forked:
+        return Forked(loaded(*command), ["-c"], **more)
+
+    if AVAILABLE:
+        ways = SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE)
+        patch.setattr(agent_starter, "subprocess", ways)
