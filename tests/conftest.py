@@ -64,6 +64,9 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # What is frozen no longer counts as old, so Python would go through all else very often: a third of what the
+        # tests of the app take.
+        gc.set_threshold(50_000, 20, 50)
         gc.enable()
 
 

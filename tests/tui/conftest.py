@@ -13,7 +13,7 @@ from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
-from tests.support.app_driver import screen_svg, screen_text
+from tests.support.app_driver import screen_svg, screen_text, settled
 from tests.support.fake_session import FakeSession
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -27,6 +27,8 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.chdir(tmp_path)
+    for module in ("textual.app", "textual.pilot"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     time.tzset()
 
 

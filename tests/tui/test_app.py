@@ -130,7 +130,7 @@ async def test_without_colour_every_state_is_still_told(
         await pilot.press("enter")
         await until(pilot, lambda: "✗ raised" in screen_text(app))
         for state in ("✓ returned", "✗ raised", "✗ exited", "⊘ collateral", "✗ FAILED", "● ready"):
-            assert state in screen_text(app), state
+            await until(pilot, lambda state=state: state in screen_text(app))  # type: ignore[misc]
         colours = set(re.findall(r"fill: (#[0-9a-fA-F]{6})", screen_svg(app)))
         colours.discard("#c5c8c6")  # of the frame that the export draws
         assert len(colours) > 3 and all(c[1:3] == c[3:5] == c[5:7] for c in colours), colours
