@@ -82,7 +82,11 @@ class LaunchPlan:
 
     @property
     def missing(self) -> list[str]:
-        """Frameworks that the script imports and that are not installed where it is loaded."""
+        """Frameworks that the script imports and that are not installed where it is loaded.
+
+        Raises:
+            ScriptError: the interpreter does not say what it has.
+        """
         return missing_of(self.script, self.interpreter)
 
     @property

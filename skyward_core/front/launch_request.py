@@ -143,10 +143,10 @@ class LaunchRequest:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
         function, values = self.call()
-        spec = self.spec()
+        spec, interpreter = self._spec()
         return LaunchPlan(
             script=Path(self.script),
-            interpreter=self.interpreter(),
+            interpreter=interpreter,
             function=function,
             values=values,
             pool=spec,
@@ -182,6 +182,10 @@ class LaunchRequest:
         Raises:
             SkywardError: a value makes no sense; its ``field`` says which: that of a setting is ``settings.NAME``.
         """
+        return self._spec()[0]
+
+    def _spec(self) -> tuple[PoolSpec, Interpreter]:
+        """The same, and the interpreter of the script, which is chosen once."""
         with of_field("provider"):
             provider = self._provider()
         with of_field("plugins"):
@@ -200,7 +204,7 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
-        return replace(spec, interpreter=interpreter if interpreter.chosen else None)
+        return replace(spec, interpreter=interpreter if interpreter.chosen else None), interpreter
 
     def _provider(self) -> Any:
         found = by_name(self.provider or DEFAULT)

@@ -73,7 +73,7 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
         interpreter: None for the one that is chosen for it.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python.
+        ScriptError: it cannot be read, or is no Python; or its interpreter does not say what it has.
     """
     needs = _roots(_run_at_load(parse(script)))
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
@@ -59,8 +60,14 @@ def choose(
 def _said(
     script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
 ) -> Interpreter:
-    path = Path(python).expanduser()
-    if path.is_dir():
+    path = Path(python)
+    with suppress(RuntimeError):  # nobody here is called so: there is no such path
+        path = path.expanduser()
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that no file can have
+        raise UsageError(f"--python {python:.60} cannot be used: {error.strerror}") from None
+    if is_folder:
         inside = known_pythons.program_of(path)
         advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
         raise UsageError(f"--python {python} is a folder: {advice}")
