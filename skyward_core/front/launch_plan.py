@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
+    from ..tasks.stop import Stop
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -95,11 +96,15 @@ class LaunchPlan:
         has = {plugin.name for plugin in self.plugins}
         return [name for name in gang_frameworks_of(self.script) if name not in has]
 
-    def task(self, *, echo: bool = False) -> Task:
+    def task(
+        self, *, echo: bool = False, said: Callable[[str], None] | None = None, stop: Stop | None = None
+    ) -> Task:
         """Load the script in a child process, and make the call a task.
 
         Args:
             echo: pass on what the script prints meanwhile.
+            said: takes the lines of whoever makes the script's environment; None prints them with ``echo``.
+            stop: ends it, from another thread.
 
         Raises:
             SkywardError: as :func:`.scripts.build_task`.
@@ -111,6 +116,8 @@ class LaunchPlan:
             plugins=self.plugins,
             echo=echo,
             interpreter=self.interpreter,
+            said=said,
+            stop=stop,
         )
         return task if self.timeout is None else replace(task, timeout=self.timeout)
 

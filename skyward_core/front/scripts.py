@@ -20,6 +20,7 @@ from ..tasks.scripts import (
     parse_arguments,
     split_target,
 )
+from ..tasks.stop import Stop
 from ..tasks.task import Task
 
 # Those whose ranks meet only through the plugin of that name.
@@ -28,6 +29,7 @@ GANG_FRAMEWORKS = ("torch", "jax")
 __all__ = [
     "FunctionInfo",
     "Interpreter",
+    "Stop",
     "Task",
     "Text",
     "advice",

@@ -1,0 +1,113 @@
+"""The launch form beside a Python that hangs: keys, screen, launch and ways out, none of which wait for it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Select
+
+from skyward_core.tasks import answers
+from skyward_tui import packaged
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession
+from tests.support.pythons import all_ended, hanging_python
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
+
+SIZE = (120, 40)
+SCRIPT = (
+    "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
+)
+LOOKING = "looking for the Python of the script, 0:0"
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> Path:
+    """A project whose interpreter never answers, and a script outside of it; the file of that one's children."""
+    project = tmp_path / "hangs"
+    for folder in (project, tmp_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "pyproject.toml").touch()
+    (project / "train.py").write_text("import torch\n" + SCRIPT)
+    return hanging_python(project / ".venv")
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
+    await until(pilot, lambda: app.session is not None)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, LaunchScreen)
+    await typed(app, pilot, script)
+    return app.screen
+
+
+async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "hangs/train.py")
+        await until(pilot, lambda: LOOKING in screen_text(app))
+        began = time.monotonic()
+        await pilot.press("tab", "tab", *"epochs=3")
+        await pilot.press("ctrl+t", "ctrl+o", *"tra")  # nor does what else asks what Pythons are
+        await until(pilot, lambda: "packaged examples" in screen_text(app))
+        await pilot.press("escape", "ctrl+t")
+        assert screen.form().arguments == "epochs=3"
+        assert time.monotonic() - began < answers.PATIENCE / 2
+        assert LOOKING[:-4] in screen_text(app), "typing does not take the words back"
+        assert len(hangs.read_text().split()) == 2, (
+            "nor does it ask anew: once for the form, once for the list"
+        )
+        await pilot.press("ctrl+r")
+        assert session.created == []
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await opened(app, pilot, "train.py")  # another Python is not waited for after that one
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        assert not all_ended(hangs)
+
+
+async def test_a_launch_is_of_the_form_as_it_is_shown(
+    app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PATIENCE", 1)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        screen.query_one("#script", Input).value = "hangs/train.py"
+        await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
+        await pilot.press("ctrl+r", "x")  # there is no plan of that yet, and nothing is typed any more
+        assert screen.form().script == "hangs/train.py"
+        await until(pilot, lambda: "has not said its version for 1 s" in screen_text(app))
+        assert session.created == [] and app.focused is screen.query_one("#script")
+        assert all_ended(hangs)
+        screen.query_one("#script", Input).value = "train.py"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+
+
+def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    try:
+        terminal.until("No pools yet")
+        terminal.press("n")
+        terminal.until("the script's functions")
+        terminal.press("hangs/train.py")
+        terminal.until(LOOKING)
+        began = time.monotonic()
+        terminal.press("\x11")
+        assert terminal.ended() == os.EX_OK
+        assert time.monotonic() - began < answers.PATIENCE / 2
+        assert "Traceback" not in terminal.text and "xception" not in terminal.text
+        wait_until(lambda: all_ended(hangs), 10)
+    finally:
+        terminal.close()
