@@ -13,7 +13,7 @@ from skyward_core.views.views import PoolView
 from .ends import beside
 from .launch_form import FieldError, Form, check
 from .launch_plan import rows
-from .words import duration, one_line
+from .words import duration
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
@@ -82,7 +82,7 @@ class Wait:
         lasts = time.monotonic() - self._since
         if lasts < NOTICEABLE:
             return ""
-        heard = f": {one_line(self.line)}" if self.line else " …"
+        heard = f": {self.line}" if self.line else " …"
         return f"{self.what}, {duration(lasts)}{heard}"
 
 
@@ -96,9 +96,10 @@ async def loaded(plan: LaunchPlan, wait: Wait) -> Task:
         SkywardError: as :meth:`~skyward_core.front.launch_plan.LaunchPlan.task`.
     """
     from skyward_core.front.scripts import Stop
+    from skyward_core.wire.safe_text import field
 
     def hear(line: str) -> None:
-        wait.line = line
+        wait.line = field(line)
 
     stop = Stop()
     try:

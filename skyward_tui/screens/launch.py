@@ -355,7 +355,7 @@ class LaunchScreen(BaseScreen[None]):
             self.query_one(f"#{found.error.field}").focus()
 
     async def _begin(self, form: Form, plan: LaunchPlan) -> None:
-        self._wait = Wait(f"loading {plan.script.name} in a process of its own")
+        self._wait = Wait(f"loading {plan.script.name}")
         task = await loaded(plan, self._wait)
         self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
         self._creating = True  # from here on there is something to tear down

@@ -95,6 +95,55 @@ async def test_a_launch_is_of_the_form_as_it_is_shown(
         await until(pilot, lambda: bool(session.launched))
 
 
+INSTALLER = r"""#!/bin/sh
+case "$1" in
+venv) for last; do :; done; mkdir -p "$last/bin"; echo half > "$last/bin/activate" ;;
+pip) printf 'Downloading \033]0;x\007torch (203.5MiB)\n'; sleep 600 & echo $! >> {children}; wait ;;
+esac
+"""
+
+
+def half_made(home: Path) -> list[Path]:
+    found = home.glob("environments/env-*")
+    return [each for each in found if each.is_dir() and not (each / ".made").exists()]
+
+
+async def test_a_launch_is_left_while_its_script_is_loaded(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installer that takes for ever, and a script that does: told meanwhile, and ended with all that they began."""
+    children = tmp_path / "children"
+    installer = tmp_path / "bin" / "uv"
+    installer.parent.mkdir()
+    installer.write_text(INSTALLER.replace("{children}", str(children)))
+    installer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{installer.parent}:{os.environ['PATH']}")
+    block = '# /// script\n# dependencies = ["torch"]\n# ///\n'
+    (tmp_path / "installs.py").write_text(block + SCRIPT)
+    noted = f"import os, time\nopen({str(children)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    (tmp_path / "sleeps.py").write_text(noted + SCRIPT)
+
+    def begun() -> bool:
+        return children.exists() and children.read_text() != ""
+
+    async with app.run_test(size=SIZE) as pilot:
+        for script, told in (("installs.py", ": Downloading torch (203.5MiB)"), ("sleeps.py", " …")):
+            screen = await opened(app, pilot, script)
+            await until(pilot, lambda: "runs     train()" in screen_text(app))
+            await pilot.press("ctrl+r")
+            words = f"loading {script}, 0:0"
+            await until(pilot, lambda words=words: words in screen_text(app))  # type: ignore[misc]
+            await until(pilot, lambda told=told: told in screen_text(app) and begun())  # type: ignore[misc]
+            assert screen.query_one("#form").disabled, "what is shown is what is launched"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+            await until(pilot, lambda: all_ended(children))
+            await until(pilot, lambda: not half_made(tmp_path / "home"))
+            children.unlink()
+        await until(pilot, lambda: not list((tmp_path / "home" / "tasks").iterdir()))
+        assert session.created == []
+
+
 def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
