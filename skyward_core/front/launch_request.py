@@ -256,9 +256,10 @@ class LaunchRequest:
         plan = self.plan()
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)
-        return written(
-            plan if live is None else plan.on(live), name=self.pool, provider=provider, settings=settings
-        )
+        plan = plan if live is None else plan.on(live)
+        script = written(plan, name=self.pool, provider=provider, settings=settings)
+        # Nothing in a script says by which Python it is started.
+        return script if self.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
     def _target(self, called: str | None) -> str:
         behind = f":{self.function}" if self.function else ""

@@ -9,7 +9,9 @@ from pathlib import Path
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
 from ..tasks.arguments import Text
-from ..tasks.interpreter import interpreter_of
+from ..tasks.interpreter import OfferedPython, interpreter_of, offered
+from ..tasks.known_pythons import NoPython
+from ..tasks.known_pythons import ask as known_python
 from ..tasks.missing_packages import FRAMEWORKS, advice, missing_in
 from ..tasks.scripts import (
     FunctionInfo,
@@ -29,6 +31,8 @@ GANG_FRAMEWORKS = ("torch", "jax")
 __all__ = [
     "FunctionInfo",
     "Interpreter",
+    "NoPython",
+    "OfferedPython",
     "Stop",
     "Task",
     "Text",
@@ -38,8 +42,10 @@ __all__ = [
     "gang_frameworks_of",
     "imports_of",
     "interpreter_of",
+    "known_python",
     "list_functions",
     "missing_of",
+    "offered",
     "parse_arguments",
     "split_target",
 ]

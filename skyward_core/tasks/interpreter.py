@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
+from ..model.value import Value, value
 from ..node.boot.host import doubt
 from ..store.home import ENVIRONMENTS, home
 from . import known_pythons
 from .inline_metadata import InlineMetadata, inline_metadata
 from .known_pythons import KnownPython, NoPython
-from .own_interpreter import is_own, own
+from .own_interpreter import OWN, is_own, own
 from .python_versions import numbers, satisfies
 
 Ask = Callable[[str], KnownPython]
 
 VENV = ".venv"
+SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
 PROJECT = "pyproject.toml"
 REPOSITORY = ".git"
 
@@ -53,8 +56,51 @@ def choose(
         return _inline(script, metadata, environ, ask)
     found, notes = _of_project(script)
     if found is not None:
-        return _venv(found, f"{VENV} of project {found.parent.name or found.parent}", notes, ask)
+        return _venv(found, _source_of(found), notes, ask)
     return _of_shell(environ, notes, ask)
+
+
+@value
+class OfferedPython(Value):
+    """An interpreter that a person may choose.
+
+    Attributes:
+        path: of the program.
+        source: what names it, in words; "" where it is only there.
+    """
+
+    path: str
+    source: str = ""
+
+
+def offered(script: Path | None, environ: Mapping[str, str]) -> list[OfferedPython]:
+    """What there is to choose from for a script, in the order in which one is chosen; none of them is run.
+
+    Args:
+        script: None where none is named yet.
+        environ: the process's variables.
+    """
+    found: dict[str, OfferedPython] = {}
+    for path, source in _offered(script, environ):
+        where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, and no other for that
+        found.setdefault(where, OfferedPython(where, source))
+    return list(found.values())
+
+
+def _offered(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    venv, _ = (None, ()) if script is None else _of_project(script)
+    folders = [(venv, _source_of(venv))] if venv else []
+    folders += [(Path(said), name) for name in SHELLS if (said := environ.get(name))]
+    for folder, source in folders:
+        if (program := known_pythons.program_of(folder)) is not None:
+            yield str(program), source
+    yield sys.executable, OWN
+    for path in known_pythons.others(environ):
+        yield path, ""
+
+
+def _source_of(venv: Path) -> str:
+    return f"{VENV} of project {venv.parent.name or venv.parent}"
 
 
 def _said(
@@ -153,7 +199,7 @@ def _up_to_project(folder: Path) -> Iterator[Path]:
 
 
 def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+    for name in SHELLS:
         said = environ.get(name)
         if not said:
             continue

@@ -73,6 +73,7 @@ class LaunchScreen(BaseScreen[None]):
         self._functions: list[FunctionInfo] = []
         self._plugins_touched = False
         self._planner = Planner()
+        self._shown: Form | None = None  # what the plan is about
         self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
         self._creating = False
@@ -85,9 +86,9 @@ class LaunchScreen(BaseScreen[None]):
             with Panel(id="form") as form:
                 form.border_title = "launch"
                 yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
-                yield _row(
-                    "Function", _Choice([], prompt="the script's functions", id="function", compact=True)
-                )
+                functions = _Choice([], prompt="the script's functions", id="function", compact=True)
+                python = _input("python", "its own; ctrl+n lists")
+                yield _row("Function", functions, Label("python", classes="inner"), python)
                 yield _row("Arguments", _input("arguments", "name=value …"))
                 yield Static(id="hint", markup=False)
                 used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
@@ -134,6 +135,8 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one(Crumbs).show(["pools", "launch"])
         if self._wait is not None and (text := str(self._wait)):
             self._say(text)
+            if self._shown != (form := self.form()):
+                self._show_plan([], form)  # what stands there is about another
         super().pulse(now)
 
     def _live(self) -> list[PoolView]:
@@ -154,6 +157,7 @@ class LaunchScreen(BaseScreen[None]):
             script=self._text("script"),
             function=function if isinstance(function, str) else "",
             arguments=self._text("arguments"),
+            python=self._text("python"),
             pool=pool if isinstance(pool, str) else "",
             name=self._text("name"),
             provider=provider if isinstance(provider, str) else DEFAULT,
@@ -172,7 +176,7 @@ class LaunchScreen(BaseScreen[None]):
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in ("arguments", "name", "accelerator", "nodes", "ranks"):
+            for field in ("arguments", "python", "name", "accelerator", "nodes", "ranks"):
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
             for id in self._settings():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
@@ -301,6 +305,7 @@ class LaunchScreen(BaseScreen[None]):
             self._show_plan([], form, str(error) if "\n" in str(error) else "")
 
     def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
+        self._shown = form
         parts: list[tuple[str, str]] = []
         styles = {"cost": "bold", "note": "$text-warning"}
         room = max(20, self.query_one("#why").size.width - 9)
@@ -322,7 +327,7 @@ class LaunchScreen(BaseScreen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
             return not self._creating
-        return not (action in ("launch", "files", "accelerators") and self._busy)
+        return not (action in ("launch", "files", "pythons", "accelerators") and self._busy)
 
     def on_button_pressed(self) -> None:
         self.action_launch()
@@ -396,6 +401,22 @@ class LaunchScreen(BaseScreen[None]):
         here = expanded(self._text("script")).parent
         files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
         self.app.push_screen(files, picked)
+
+    def action_pythons(self) -> None:
+        from ..dialogs.pythons import PythonsScreen
+
+        def picked(path: str | None) -> None:
+            if path is not None:
+                field = self.query_one("#python", Input)
+                field.value = path and _near(Path(path))
+                field.focus()
+
+        try:
+            functions_of(self._text("script"))
+            script = path_of(self._text("script"))
+        except FieldError:
+            script = None
+        self.app.push_screen(PythonsScreen(script), picked)
 
     def action_accelerators(self) -> None:
         from ..dialogs.accelerators import AcceleratorsScreen

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, Select
+from textual.widgets import Input, Select, Static
 
 from skyward_core.tasks import answers
 from skyward_tui import packaged
 from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import command_line
+from skyward_tui.recent import recent
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from tests.support.app_driver import screen_text, typed, until
@@ -57,7 +60,7 @@ async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
         screen = await opened(app, pilot, "hangs/train.py")
         await until(pilot, lambda: LOOKING in screen_text(app))
         began = time.monotonic()
-        await pilot.press("tab", "tab", *"epochs=3")
+        await pilot.press("tab", "tab", "tab", *"epochs=3")
         await pilot.press("ctrl+t", "ctrl+o", *"tra")  # nor does what else asks what Pythons are
         await until(pilot, lambda: "packaged examples" in screen_text(app))
         await pilot.press("escape", "ctrl+t")
@@ -142,6 +145,63 @@ async def test_a_launch_is_left_while_its_script_is_loaded(
             children.unlink()
         await until(pilot, lambda: not list((tmp_path / "home" / "tasks").iterdir()))
         assert session.created == []
+
+
+async def test_the_python_of_a_launch_is_picked_or_typed(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    old = tmp_path / "bin" / "python3.12"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\necho \'["python", "/", [3, 9, 18]]\'\n')
+    old.chmod(0o755)
+    for name, said in {
+        "VIRTUAL_ENV": str(hangs.parent),
+        "PATH": f"{old.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYENV_ROOT": str(tmp_path),
+        "CONDA_PREFIX": str(tmp_path / "nowhere"),
+    }.items():
+        monkeypatch.setenv(name, said)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        field = screen.query_one("#python", Input)
+        await pilot.press("ctrl+n")
+        version = ".".join(map(str, sys.version_info[:3]))
+        project = ".venv of project test_the"
+        await until(pilot, lambda: f"{version:<8} found for the script: {project}" in screen_text(app))
+        await until(pilot, lambda: f"{version:<8} this program's own" in screen_text(app))
+        assert "…        VIRTUAL_ENV" in screen_text(app), "it is listed, and not waited for"
+        assert "CONDA_PREFIX" not in screen_text(app)
+        await until(pilot, lambda: "python3.12" not in screen_text(app))  # it is too old
+        await typed(app, pilot, "program's own")
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == sys.executable)
+        words = f"python   Python {version} at {sys.executable} (--python)"
+        await until(
+            pilot, lambda: words in " ".join(plan_text(screen).split()).replace("python P", "python   P")
+        )
+        form = screen.form()
+        assert f"--python {sys.executable}" in command_line(form)
+        await pilot.press("ctrl+n")
+        await typed(app, pilot, str(tmp_path / "nothing"))  # what is not listed is taken as it is
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == "nothing")
+        await until(pilot, lambda: "✗ --python nothing" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is field)
+        await pilot.press("ctrl+n", "enter")  # the one that is found by itself
+        await until(pilot, lambda: field.value == "")
+        field.value = ".venv/bin/python"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+        (task,) = (task for _, task in session.launched)
+        assert task.interpreter is not None and task.interpreter.source == "--python"
+        assert recent()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"
+
+
+def plan_text(screen: LaunchScreen) -> str:
+    return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
 
 
 def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
