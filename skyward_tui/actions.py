@@ -23,7 +23,7 @@ SCOPES = {
     "panel": "Panels (ranks, nodes, numbers)",
     "log": "Log pane",
     "errors": "Errors",
-    "files": "File and accelerator pickers",
+    "files": "Pickers (file, Python, accelerator)",
     "choice": "Lists (function, pool, provider)",
     "toggles": "Check boxes (plugins, options)",
     "dialog": "Dialogs",
@@ -105,6 +105,7 @@ ACTIONS: tuple[Action, ...] = (
     # Launch form
     Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
+    Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that the script is loaded with"),
     Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator of the catalogue"),
     Action(
         "launch.copy", "ctrl+y,y", "copy_command", "copy command", "Copy the same thing as a command line"

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 LAST_RESORT = 15  # seconds; longer than the app takes to let go of its pools, whatever answers or does not
 
@@ -54,17 +56,18 @@ class Ends:
         self.come(number)
 
 
-def beside(work: Callable[[], None]) -> asyncio.Future[None]:
+def beside(work: Callable[[], T]) -> asyncio.Future[T]:
     """Do something in a thread that keeps no process from ending."""
-    done: Future[None] = Future()
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # who waits no longer leaves it to itself
 
     def act() -> None:
         try:
-            work()
+            result = work()
         except BaseException as error:  # noqa: BLE001  whoever waits gets it
             done.set_exception(error)
         else:
-            done.set_result(None)
+            done.set_result(result)
 
     threading.Thread(target=act, daemon=True).start()
     return asyncio.wrap_future(done)

@@ -89,6 +89,7 @@ class Form:
     script: str = ""
     function: str = ""
     arguments: str = ""
+    python: str = ""
     pool: str = ""
     name: str = ""
     provider: str = DEFAULT
@@ -167,6 +168,7 @@ class _Row(NamedTuple):
 _ROWS: dict[str, _Row] = {
     "function": _Row("function"),
     "arguments": _Row("arguments", _pairs),
+    "python": _Row("python"),
     "one": _Row("one", bool),
     "keep": _Row("keep", bool),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from skyward_core.model.errors import ScriptError
 from skyward_core.views.views import PoolView
 
 from .words import count, money
@@ -18,7 +19,7 @@ HOSTS_SHOWN = 6
 
 
 def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """What will happen, as (heading, text)."""
+    """What will happen, as (heading, text). Asks the script's interpreter what it has, which may take its time."""
     from skyward_core.front.scripts import advice
 
     pool = plan.pool
@@ -38,7 +39,10 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         told.append(("packages", str(plan.packages)))
     told += [("sends", f"{each.name}, which lies in {each.folder}") for each in plan.travelling]
     told += [("note", each) for each in plan.interpreter.notes]
-    told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
+    try:
+        told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
+    except ScriptError as error:
+        told.append(("note", str(error)))
     if unmet := plan.unmet:
         lack = (
             "its plugin is off: the ranks will not meet"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from typing import Any
 
 from skyward_core.front import settings
 
-from .launch_form import Form, path_of
+from .launch_form import Form, expanded, path_of
 
 NAME = "recent"
 MOST = 30
@@ -29,9 +30,14 @@ def remember(form: Form) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    form = replace(form, script=str(path_of(form.script).absolute()), pool="")
+    form = replace(form, script=str(path_of(form.script).absolute()), python=_absolute(form.python), pool="")
     others = [other for other in recent() if _what(other) != _what(form)]
     settings.remember(NAME, json.dumps([asdict(each) for each in [form, *others][:MOST]]))
+
+
+def _absolute(python: str) -> str:
+    """The same interpreter from every folder; a name is looked for in PATH."""
+    return str(expanded(python.strip()).absolute()) if os.sep in python else python.strip()
 
 
 def _what(form: Form) -> tuple[str, str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
     from ..tasks.packages.local_packages import LocalPackage
     from ..tasks.packages.packages import Packages
+    from ..tasks.stop import Stop
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -96,7 +97,11 @@ class LaunchPlan:
 
     @property
     def missing(self) -> list[str]:
-        """Frameworks that the script imports and that are not installed where it is loaded."""
+        """Frameworks that the script imports and that are not installed where it is loaded.
+
+        Raises:
+            ScriptError: the interpreter does not say what it has.
+        """
         return missing_of(self.script, self.interpreter)
 
     @property
@@ -105,11 +110,15 @@ class LaunchPlan:
         has = {plugin.name for plugin in self.plugins}
         return [name for name in gang_frameworks_of(self.script) if name not in has]
 
-    def task(self, *, echo: bool = False) -> Task:
+    def task(
+        self, *, echo: bool = False, said: Callable[[str], None] | None = None, stop: Stop | None = None
+    ) -> Task:
         """Load the script in a child process, and make the call a task.
 
         Args:
             echo: pass on what the script prints meanwhile.
+            said: takes the lines of whoever makes the script's environment; None prints them with ``echo``.
+            stop: ends it, from another thread.
 
         Raises:
             SkywardError: as :func:`.scripts.build_task`.
@@ -121,6 +130,8 @@ class LaunchPlan:
             plugins=self.plugins,
             echo=echo,
             interpreter=self.interpreter,
+            said=said,
+            stop=stop,
         )
         return task if self.timeout is None else replace(task, timeout=self.timeout)
 

@@ -157,7 +157,7 @@ class LaunchRequest:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
         function, values = self.call()
-        spec, interpreter = self.spec(), self.interpreter()
+        spec, interpreter = self._spec()
         return LaunchPlan(
             script=Path(self.script),
             interpreter=interpreter,
@@ -197,6 +197,10 @@ class LaunchRequest:
         Raises:
             SkywardError: a value makes no sense; its ``field`` says which: that of a setting is ``settings.NAME``.
         """
+        return self._spec()[0]
+
+    def _spec(self) -> tuple[PoolSpec, Interpreter]:
+        """The same, and the interpreter of the script, which is chosen once."""
         with of_field("provider"):
             provider = self._provider()
         with of_field("plugins"):
@@ -215,7 +219,7 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
-        return replace(spec, interpreter=interpreter if interpreter.chosen else None)
+        return replace(spec, interpreter=interpreter if interpreter.chosen else None), interpreter
 
     def _image(self) -> Image:
         return Image(
@@ -275,9 +279,10 @@ class LaunchRequest:
         plan = self.plan()
         provider = by_name(self.provider or DEFAULT)
         settings = values_of(provider, self.settings)
-        return written(
-            plan if live is None else plan.on(live), name=self.pool, provider=provider, settings=settings
-        )
+        plan = plan if live is None else plan.on(live)
+        script = written(plan, name=self.pool, provider=provider, settings=settings)
+        # Nothing in a script says by which Python it is started.
+        return script if self.python is None else f"# To be run with {plan.interpreter.path}\n{script}"
 
     def _target(self, called: str | None) -> str:
         behind = f":{self.function}" if self.function else ""

@@ -9,7 +9,9 @@ from pathlib import Path
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
 from ..tasks.arguments import Text
-from ..tasks.interpreter import interpreter_of
+from ..tasks.interpreter import OfferedPython, interpreter_of, offered
+from ..tasks.known_pythons import NoPython
+from ..tasks.known_pythons import ask as known_python
 from ..tasks.missing_packages import FRAMEWORKS, advice, missing_in
 from ..tasks.scripts import (
     FunctionInfo,
@@ -20,6 +22,7 @@ from ..tasks.scripts import (
     parse_arguments,
     split_target,
 )
+from ..tasks.stop import Stop
 from ..tasks.task import Task
 
 # Those whose ranks meet only through the plugin of that name.
@@ -28,6 +31,9 @@ GANG_FRAMEWORKS = ("torch", "jax")
 __all__ = [
     "FunctionInfo",
     "Interpreter",
+    "NoPython",
+    "OfferedPython",
+    "Stop",
     "Task",
     "Text",
     "advice",
@@ -36,8 +42,10 @@ __all__ = [
     "gang_frameworks_of",
     "imports_of",
     "interpreter_of",
+    "known_python",
     "list_functions",
     "missing_of",
+    "offered",
     "parse_arguments",
     "split_target",
 ]
@@ -73,7 +81,7 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
         interpreter: None for the one that is chosen for it.
 
     Raises:
-        ScriptError: it cannot be read, or is no Python.
+        ScriptError: it cannot be read, or is no Python; or its interpreter does not say what it has.
     """
     needs = _roots(_run_at_load(parse(script)))
     try:

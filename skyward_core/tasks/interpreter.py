@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
+from ..model.value import Value, value
 from ..node.boot.host import doubt
 from ..store.home import ENVIRONMENTS, home
 from . import known_pythons
 from .inline_metadata import InlineMetadata, inline_metadata
 from .known_pythons import KnownPython, NoPython
-from .own_interpreter import is_own, own
+from .own_interpreter import OWN, is_own, own
 from .project_root import up_to_project
 from .python_versions import numbers, satisfies
 
 Ask = Callable[[str], KnownPython]
 
 VENV = ".venv"
+SHELLS = ("VIRTUAL_ENV", "CONDA_PREFIX")  # variables
 
 
 def interpreter_of(script: Path, python: str | os.PathLike[str] | None = None) -> Interpreter:
@@ -51,15 +55,64 @@ def choose(
         return _inline(script, metadata, environ, ask)
     found, notes = _of_project(script)
     if found is not None:
-        return _venv(found, f"{VENV} of project {found.parent.name or found.parent}", notes, ask)
+        return _venv(found, _source_of(found), notes, ask)
     return _of_shell(environ, notes, ask)
+
+
+@value
+class OfferedPython(Value):
+    """An interpreter that a person may choose.
+
+    Attributes:
+        path: of the program.
+        source: what names it, in words; "" where it is only there.
+    """
+
+    path: str
+    source: str = ""
+
+
+def offered(script: Path | None, environ: Mapping[str, str]) -> list[OfferedPython]:
+    """What there is to choose from for a script, in the order in which one is chosen; none of them is run.
+
+    Args:
+        script: None where none is named yet.
+        environ: the process's variables.
+    """
+    found: dict[str, OfferedPython] = {}
+    for path, source in _offered(script, environ):
+        where = os.path.abspath(path)  # noqa: PTH100  an environment's program is a link, and no other for that
+        found.setdefault(where, OfferedPython(where, source))
+    return list(found.values())
+
+
+def _offered(script: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    venv, _ = (None, ()) if script is None else _of_project(script)
+    folders = [(venv, _source_of(venv))] if venv else []
+    folders += [(Path(said), name) for name in SHELLS if (said := environ.get(name))]
+    for folder, source in folders:
+        if (program := known_pythons.program_of(folder)) is not None:
+            yield str(program), source
+    yield sys.executable, OWN
+    for path in known_pythons.others(environ):
+        yield path, ""
+
+
+def _source_of(venv: Path) -> str:
+    return f"{VENV} of project {venv.parent.name or venv.parent}"
 
 
 def _said(
     script: Path, python: str, metadata: InlineMetadata | None, environ: Mapping[str, str], ask: Ask
 ) -> Interpreter:
-    path = Path(python).expanduser()
-    if path.is_dir():
+    path = Path(python)
+    with suppress(RuntimeError):  # nobody here is called so: there is no such path
+        path = path.expanduser()
+    try:
+        is_folder = path.is_dir()
+    except OSError as error:  # a name that no file can have
+        raise UsageError(f"--python {python:.60} cannot be used: {error.strerror}") from None
+    if is_folder:
         inside = known_pythons.program_of(path)
         advice = f"name the interpreter in it, {inside}" if inside else "name an interpreter"
         raise UsageError(f"--python {python} is a folder: {advice}")
@@ -128,7 +181,7 @@ def _of_project(script: Path) -> tuple[Path | None, tuple[str, ...]]:
 
 
 def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> Interpreter:
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+    for name in SHELLS:
         said = environ.get(name)
         if not said:
             continue

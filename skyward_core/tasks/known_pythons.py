@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from ..model.value import Value, value
+from .answers import NoAnswer, answer
 from .python_versions import OLDEST, numbers
 
-PATIENCE = 20  # seconds; a disk that has to wake takes some
 NEWEST = 20  # the minor version up to which others are looked for
 # Without site: nothing of the environment's runs, only because somebody looks at a plan.
 _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3])]))"
@@ -49,18 +48,17 @@ def ask(path: str) -> KnownPython:
         found = os.stat(path)
     except OSError as error:
         raise NoPython(error.strerror or str(error)) from None
+    except ValueError as error:  # a name that no file can have
+        raise NoPython(str(error)) from None
     return _ask(path, (found.st_mtime_ns, found.st_ino, found.st_size))
 
 
 @lru_cache(maxsize=64)  # a form asks as often as somebody types
-def _ask(path: str, _unchanged: tuple[int, ...]) -> KnownPython:
-    command = [path, "-I", "-S", "-c", _ASK]
+def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise NoPython(f"it has not said its version for {PATIENCE} s") from None
+        done = answer([path, "-I", "-S", "-c", _ASK], unchanged)
+    except NoAnswer as error:
+        raise NoPython(f"it has not said its version for {error.seconds:g} s") from None
     except OSError as error:
         raise NoPython(f"it cannot be run: {error.strerror or error}") from None
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..model.interpreter import Interpreter
 from .own_interpreter import is_own
+from .stop import Stop
 
 # What is appended can shadow nothing; what comes first is our package alone.
 _OWN = "import sys; sys.path.append({0!r}); "
@@ -19,14 +20,16 @@ _OTHER = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
 _MAIN = "from skyward_core.tasks.loader import main; main(sys.argv[1])"
 
 
-def child_of(interpreter: Interpreter, said: Callable[[str], None]) -> list[str]:
+def child_of(interpreter: Interpreter, said: Callable[[str], None], stop: Stop) -> list[str]:
     """The command line that loads scripts, but for the folder of the request. An environment is made first.
 
     Args:
         said: takes lines that tell how long that goes on.
+        stop: ends it.
 
     Raises:
         PoolError: the environment cannot be made.
+        Cancelled: it was to stop.
     """
     if is_own(interpreter.prefix):
         python, before = sys.executable, _OWN.format(str(Path(__file__).resolve().parents[2]))
@@ -34,7 +37,7 @@ def child_of(interpreter: Interpreter, said: Callable[[str], None]) -> list[str]
         from .environments import have  # the person's own interpreter needs none of it
         from .own_packages import own_packages
 
-        have(interpreter, said)
+        have(interpreter, said, stop)
         ours = own_packages()
         python, before = interpreter.path, _OTHER.format(ours.first, ours.last)
     # -P and the path given by hand: nothing in the working folder can shadow what the loader itself imports.

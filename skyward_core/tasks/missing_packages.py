@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..model.errors import ScriptError
 from ..model.interpreter import Interpreter
+from .answers import NoAnswer, answer
 from .own_interpreter import is_own
 
 FRAMEWORKS = (
@@ -29,7 +30,11 @@ def is_missing(module: str) -> bool:
 
 
 def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
-    """The modules of these that an interpreter does not have; none where its environment is still to be made."""
+    """The modules of these that an interpreter does not have; none where its environment is still to be made.
+
+    Raises:
+        ScriptError: it does not say; tells why.
+    """
     if is_own(interpreter.prefix):
         return [name for name in modules if is_missing(name)]
     if not modules or not Path(interpreter.path).exists():
@@ -40,9 +45,19 @@ def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
 
 
 @lru_cache(maxsize=32)  # a form asks as often as somebody types
-def _missing(python: str, modules: tuple[str, ...], _installed_at: tuple[int, ...]) -> frozenset[str]:
-    done = subprocess.run([python, "-I", "-c", _FIND, *modules], capture_output=True, text=True, check=False)
-    return frozenset(done.stdout.split())
+def _missing(python: str, modules: tuple[str, ...], installed_at: tuple[int, ...]) -> frozenset[str]:
+    try:
+        done = answer([python, "-I", "-c", _FIND, *modules], installed_at)
+    except NoAnswer as error:
+        why = str(error)
+    except OSError as error:
+        why = f"it cannot be run: {error.strerror or error}"
+    else:
+        if not done.returncode:
+            return frozenset(done.stdout.decode(errors="replace").split())
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = f"it ended with exit status {done.returncode}" + (f" ({last})" if last else "")
+    raise ScriptError(f"Which packages {python} has is not known: {why}")
 
 
 def _stamp(interpreter: Interpreter) -> tuple[int, ...]:

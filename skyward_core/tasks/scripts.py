@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from ..model.errors import NotPicklableError, ScriptError, ScriptFailed, UsageError
+from ..model.errors import Cancelled, NotPicklableError, ScriptError, ScriptFailed, UsageError
 from ..model.outcome import signal_name
 from ..wire import safe_text
 from . import import_path
@@ -31,6 +31,7 @@ from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
 from .interpreter import interpreter_of
 from .loading_child import child_of, request_of, told_of
+from .stop import Stop
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
@@ -185,6 +186,7 @@ def build_task(
     echo: bool = False,
     interpreter: Interpreter | None = None,
     said: Callable[[str], None] | None = None,
+    stop: Stop | None = None,
 ) -> Task:
     """Load the script in a child process and have it pickle the call of one of its functions.
 
@@ -197,8 +199,10 @@ def build_task(
             is shown only with an error.
         interpreter: the one to load it with; None for the one that is chosen for it.
         said: takes lines that tell how long the making of its environment goes on; None prints them with ``echo``.
+        stop: ends it, from another thread, with all processes that it has started.
 
     Raises:
+        Cancelled: it was to stop; nothing is left of it.
         PoolError: the script's environment cannot be made; holds the installer's last lines.
         ScriptFailed: the script raised, exited or was killed while loading; carries its traceback.
         ScriptError: it cannot be read, or its function gives no call.
@@ -211,7 +215,8 @@ def build_task(
     tell = said or (_to_standard_error if echo else _nowhere)
     for line in told_of(chosen):
         tell(line)
-    child = child_of(chosen, tell)
+    stop = stop or Stop()
+    child = child_of(chosen, tell, stop)
     try:
         request = request_of(
             (str(path.absolute()), function, dict(kwargs), tuple(plugins), bool(chosen.base))
@@ -223,7 +228,11 @@ def build_task(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
     with printed.open("wb") as sink:
-        status = _run_loader(child, folder, request, 2 if echo else sink.fileno())
+        try:
+            status = _run_loader(child, folder, request, 2 if echo else sink.fileno(), stop)
+        except Cancelled:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -260,7 +269,7 @@ def _nowhere(line: str) -> None:
     """Nobody wants to know."""
 
 
-def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int) -> int:
+def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: Stop) -> int:
     # The request is in no file, as plugins may hold tokens. The pipe's end tells the child that we are gone.
     with subprocess.Popen(
         [*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0
@@ -268,10 +277,11 @@ def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int)
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
-            with suppress(BrokenPipeError):  # its status tells why it ended
-                while rest:
-                    rest = rest[os.write(child.stdin.fileno(), rest) :]
-            return child.wait()
+            with stop.ends(child.kill):
+                with suppress(BrokenPipeError):  # its status tells why it ended
+                    while rest:
+                        rest = rest[os.write(child.stdin.fileno(), rest) :]
+                return child.wait()
         except BaseException:
             child.kill()
             raise

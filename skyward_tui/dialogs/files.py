@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from textual import work
 from textual.content import Content
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import missing_of
+from skyward_core.model.errors import ScriptError
 
+from ..ends import beside as in_thread
 from ..launch_form import Form, expanded
 from ..packaged import about, examples, named
 from ..words import one_line
@@ -42,6 +45,22 @@ class FilesScreen(Picker):
         self._recent = recent
         self._launches: dict[str, Form] = {}
         self._entries: dict[str, Path] = {}
+        self._lacking: dict[Path, str] = {}
+
+    def on_mount(self) -> None:
+        self._look_for_packages()
+
+    @work
+    async def _look_for_packages(self) -> None:
+        """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
+        self._lacking = await in_thread(lambda: {path: _lacks(path) for path in examples()})
+        for key, path in self._entries.items():
+            if self._lacking.get(path):
+                self.query_one(OptionList).replace_option_prompt(key, self._example(path))
+
+    def _example(self, path: Path) -> Content:
+        lacks = self._lacking.get(path, "")
+        return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (about(path), "$muted"))
 
     def fill(self, typed: str) -> None:
         listed = self.query_one(OptionList)
@@ -60,8 +79,7 @@ class FilesScreen(Picker):
             if found_examples:
                 self.say("packaged examples")
             for path in found_examples:
-                about_it = (_lacks(path), "$text-warning"), (about(path), "$muted")
-                self._add(path, Content.assemble(f"  {path.stem:<12}", *about_it))
+                self._add(path, self._example(path))
         self.say(str(folder))
         try:
             found = sorted(folder.iterdir(), key=lambda path: (path.is_file(), path.name.lower()))
@@ -120,5 +138,8 @@ class FilesScreen(Picker):
 
 def _lacks(path: Path) -> str:
     """What an example needs and cannot find here."""
-    lacking = missing_of(path)
+    try:
+        lacking = missing_of(path)
+    except ScriptError:  # whoever picks it is told
+        return ""
     return f"needs {', '.join(lacking)}  " if lacking else ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal, VerticalScroll
 from textual.content import Content
@@ -25,7 +25,6 @@ from ..hints import words_of
 from ..launch_form import (
     FieldError,
     Form,
-    check,
     command_line,
     expanded,
     functions_of,
@@ -33,8 +32,8 @@ from ..launch_form import (
     provider_choices,
     python_script,
 )
-from ..launch_plan import rows
 from ..packaged import named
+from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
@@ -73,7 +72,11 @@ class LaunchScreen(BaseScreen[None]):
         self._filled = ""  # the arguments that we put there ourselves
         self._functions: list[FunctionInfo] = []
         self._plugins_touched = False
+        self._planner = Planner()
+        self._shown: Form | None = None  # what the plan is about
+        self._wait: Wait | None = None  # for the plan, or for what a launch is at
         self._busy = False
+        self._creating = False
 
     def body(self) -> ComposeResult:
         from skyward_core.front.plugins import available
@@ -83,9 +86,9 @@ class LaunchScreen(BaseScreen[None]):
             with Panel(id="form") as form:
                 form.border_title = "launch"
                 yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
-                yield _row(
-                    "Function", _Choice([], prompt="the script's functions", id="function", compact=True)
-                )
+                functions = _Choice([], prompt="the script's functions", id="function", compact=True)
+                python = _input("python", "its own; ctrl+n lists")
+                yield _row("Function", functions, Label("python", classes="inner"), python)
                 yield _row("Arguments", _input("arguments", "name=value …"))
                 yield Static(id="hint", markup=False)
                 used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
@@ -130,6 +133,10 @@ class LaunchScreen(BaseScreen[None]):
 
     def pulse(self, now: float) -> None:
         self.query_one(Crumbs).show(["pools", "launch"])
+        if self._wait is not None and (text := str(self._wait)):
+            self._say(text)
+            if self._shown != (form := self.form()):
+                self._show_plan([], form)  # what stands there is about another
         super().pulse(now)
 
     def _live(self) -> list[PoolView]:
@@ -150,6 +157,7 @@ class LaunchScreen(BaseScreen[None]):
             script=self._text("script"),
             function=function if isinstance(function, str) else "",
             arguments=self._text("arguments"),
+            python=self._text("python"),
             pool=pool if isinstance(pool, str) else "",
             name=self._text("name"),
             provider=provider if isinstance(provider, str) else DEFAULT,
@@ -168,7 +176,7 @@ class LaunchScreen(BaseScreen[None]):
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in ("arguments", "name", "accelerator", "nodes", "ranks"):
+            for field in ("arguments", "python", "name", "accelerator", "nodes", "ranks"):
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
             for id in self._settings():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
@@ -273,16 +281,31 @@ class LaunchScreen(BaseScreen[None]):
             self.query_one(f"#{field}").disabled = bool(form.pool)
         info = next((info for info in self._functions if info.name == form.function), None)
         self.query_one("#hint", Static).update(str(info) if info else "")
-        try:
-            plan = check(form, self.app.pools())
-        except FieldError as error:
+        self._wait = self._wait or Wait("looking for the Python of the script")
+        self._plan(form)
+
+    @work(exclusive=True, group="plan")
+    async def _plan(self, form: Form) -> None:
+        """The newest wins: an edit cancels this one, and what it would have shown."""
+        found = await self._work_out(form)
+        self._wait = None
+        self._show(found)
+
+    async def _work_out(self, form: Form) -> Planned:
+        pools = self.app.pools()
+        return await self._planner.work(form, lambda: planned(form, pools))
+
+    def _show(self, found: Planned) -> None:
+        form, error = found.form, found.error
+        if error is None:
+            self._say("")
+            self._show_plan(found.told, form)
+        else:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
             self._show_plan([], form, str(error) if "\n" in str(error) else "")
-        else:
-            self._say("")
-            self._show_plan(rows(plan), form)
 
-    def _show_plan(self, told: list[tuple[str, str]], form: Form, why: str = "") -> None:
+    def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
+        self._shown = form
         parts: list[tuple[str, str]] = []
         styles = {"cost": "bold", "note": "$text-warning"}
         room = max(20, self.query_one("#why").size.width - 9)
@@ -302,38 +325,60 @@ class LaunchScreen(BaseScreen[None]):
     # Acting
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return not (action in ("launch", "files", "accelerators") and self._busy)
+        if action == "back":
+            return not self._creating
+        return not (action in ("launch", "files", "pythons", "accelerators") and self._busy)
 
     def on_button_pressed(self) -> None:
         self.action_launch()
 
     def action_launch(self) -> None:
-        try:
-            plan = check(self.form(), self.app.pools())
-        except FieldError as error:
-            self._say(one_line(str(error)), error=True)
-            self.query_one(f"#{error.field}").focus()
-            return
-        self.run_worker(self._launch(plan), exclusive=True, group="launch")
+        if not self._busy:
+            self.workers.cancel_group(self, "plan")
+            self._launch(self.form())
 
-    async def _launch(self, plan: LaunchPlan) -> None:
-        """Build the task first, so that a script that does not load costs no machine; then the pool."""
-        self._busy = True
-        self.query_one("#launch", Button).disabled = True
-        self._say(f"loading {plan.script.name} in a process of its own …")
+    @work(exclusive=True, group="launch")
+    async def _launch(self, form: Form) -> None:
+        """Work the form out as it is shown now, then build the task, so that a script that does not load costs no
+        machine; then the pool. Nobody can change the form meanwhile."""
+        before, focus = self._wait, self.focused
+        self._at_work(before or Wait("looking for the Python of the script"))
         try:
-            task = await asyncio.to_thread(plan.task)
-            self._say(f"creating pool {plan.pool.name} …" if plan.spec else "launching …")
-            with self.app.host_keys.held():
-                self._leave_for(plan, task, await create(self.app, plan))
+            found = await self._work_out(form)
+            if found.plan is not None:
+                await self._begin(form, found.plan)
+                return
         except SkywardError as error:
-            self._busy = False
-            self.query_one("#launch", Button).disabled = False
+            self._at_work(None, focus)
             self._say(one_line(words_of(error)), error=True)
-            self._show_plan([], self.form(), words_of(error))
+            self._show_plan([], form, words_of(error))
+            return
+        self._at_work(None)
+        self._show(found)
+        if found.error is not None:
+            self._say(one_line(str(found.error)), error=True)
+            self.query_one(f"#{found.error.field}").focus()
 
-    def _leave_for(self, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
-        app, form = self.app, self.form()
+    async def _begin(self, form: Form, plan: LaunchPlan) -> None:
+        self._wait = Wait(f"loading {plan.script.name}")
+        task = await loaded(plan, self._wait)
+        self._wait = Wait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
+        self._creating = True  # from here on there is something to tear down
+        try:
+            with self.app.host_keys.held():
+                self._leave_for(form, plan, task, await create(self.app, plan))
+        finally:
+            self._creating = False
+
+    def _at_work(self, wait: Wait | None, focus: Widget | None = None) -> None:
+        """Hold the form still while a launch goes on, or let it be edited again."""
+        self._wait, self._busy = wait, wait is not None
+        self.query_one("#form").disabled = self._busy
+        if focus is not None:
+            focus.focus()
+
+    def _leave_for(self, form: Form, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
+        app = self.app
         app.unlaunched = None if form.pool else form
         try:
             remember(form)
@@ -357,6 +402,22 @@ class LaunchScreen(BaseScreen[None]):
         files = FilesScreen(here.resolve() if here.is_dir() else Path.cwd(), self._recent)
         self.app.push_screen(files, picked)
 
+    def action_pythons(self) -> None:
+        from ..dialogs.pythons import PythonsScreen
+
+        def picked(path: str | None) -> None:
+            if path is not None:
+                field = self.query_one("#python", Input)
+                field.value = path and _near(Path(path))
+                field.focus()
+
+        try:
+            functions_of(self._text("script"))
+            script = path_of(self._text("script"))
+        except FieldError:
+            script = None
+        self.app.push_screen(PythonsScreen(script), picked)
+
     def action_accelerators(self) -> None:
         from ..dialogs.accelerators import AcceleratorsScreen
 
@@ -372,10 +433,17 @@ class LaunchScreen(BaseScreen[None]):
             self.app.push_screen(AcceleratorsScreen(), picked)
 
     def action_copy_command(self) -> None:
+        self.workers.cancel_group(self, "copy")
         self.app.copy(command_line(self.form()), "the command line")
 
     def action_copy_script(self) -> None:
-        self.app.copy(python_script(self.form(), self.app.pools()), "the Python script")
+        self._copy_script(self.form())
+
+    @work(exclusive=True, group="copy")
+    async def _copy_script(self, form: Form) -> None:
+        pools = self.app.pools()
+        text = await self._planner.work(form, lambda: python_script(form, pools))
+        self.app.copy(text, "the Python script")
 
     def action_back(self) -> None:
         self.app.pop_screen()

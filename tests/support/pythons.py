@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask, others
+from tests.support.processes import exists
 
 
 @cache
@@ -43,3 +44,18 @@ def make_environment(python: str, folder: Path, *wheels: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
     return folder / "bin" / "python"
+
+
+def hanging_python(environment: Path) -> Path:
+    """What looks like an environment, and whose interpreter never says a word; gives the file of its children's ids."""
+    (environment / "bin").mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    program, children = environment / "bin" / "python", environment / "children"
+    program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! >> {children}\nwait\n")
+    program.chmod(0o755)
+    return children
+
+
+def all_ended(children: Path) -> bool:
+    """Whether what a hanging interpreter has started runs no more; it must have started some."""
+    return not any(exists(int(pid)) for pid in children.read_text().split())

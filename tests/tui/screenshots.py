@@ -66,7 +66,7 @@ class Camera:
         """From the pools list to the run screen."""
         await self.press("n")
         await self.until(lambda _: self.app.focused is not None and self.app.focused.id == "script")
-        await self.press(*script, "tab", "tab", *arguments)
+        await self.press(*script, "tab", "tab", "tab", *arguments)
         await self.until("creates  pool")
 
 

@@ -70,7 +70,7 @@ async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSe
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         assert "train needs epochs" in screen_text(app)
-        await pilot.press("tab", "tab")
+        await pilot.press("tab", "tab", "tab")
         await typed(app, pilot, "epochs=3 lr=1e-2")
         await until(pilot, lambda: "runs     train(epochs=3, lr=0.01) on all 4" in screen_text(app))
         assert "pool train: 4 local nodes × 1 rank" in screen_text(app)
@@ -272,7 +272,7 @@ async def test_hosts_that_did_not_answer_can_be_changed(
 async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
-        fields = [screen.query_one(f"#{id}") for id in ("function", "arguments", "pool", "name", "provider")]
+        fields = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
         for key, ahead in (("down", fields), ("up", fields[-2::-1])):
             for field in ahead:
                 await pilot.press(key)
@@ -370,7 +370,7 @@ async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+t")
         assert app.clipboard.startswith("# train needs epochs")
-        await pilot.press("tab", "tab")
+        await pilot.press("tab", "tab", "tab")
         await typed(app, pilot, "epochs=3")
         await until(pilot, lambda: "runs     train(epochs=3)" in screen_text(app))
         await pilot.press("ctrl+t")
@@ -440,7 +440,7 @@ async def test_hosts_are_a_list_or_a_group(
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
-        for _ in range(5):
+        for _ in range(6):
             await pilot.press("tab")
         await until(pilot, lambda: app.focused is screen.query_one("#provider"))
         await pilot.press("enter", "down", "enter", "tab")

@@ -142,6 +142,7 @@ async def test_launch_on_hosts(
         *"train.py",
         "tab",
         "tab",
+        "tab",
         *"epochs=3",
         "tab",
         "tab",

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import PoolSpec
 from skyward_core.providers.local.provider import Local
-from skyward_core.tasks import known_pythons
+from skyward_core.tasks import answers as answers_of_programs
+from skyward_core.tasks import inline_metadata, known_pythons
 from skyward_core.tasks.interpreter import choose, interpreter_of
 from skyward_core.tasks.known_pythons import KnownPython, NoPython, ask
+from skyward_core.tasks.missing_packages import missing_in
 from skyward_core.tasks.own_interpreter import OWN, disagreement, is_own, own
-from tests.support.pythons import another_python
+from tests.support.pythons import all_ended, another_python, hanging_python
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
@@ -296,3 +299,59 @@ def test_what_one_has_pickled_runs_only_where_it_can(
 ) -> None:
     said = disagreement(task, pool, here=here)
     assert why in said and bool(said) == bool(why)
+
+
+def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(project).write_text(BLOCK + "import skyward_core as sky\n@sky.function\ndef f(): ...\n")
+    read: list[Path] = []
+    plain = inline_metadata.inline_metadata
+
+    def noted(path: Path) -> inline_metadata.InlineMetadata | None:
+        read.append(path)
+        return plain(path)
+
+    monkeypatch.setattr("skyward_core.tasks.interpreter.inline_metadata", noted)
+    plan = LaunchRequest(script=str(script(project))).plan()
+    assert plan.spec is not None and plan.spec.interpreter is plan.interpreter
+    assert read == [script(project)]
+
+
+def test_one_that_hangs_is_named_and_killed_with_what_it_started(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_of_programs, "PATIENCE", 1)
+    children = hanging_python(project / ".venv")
+    for _ in range(4):  # who asks again is not kept waiting again
+        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 1 s; "):
+            interpreter_of(script(project))
+    assert all_ended(children) and children.read_text().count("\n") == 1
+    program = project / ".venv" / "bin" / "python"
+    program.unlink()
+    program.symlink_to(sys.executable)  # another program is asked anew
+    assert interpreter_of(script(project)).path == str(program)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("#!/bin/sh\nsleep 600\n", "it has not answered for 0.3 s"),
+        ("#!/bin/sh\necho broken >&2; exit 3\n", r"it ended with exit status 3 \(broken\)"),
+        ("no program", "it cannot be run: "),
+    ],
+)
+def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    if "sleep" in text:
+        monkeypatch.setattr(answers_of_programs, "PATIENCE", 0.3)
+    program = tmp_path / "python"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(ScriptError, match=f"Which packages {program} has is not known: {why}"):
+        missing_in(Interpreter(str(program), str(tmp_path), "3.12.1", "--python"), ["torch"])
+
+
+@pytest.mark.parametrize("python", ["~nobody-of-that-name/python", "/" + "x" * 300, "a\0b", "/a\0b"])
+def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
+    with pytest.raises(UsageError, match=r"--python .* cannot be used|no program of that name"):
+        interpreter_of(script(project), python)

@@ -145,6 +145,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         script=draw(SCRIPTS),
         function="train",
         arguments=[f"{name}={text}" for name, text in values.items()],
+        python=draw(st.none() | st.just(sys.executable)),
         pool=draw(st.none() | NAMES),
         provider=draw(st.none() | st.just("local")) if hosts is None else "ssh",
         settings={} if hosts is None else {"hosts": ",".join(hosts)},
@@ -363,7 +364,8 @@ def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")
     plan = request.plan()
     spec, call, operator = executed(request.snippet())
-    assert plan.spec is not None and same_spec(spec, plan.spec)
+    assert plan.spec is not None and same_spec(spec, replace(plan.spec, interpreter=None))
+    assert (f"# To be run with {sys.executable}\n" in request.snippet()) == (request.python is not None)
     assert request.pool in (None, spec.name)
     assert repr((call.args, call.kwargs)) == repr(((), plan.values))
     assert (call.timeout, operator) == (request.timeout, ">>" if request.one else "@")

@@ -70,9 +70,14 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
         )
     from ...tasks.environments import have  # most pools run on what runs this
     from ...tasks.own_packages import own_packages
+    from ...tasks.stop import Stop
 
     if chosen.base:
-        await asyncio.to_thread(have, chosen, said)
+        stop = Stop()
+        try:
+            await asyncio.to_thread(have, chosen, said, stop)
+        finally:
+            stop.ask()  # who takes the start back wants no environment
     if not Path(chosen.path).exists():
         raise PoolError(
             f"{chosen.path} ({chosen.source}), with which the ranks of this pool run, is not there any more: make it "

@@ -1,0 +1,75 @@
+"""What programs say that are started only to be asked something. Each has a limit; none outlives us."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+
+PATIENCE = 20  # seconds; a disk that has to wake takes some
+REMEMBERED = 60  # seconds; who asks again about the same form is not kept waiting again
+
+_asked: set[subprocess.Popen[bytes]] = set()
+_silent: dict[tuple[object, ...], float] = {}
+_leaving = False
+
+
+class NoAnswer(Exception):
+    """A program has said nothing within its limit; says so, without its name."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it has not answered for {seconds:g} s")
+        self.seconds = seconds
+
+
+def answer(command: Sequence[str], unchanged: tuple[int, ...]) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that reads nothing, to its end.
+
+    Args:
+        unchanged: differs once the program does: one that was silent is waited for again then, and not before.
+
+    Raises:
+        OSError: it cannot be run.
+        NoAnswer: it did not end in time. It and what it had started were killed.
+    """
+    key = (*command, *unchanged)
+    if monotonic() < _silent.get(key, 0):
+        raise NoAnswer(PATIENCE)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # a script in the place of an interpreter starts others: they end with it
+    ) as process:
+        _asked.add(process)
+        try:
+            if _leaving:
+                raise NoAnswer(0)
+            said, complaint = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            _silent[key] = monotonic() + REMEMBERED
+            raise NoAnswer(PATIENCE) from None
+        finally:
+            _asked.discard(process)
+            _kill(process)
+    return subprocess.CompletedProcess(command, process.returncode, said, complaint)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:  # until we have waited for it, no other has its number
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@atexit.register
+def _leave() -> None:
+    """Threads that wait are not waited for, and nobody else would end what they wait for."""
+    global _leaving
+    _leaving = True
+    for process in list(_asked):
+        _kill(process)

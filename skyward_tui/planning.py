@@ -1,0 +1,108 @@
+"""What the launch form has worked out beside the app: a Python that is asked what it is may take its time, or hang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from skyward_core.views.views import PoolView
+
+from .ends import beside
+from .launch_form import FieldError, Form, check
+from .launch_plan import rows
+from .words import duration
+
+if TYPE_CHECKING:
+    from skyward_core.front.launch_plan import LaunchPlan
+    from skyward_core.front.scripts import Task
+
+T = TypeVar("T")
+
+NOTICEABLE = 0.5  # seconds; what takes no longer is not spoken of
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a form comes to: a plan, with its words, or the field that is wrong."""
+
+    form: Form
+    plan: LaunchPlan | None = None
+    told: Sequence[tuple[str, str]] = ()
+    error: FieldError | None = None
+
+
+def planned(form: Form, pools: Collection[PoolView]) -> Planned:
+    """Work a form out; waits for the Python that it means."""
+    try:
+        plan = check(form, pools)
+    except FieldError as error:
+        return Planned(form, error=error)
+    return Planned(form, plan, rows(plan))
+
+
+class Planner:
+    """Threads that work forms out. Those that ask the same Python go one by one: the next has its answer at once, and
+    typing makes no threads that all wait for it."""
+
+    def __init__(self) -> None:
+        self._busy: dict[tuple[str, str], asyncio.Future[Any]] = {}
+
+    async def work(self, form: Form, work: Callable[[], T]) -> T:
+        """Do something that may ask for the form's Python. Not to wait any longer leaves the thread to its limit."""
+        asks = form.script, form.python
+        before = self._busy.get(asks)
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        begun = self._busy[asks] = beside(work)
+        begun.add_done_callback(lambda _: self._forget(asks, begun))
+        return await asyncio.shield(begun)
+
+    def _forget(self, asks: tuple[str, str], begun: asyncio.Future[Any]) -> None:
+        if self._busy.get(asks) is begun:
+            del self._busy[asks]
+
+
+@dataclass(slots=True)
+class Wait:
+    """Something that a person waits for, in words.
+
+    Attributes:
+        what: what for.
+        line: what was last heard of it; set from any thread.
+    """
+
+    what: str
+    line: str = ""
+    _since: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        lasts = time.monotonic() - self._since
+        if lasts < NOTICEABLE:
+            return ""
+        heard = f": {self.line}" if self.line else " …"
+        return f"{self.what}, {duration(lasts)}{heard}"
+
+
+async def loaded(plan: LaunchPlan, wait: Wait) -> Task:
+    """Load the plan's script; not to wait any longer ends it, and all that it has started.
+
+    Args:
+        wait: hears what whoever makes the script's environment says.
+
+    Raises:
+        SkywardError: as :meth:`~skyward_core.front.launch_plan.LaunchPlan.task`.
+    """
+    from skyward_core.front.scripts import Stop
+    from skyward_core.wire.safe_text import field
+
+    def hear(line: str) -> None:
+        wait.line = field(line)
+
+    stop = Stop()
+    try:
+        return await beside(lambda: plan.task(said=hear, stop=stop))
+    finally:
+        stop.ask()

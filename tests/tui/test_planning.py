@@ -1,0 +1,222 @@
+"""The launch form beside a Python that hangs: keys, screen, launch and ways out, none of which wait for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Select, Static
+
+from skyward_core.tasks import answers
+from skyward_tui import packaged
+from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import command_line
+from skyward_tui.recent import recent
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.pools import PoolsScreen
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession
+from tests.support.pythons import all_ended, hanging_python
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
+
+SIZE = (120, 40)
+SCRIPT = (
+    "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1) -> int:\n    return epochs\n"
+)
+LOOKING = "looking for the Python of the script, 0:0"
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> Path:
+    """A project whose interpreter never answers, and a script outside of it; the file of that one's children."""
+    project = tmp_path / "hangs"
+    for folder in (project, tmp_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(SCRIPT)
+        (folder / "pyproject.toml").touch()
+    (project / "train.py").write_text("import torch\n" + SCRIPT)
+    return hanging_python(project / ".venv")
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
+    await until(pilot, lambda: app.session is not None)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, LaunchScreen)
+    await typed(app, pilot, script)
+    return app.screen
+
+
+async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "hangs/train.py")
+        await until(pilot, lambda: LOOKING in screen_text(app))
+        began = time.monotonic()
+        await pilot.press("tab", "tab", "tab", *"epochs=3")
+        await pilot.press("ctrl+t", "ctrl+o", *"tra")  # nor does what else asks what Pythons are
+        await until(pilot, lambda: "packaged examples" in screen_text(app))
+        await pilot.press("escape", "ctrl+t")
+        assert screen.form().arguments == "epochs=3"
+        assert time.monotonic() - began < answers.PATIENCE / 2
+        assert LOOKING[:-4] in screen_text(app), "typing does not take the words back"
+        assert len(hangs.read_text().split()) == 2, (
+            "nor does it ask anew: once for the form, once for the list"
+        )
+        await pilot.press("ctrl+r")
+        assert session.created == []
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        await opened(app, pilot, "train.py")  # another Python is not waited for after that one
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        assert not all_ended(hangs)
+
+
+async def test_a_launch_is_of_the_form_as_it_is_shown(
+    app: SkywardApp, session: FakeSession, hangs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "PATIENCE", 1)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: "runs     train()" in screen_text(app))
+        screen.query_one("#script", Input).value = "hangs/train.py"
+        await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
+        await pilot.press("ctrl+r", "x")  # there is no plan of that yet, and nothing is typed any more
+        assert screen.form().script == "hangs/train.py"
+        await until(pilot, lambda: "has not said its version for 1 s" in screen_text(app))
+        assert session.created == [] and app.focused is screen.query_one("#script")
+        assert all_ended(hangs)
+        screen.query_one("#script", Input).value = "train.py"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+
+
+INSTALLER = r"""#!/bin/sh
+case "$1" in
+venv) for last; do :; done; mkdir -p "$last/bin"; echo half > "$last/bin/activate" ;;
+pip) printf 'Downloading \033]0;x\007torch (203.5MiB)\n'; sleep 600 & echo $! >> {children}; wait ;;
+esac
+"""
+
+
+def half_made(home: Path) -> list[Path]:
+    found = home.glob("environments/env-*")
+    return [each for each in found if each.is_dir() and not (each / ".made").exists()]
+
+
+async def test_a_launch_is_left_while_its_script_is_loaded(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installer that takes for ever, and a script that does: told meanwhile, and ended with all that they began."""
+    children = tmp_path / "children"
+    installer = tmp_path / "bin" / "uv"
+    installer.parent.mkdir()
+    installer.write_text(INSTALLER.replace("{children}", str(children)))
+    installer.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{installer.parent}:{os.environ['PATH']}")
+    block = '# /// script\n# dependencies = ["torch"]\n# ///\n'
+    (tmp_path / "installs.py").write_text(block + SCRIPT)
+    noted = f"import os, time\nopen({str(children)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    (tmp_path / "sleeps.py").write_text(noted + SCRIPT)
+
+    def begun() -> bool:
+        return children.exists() and children.read_text() != ""
+
+    async with app.run_test(size=SIZE) as pilot:
+        for script, told in (("installs.py", ": Downloading torch (203.5MiB)"), ("sleeps.py", " …")):
+            screen = await opened(app, pilot, script)
+            await until(pilot, lambda: "runs     train()" in screen_text(app))
+            await pilot.press("ctrl+r")
+            words = f"loading {script}, 0:0"
+            await until(pilot, lambda words=words: words in screen_text(app))  # type: ignore[misc]
+            await until(pilot, lambda told=told: told in screen_text(app) and begun())  # type: ignore[misc]
+            assert screen.query_one("#form").disabled, "what is shown is what is launched"
+            await pilot.press("escape")
+            await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+            await until(pilot, lambda: all_ended(children))
+            await until(pilot, lambda: not half_made(tmp_path / "home"))
+            children.unlink()
+        await until(pilot, lambda: not list((tmp_path / "home" / "tasks").iterdir()))
+        assert session.created == []
+
+
+async def test_the_python_of_a_launch_is_picked_or_typed(
+    app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    old = tmp_path / "bin" / "python3.12"
+    old.parent.mkdir()
+    old.write_text('#!/bin/sh\necho \'["python", "/", [3, 9, 18]]\'\n')
+    old.chmod(0o755)
+    for name, said in {
+        "VIRTUAL_ENV": str(hangs.parent),
+        "PATH": f"{old.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYENV_ROOT": str(tmp_path),
+        "CONDA_PREFIX": str(tmp_path / "nowhere"),
+    }.items():
+        monkeypatch.setenv(name, said)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        field = screen.query_one("#python", Input)
+        await pilot.press("ctrl+n")
+        version = ".".join(map(str, sys.version_info[:3]))
+        project = ".venv of project test_the"
+        await until(pilot, lambda: f"{version:<8} found for the script: {project}" in screen_text(app))
+        await until(pilot, lambda: f"{version:<8} this program's own" in screen_text(app))
+        assert "…        VIRTUAL_ENV" in screen_text(app), "it is listed, and not waited for"
+        assert "CONDA_PREFIX" not in screen_text(app)
+        await until(pilot, lambda: "python3.12" not in screen_text(app))  # it is too old
+        await typed(app, pilot, "program's own")
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == sys.executable)
+        words = f"python   Python {version} at {sys.executable} (--python)"
+        await until(
+            pilot, lambda: words in " ".join(plan_text(screen).split()).replace("python P", "python   P")
+        )
+        form = screen.form()
+        assert f"--python {sys.executable}" in command_line(form)
+        await pilot.press("ctrl+n")
+        await typed(app, pilot, str(tmp_path / "nothing"))  # what is not listed is taken as it is
+        await pilot.press("enter")
+        await until(pilot, lambda: field.value == "nothing")
+        await until(pilot, lambda: "✗ --python nothing" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is field)
+        await pilot.press("ctrl+n", "enter")  # the one that is found by itself
+        await until(pilot, lambda: field.value == "")
+        field.value = ".venv/bin/python"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+        (task,) = (task for _, task in session.launched)
+        assert task.interpreter is not None and task.interpreter.source == "--python"
+        assert recent()[0].python == f"{tmp_path}/.venv/bin/python", "the same from every folder"
+
+
+def plan_text(screen: LaunchScreen) -> str:
+    return screen.query_one("#why", Static).visual.plain  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_app_ends_at_once_and_so_does_what_it_asked(tmp_path: Path, hangs: Path) -> None:
+    terminal = Terminal(tmp_path / "home", cwd=tmp_path)
+    try:
+        terminal.until("No pools yet")
+        terminal.press("n")
+        terminal.until("the script's functions")
+        terminal.press("hangs/train.py")
+        terminal.until(LOOKING)
+        began = time.monotonic()
+        terminal.press("\x11")
+        assert terminal.ended() == os.EX_OK
+        assert time.monotonic() - began < answers.PATIENCE / 2
+        assert "Traceback" not in terminal.text and "xception" not in terminal.text
+        wait_until(lambda: all_ended(hangs), 10)
+    finally:
+        terminal.close()
