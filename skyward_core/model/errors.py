@@ -33,7 +33,7 @@ class SkywardError(Exception):
     @property
     def what(self) -> str:
         """What happened, without the hint."""
-        return _safe(super().__str__())
+        return _safe(Exception.__str__(self))  # a run's error may be of another type, too, that has its own
 
     def __str__(self) -> str:
         return self.what if self.hint is None else with_advice(self.what, _in_python(self.hint))
@@ -217,7 +217,8 @@ class RunError(SkywardError):
         root_cause: the first real failure.
         results: value by index of the ranks that returned (partial results).
 
-    ``__cause__`` is the user's own exception where a rank raised one.
+    ``__cause__`` is the user's own exception where a rank raised one. The error is of that one's type, too, wherever
+    there can be such a class: ``except ValueError`` catches it.
     """
 
     def __init__(

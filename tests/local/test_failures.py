@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def test_an_exception_keeps_type_message_attributes_and_remote_traceback(pool: s
         raise Custom(42, "no luck")
 
     error = fails(pool, on_rank(2, act))
+    assert isinstance(error, Custom) and error.code == 42, "what a script defines can be caught, too"
     assert error.root_cause.rank == 2
     assert error.root_cause.outcome == "raised"
     cause = error.__cause__
@@ -201,6 +203,23 @@ def _group_members(group: int) -> list[int]:
     return found
 
 
+def test_a_call_can_be_caught_by_what_its_rank_raises(pool: sky.Compute) -> None:
+    def missing(path: str) -> None:
+        Path(path).read_text()
+
+    def number(text: str) -> Iterator[int]:
+        yield int(text)
+
+    with pytest.raises(FileNotFoundError, match=r"missing failed: rank .*No such file") as caught:
+        sky.function(missing)("/nowhere/x") @ pool
+    assert isinstance(caught.value, sky.RunError) and isinstance(caught.value.__cause__, FileNotFoundError)
+    assert (caught.value.errno, caught.value.filename) == (2, "/nowhere/x")
+    with pytest.raises(ValueError, match="number failed: task 0 raised ValueError: invalid literal"):
+        list(sky.function(number)("x") >> pool)
+    with pytest.raises(FileNotFoundError):
+        (sky.function(missing)("/nowhere/x") > pool).result()
+
+
 def test_a_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> None:
     def slow() -> None:
         (tmp_path / str(os.getpid())).touch()
@@ -209,6 +228,7 @@ def test_a_timeout_stops_the_remote_code(pool: sky.Compute, tmp_path: Path) -> N
     with pytest.raises(sky.RunError) as caught:
         sky.function(timeout=0.5)(slow)() @ pool
     assert isinstance(caught.value.__cause__, TimeoutError)
+    assert isinstance(caught.value, TimeoutError)
     assert "timeout of 0.5 s" in str(caught.value)
     wait_until(lambda: not any(exists(int(path.name)) for path in tmp_path.iterdir()))
     with pytest.raises(sky.RunError, match=r"timeout of 0\.3 s"):

@@ -9,7 +9,7 @@ from typing import Any
 from ...model.errors import PoolError, RunError, UsageError
 from ...model.hint import Hint
 from ...model.outcome import Outcome, RootCause
-from ...pool.runs.results import describe, rebuild
+from ...pool.runs.results import caused, describe
 from ...pool.runs.root_cause import is_failure
 from ...pool.unfetched import fetch
 from ...store.archive import Archive
@@ -81,5 +81,4 @@ def _failure(
     error = RunError(
         said, run=row.run, function=row.function, outcomes=outcomes, root_cause=cause, results=returned
     )
-    error.__cause__ = rebuild(culprit, files.get(culprit.index))
-    return error
+    return caused(error, culprit, files.get(culprit.index))

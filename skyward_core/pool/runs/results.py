@@ -140,8 +140,7 @@ class RunResults:
             root_cause=cause,
             results=partial,
         )
-        error.__cause__ = rebuild(culprit, self.values.get(culprit.index))
-        return error
+        return caused(error, culprit, self.values.get(culprit.index))
 
 
 def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Outcome) -> str:
@@ -165,6 +164,13 @@ def describe(function: str, kind: str, outcomes: Iterable[Outcome], culprit: Out
 def place_of(kind: str, outcome: Outcome) -> str:
     """Whose outcome it is, in words; ``kind`` is the run's."""
     return f"rank {outcome.rank} (node {outcome.node})" if kind == "broadcast" else f"task {outcome.index}"
+
+
+def caused(error: RunError, culprit: Outcome, value: Value | None) -> RunError:
+    """A run's error with its cause, as what the culprit raised where that can be: it may be caught as that."""
+    from ...model.caused_error import of_cause  # few runs fail
+
+    return of_cause(error, rebuild(culprit, value))
 
 
 def rebuild(outcome: Outcome, value: Value | None) -> BaseException:
