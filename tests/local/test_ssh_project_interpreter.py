@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +16,7 @@ from skyward_core.model.spec import Options, PoolSpec
 from tests.support.one_host import provider
 from tests.support.pythons import another_python
 from tests.support.sshd import Host
-from tests.support.wheels import tiny_wheels
+from tests.support.wheels import served, tiny_wheels
 
 SCRIPT = """# /// script
 # dependencies = ["skytiny==1.0"]
@@ -59,16 +55,8 @@ def links(tmp_path: Path) -> Iterator[str]:
     """The address of a page that leads to the wheels of skytiny."""
     tiny_wheels(tmp_path / "wheels", "1.0", "2.0")
 
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            return
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "wheels"))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with served(tmp_path / "wheels") as address:
+        yield address
 
 
 @pytest.fixture

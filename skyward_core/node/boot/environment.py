@@ -364,7 +364,8 @@ def _install(
             variables,
             emit,
         )
-        install = [uv, "pip", "install", "--python", target]
+        nowhere = ["--no-index"] if image.get("no_index") else []
+        install = [uv, "pip", "install", "--python", target, *nowhere]
         _pinned([*install, "-r", "-"], "uv pip install", image, variables, emit)
         never: list[str] = []
         if scoped(indexes):

@@ -132,8 +132,7 @@ def places(image: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[t
             given = variables.get(name)
             yield name, between.join([*links, *([given] if given else [])])
     if image.get("no_index"):
-        yield "PIP_NO_INDEX", "1"
-        yield "UV_NO_INDEX", "1"
+        yield "PIP_NO_INDEX", "1"  # uv knows no such variable
 
 
 def split_logins(addresses: str, taken: dict[str, tuple[str, str]]) -> str:

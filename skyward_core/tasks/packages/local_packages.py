@@ -68,20 +68,19 @@ def _editable(packages: Path) -> Iterator[LocalPackage]:
         names = os.listdir(packages)  # noqa: PTH208  each start over SSH waits for it, and most find nothing
     except OSError:
         return
-    said_where = [
-        name
-        for name in names
-        if name.endswith(".dist-info") and os.path.isfile(f"{packages}/{name}/direct_url.json")
-    ]
-    for name in sorted(said_where):
+    there = os.path.exists
+    said = (
+        name for name in names if name[-10:] == ".dist-info" and there(f"{packages}/{name}/direct_url.json")
+    )
+    for name in sorted(said):
         try:
-            said = json.loads((packages / name / "direct_url.json").read_bytes())
-            editable = said["dir_info"].get("editable") is True and said["url"].startswith("file://")
+            origin = json.loads((packages / name / "direct_url.json").read_bytes())
+            editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # most come from an index
         if not editable:
             continue
-        folder = _path_of(said["url"])
+        folder = _path_of(origin["url"])
         for entry in _entries(packages, name, folder):
             if not (Path(entry) / OURS).is_dir():
                 yield LocalPackage(name.split("-")[0], str(folder), entry)

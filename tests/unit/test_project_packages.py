@@ -1,0 +1,359 @@
+"""What projects say of their packages, as installers are told it; what cannot be honoured is refused in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.errors import SpecError
+from skyward_core.model.spec import Image
+from skyward_core.tasks.packages import asked as packages
+from skyward_core.tasks.packages.kept_lock import lock_text
+from skyward_core.tasks.packages.local_packages import LocalPackage, local_packages, travelling
+
+SHA = "sha256:" + "a" * 64
+OTHER = "sha256:" + "b" * 64
+CPU = 'source = { registry = "https://cpu" }'
+PYPI = 'source = { registry = "https://pypi.org/simple" }'
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / ".git").mkdir(parents=True)
+    (folder / "scripts").mkdir()
+    return folder
+
+
+def asked(project: Path, version: str = "3.11.7", /, **image: Any) -> dict[str, Any]:
+    found = packages.asked(Image(**image), str(project / "scripts"), version)
+    assert found is not None
+    return found.added_to({})
+
+
+def refused(project: Path, /, **image: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        asked(project, **image)
+    (field,) = image
+    assert caught.value.field == field
+    return caught.value.reason
+
+
+def package(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").touch()
+    return str(folder)
+
+
+def test_a_requirements_file_is_read_with_all_that_it_includes(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INDEX_TOKEN", "hush")
+    mylib = package(project.parent / "my lib")
+    (project / "requirements.txt").write_text(
+        "\ufeff# all of it\n-r more/base.txt\n-c limits.txt  # not too new\n--extra-index-url=https://me:${INDEX_TOKEN}@i\n"
+        "-i https://first -f wheels\ntorch[a, b] >=2,\\\n  <3 ; python_version > '3.8'\n-e '../my lib'\n"
+        "own @ https://example.org/own.whl#egg=x\n"
+    )
+    (project / "more").mkdir()
+    (project / "more" / "base.txt").write_text("rich\n-r ../requirements.txt\n")
+    (project / "limits.txt").write_text("numpy<2\n")
+    assert asked(project, requirements="requirements.txt") == {
+        "pip": [
+            "rich",
+            "torch[a, b] >=2,   <3 ; python_version > '3.8'",
+            "own @ https://example.org/own.whl#egg=x",
+        ],
+        "constraints": ["numpy<2"],
+        "pip_indexes": [{"url": "https://me:hush@i", "packages": []}],
+        "index": "https://first",
+        "find_links": [f"file://{project.resolve()}/wheels"],
+        "local": [[mylib, mylib]],
+    }
+    (project / "requirements.txt").write_text(f"a==1 --hash={SHA} \\\n  --hash={OTHER}\n--require-hashes\n")
+    pinned = [{"index": "", "lines": [f"a==1 --hash={SHA} --hash={OTHER}"]}]
+    assert asked(project, requirements="requirements.txt") == {"pinned": pinned}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("rich\n--pre\n", r"requirements\.txt, line 2: --pre is not known here; -r, -c, -e"),
+        ("-r https://x/y.txt", "https://x/y.txt is not fetched"),
+        ("-r gone.txt", r"gone\.txt cannot be read: No such file"),
+        ("-e git+https://x/y#egg=y", "is no folder; without -e, and as NAME @ git"),
+        ("git+https://x/y", r"write git\+https://x/y with the package's name"),
+        ("./made.whl", r"\./made\.whl is not there"),
+        ("./limits.txt", r"is a file of this machine"),
+        ("-e scripts", "has neither pyproject.toml nor setup.py"),
+        (f"a==1 --hash={SHA}\nb==2", "line 2: b==2 has no --hash, and others have"),
+        (f"a>1 --hash={SHA}", "a>1 names no exact version"),
+        ("a --config-settings=x=y", "--config-settings is not known"),
+        ("-c", "-c lacks a value"),
+        ("a 'b", 'line 1: "a \'b" is not there|is not there'),
+        (b"\xff\xfe", "no text in UTF-8"),
+    ],
+)
+def test_requirements_that_cannot_be_honoured_are_refused(project: Path, text: str | bytes, why: str) -> None:
+    (project / "limits.txt").touch()
+    (project / "requirements.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert re.search(why, refused(project, requirements="requirements.txt"))
+
+
+UV_LOCK = f"""version = 1
+requires-python = ">=3.11"
+[[package]]
+name = "train"
+version = "0.1"
+source = {{ editable = "." }}
+dependencies = [
+  {{ name = "torch", version = "2.4.0", {PYPI}, marker = "sys_platform == 'darwin'" }},
+  {{ name = "torch", version = "2.4.0+cpu", {CPU}, marker = "sys_platform != 'darwin'" }},
+  {{ name = "jax", extra = ["cuda"] }}, {{ name = "mylib" }}, {{ name = "direct" }}, {{ name = "git" }},
+]
+[package.optional-dependencies]
+docs = [{{ name = "unwanted" }}]
+[package.dev-dependencies]
+dev = [{{ name = "unwanted" }}]
+[[package]]
+name = "torch"
+version = "2.4.0"
+{PYPI}
+dependencies = [{{ name = "sympy" }}]
+[[package]]
+name = "torch"
+version = "2.4.0+cpu"
+{CPU}
+dependencies = [{{ name = "sympy" }}, {{ name = "nvidia", marker = "platform_machine == 'x86_64'" }}]
+wheels = [{{ url = "https://cpu/x.whl", hash = "{SHA}" }}]
+[[package]]
+name = "sympy"
+version = "1"
+{PYPI}
+sdist = {{ url = "https://x/s.tar.gz", hash = "{OTHER}" }}
+wheels = [{{ url = "https://x/s.whl", hash = "{SHA}" }}]
+[[package]]
+name = "nvidia"
+version = "12"
+{PYPI}
+[[package]]
+name = "jax"
+version = "0.6"
+{PYPI}
+dependencies = [{{ name = "loop" }}]
+[package.optional-dependencies]
+cuda = [{{ name = "nvidia" , marker = "sys_platform == 'linux'" }}]
+[[package]]
+name = "loop"
+version = "1"
+{PYPI}
+dependencies = [{{ name = "jax" }}]
+[[package]]
+name = "mylib"
+version = "1"
+source = {{ directory = "../mylib" }}
+[[package]]
+name = "direct"
+version = "1"
+source = {{ url = "https://x/d.whl" }}
+wheels = [{{ url = "https://x/d.whl", hash = "{SHA}" }}]
+[[package]]
+name = "git"
+version = "1"
+source = {{ git = "https://host/git?subdirectory=sub&rev=main#0123" }}
+[[package]]
+name = "unwanted"
+version = "1"
+{PYPI}
+"""
+
+
+def test_a_lock_of_uv_gives_what_a_run_needs_and_where(project: Path) -> None:
+    mylib = package(project.parent / "mylib")
+    (project.parent / "mylib" / "src").mkdir()
+    (project / "uv.lock").write_text(UV_LOCK)
+    found = asked(project, lock="uv.lock")
+    groups = {each["index"]: each["lines"] for each in found["pinned"]}
+    linux = "(platform_machine == 'x86_64') and (sys_platform != 'darwin')"
+    assert groups == {
+        "": [
+            f"direct @ https://x/d.whl --hash={SHA}",
+            "git @ git+https://host/git@0123#subdirectory=sub",
+            "jax==0.6",
+            "loop==1",
+            f"nvidia==12 ; ({linux}) or ((sys_platform == 'linux'))",
+            f"sympy==1 ; ((sys_platform != 'darwin')) or ((sys_platform == 'darwin')) --hash={SHA} --hash={OTHER}",
+            "torch==2.4.0 ; (sys_platform == 'darwin')",
+        ],
+        "https://cpu": [f"torch==2.4.0+cpu ; (sys_platform != 'darwin') --hash={SHA}"],
+    }
+    here = str(project.resolve())
+    assert found["local"] == [[here, here], [mylib, f"{mylib}/src"]]
+    assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(
+        project, "3.10.1", lock="uv.lock"
+    )
+
+
+def _reason(project: Path, version: str, /, **image: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        asked(project, version, **image)
+    return caught.value.reason
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("version = 1\n", "version = 9\n", "a lock of version 9; version 1 is known"),
+        ("version = 1\n", "version = \n", "is no TOML"),
+        ('name = "loop"\nversion', 'name = "lop"\nversion', "it needs loop and has none of that name"),
+        ('registry = "https://cpu"', 'registry = "../wheels"', "torch comes from .*wheels, a folder of this"),
+        ('url = "https://x/d.whl" }\nwheels', 'path = "d.whl" }\nwheels', "direct comes from path d.whl"),
+        ('version = "0.6"', 'version = "0.6\\n-i https://evil"', "is no package in one version"),
+        ('source = { editable = "." }', PYPI, "has no project in it"),
+        ("../mylib", "../gone", "package mylib lies in .*gone, which is no folder"),
+    ],
+)
+def test_a_lock_of_uv_that_cannot_be_honoured_is_refused(
+    project: Path, before: str, after: str, why: str
+) -> None:
+    package(project.parent / "mylib")
+    (project / "uv.lock").write_text(UV_LOCK.replace(before, after))
+    assert re.search(why, refused(project, lock="uv.lock"))
+
+
+def test_a_common_lock_is_read(project: Path) -> None:
+    mylib = package(project / "mylib")
+    head = 'lock-version = "1.0"\n[[packages]]\nname = "a"\nversion = "1"\n'
+    (project / "pylock.toml").write_text(
+        head + f'marker = "os_name == \'posix\'"\nindex = "https://i"\n'
+        f'wheels = [{{ url = "https://x", hashes = {{ sha256 = "{"a" * 64}" }} }}]\n'
+        '[[packages]]\nname = "b"\n[packages.vcs]\ntype = "git"\nurl = "https://g"\ncommit-id = "01"\n'
+        f'[[packages]]\nname = "c"\n[packages.archive]\nurl = "https://c"\nhashes = {{ sha256 = "{"b" * 64}" }}\n'
+        '[[packages]]\nname = "mylib"\n[packages.directory]\npath = "mylib"\n'
+    )
+    assert asked(project, lock="pylock.toml") == {
+        "pinned": [
+            {"index": "", "lines": ["b @ git+https://g@01", f"c @ https://c --hash={OTHER}"]},
+            {"index": "https://i", "lines": [f"a==1 ; os_name == 'posix' --hash={SHA}"]},
+        ],
+        "local": [[mylib, mylib]],
+    }
+    for more, why in (
+        ("marker = \"'x' in extras\"", "for some extras or groups only"),
+        ('wheels = [{ path = "a.whl" }]', "comes from a.whl, a file of this machine"),
+        ("wheels = 3", "wheels should be a list of tables"),
+    ):
+        (project / "pylock.toml").write_text(head + more)
+        assert why in refused(project, lock="pylock.toml")
+    (project / "pylock.toml").write_text('lock-version = "2.0"')
+    assert "version '2.0'" in refused(project, lock="pylock.toml")
+
+
+def test_a_project_s_own_file_is_read(project: Path) -> None:
+    mylib = package(project.parent / "mylib")
+    head = '[project]\nname = "train"\nrequires-python = ">=3.11"\n'
+    (project / "pyproject.toml").write_text(
+        head + 'dependencies = ["torch", "My_Lib", "rich>1"]\n[build-system]\nrequires = []\n[tool.uv]\n'
+        'dev-dependencies = ["pytest"]\nconstraint-dependencies = ["numpy<2"]\n[[tool.uv.index]]\nname = "cpu"\n'
+        'url = "https://cpu"\nexplicit = true\n'
+        '[tool.uv.sources]\ntorch = { index = "cpu" }\nmy-lib = { path = "../mylib", editable = true }\n'
+    )
+    assert asked(project, project=True) == {
+        "pip": ["torch", "rich>1"],
+        "pip_indexes": [{"url": "https://cpu", "packages": ["torch"]}],
+        "constraints": ["numpy<2"],
+        "local": [[str(project.resolve())] * 2, [mylib, mylib]],
+    }
+    for text, why in (
+        ("[tool.poetry]", "has no [project] table"),
+        ('[project]\ndynamic = ["dependencies"]', "its dependencies are dynamic"),
+        (head + 'dependencies = "torch"', "dependencies should be a list of texts"),
+        (head + '[tool.uv]\nprerelease = "allow"', "[tool.uv] prerelease is not known here"),
+        (head + "[tool.uv.sources]\nx = { workspace = true }", "only uv.lock says where"),
+        (head + '[tool.uv.sources]\nx = { git = "https://g" }', "only { index = ... } is known here"),
+        (head.replace("3.11", "3.14"), "is for Python >=3.14"),
+    ):
+        (project / "pyproject.toml").write_text(text)
+        assert why in refused(project, project=True)
+
+
+def test_what_is_said_twice_or_is_not_there_is_refused(project: Path) -> None:
+    with pytest.raises(SpecError, match="lock and project each say what is installed") as caught:
+        Image(lock="uv.lock", project=True)
+    assert caught.value.field == "lock"
+    for image in ({"lock": "uv.lock"}, {"requirements": "no/such"}, {"project": True}):
+        assert "there is no file" in refused(project, **image)
+    assert refused(project, lock="/no/such") == "there is no file /no/such"
+    (project.parent / "above.txt").touch()  # of no project
+    assert "there is no file above.txt" in refused(project, requirements="above.txt")
+    (project / "free.lock").write_text("a>=1\n")
+    assert "names no exact version, as each line of a lock does" in refused(project, lock="free.lock")
+
+
+def test_what_was_installed_is_a_lock_that_can_be_asked_for(project: Path) -> None:
+    image = {
+        "pip": ["c @ https://me:token@x/c.whl", "rich"],
+        "pip_indexes": [
+            {"url": "https://me:token@i", "packages": []},
+            {"url": "https://s", "packages": ["b"]},
+        ],
+        "pinned": [{"index": "https://cpu", "lines": [f"A_a==1 ; os_name == 'posix' --hash={SHA}", "b==2"]}],
+    }
+    text = lock_text(image, {"a-a": "1", "b": "3", "c": "", "d": "", "rich": "13.0"}, "of pool p")
+    assert text.splitlines() == [
+        "# of pool p",
+        "--extra-index-url https://i",
+        "--extra-index-url https://cpu",
+        "# b: from an index kept to them; give Image(pip_indexes=...) again",
+        f"a-a==1 --hash={SHA}",
+        "b==3",
+        "c @ https://x/c.whl",
+        "# d: from a folder or an address, which is not kept",
+        "rich==13.0",
+    ]
+    (project / "run.lock").write_text(text)
+    again = asked(project, lock="run.lock")
+    assert again["pinned"] == [
+        {"index": "", "lines": [f"a-a==1 --hash={SHA}", "b==3", "c @ https://x/c.whl", "rich==13.0"]}
+    ]
+    assert [each["url"] for each in again["pip_indexes"]] == ["https://i", "https://cpu"]
+
+
+def installed(prefix: Path, name: str, folder: Path, files: dict[str, str], editable: bool = True) -> None:
+    packages = prefix / "lib" / "python3.12" / "site-packages"
+    info = packages / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "direct_url.json").write_text(
+        json.dumps({"url": folder.as_uri(), "dir_info": {"editable": editable}})
+    )
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    for file, text in files.items():
+        (packages / file).write_text(text)
+
+
+def test_packages_that_lie_here_are_found_and_travel_once(tmp_path: Path) -> None:
+    flat, inner, plain, beside = (tmp_path / name for name in ("flat one", "inner", "plain", "work/beside"))
+    for folder in (flat, inner / "src", plain, beside):
+        folder.mkdir(parents=True)
+    mapping = {"flat": f"{flat}/flat", "flat.sub": "/e", "odd": "/x/even"}
+    finder = f"from x import y\nMAPPING: dict[str, str] = {mapping!r}\n"
+    installed(tmp_path, "flat", flat, {"__editable___flat_finder.py": finder})
+    installed(tmp_path, "inner", inner, {"inner.pth": f"import os\n{inner}/src\n/elsewhere\n"})
+    installed(tmp_path, "plain", plain, {}, editable=False)
+    installed(tmp_path, "beside", beside, {"beside.pth": "import that\n"})
+    (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info").mkdir()
+    (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info/direct_url.json").write_text("[]")
+    image = {"local": [[str(plain), f"{plain}/x"], [str(inner), str(inner)]]}
+    found = local_packages(image, str(tmp_path), "3.12")
+    assert found == [
+        LocalPackage("beside", str(beside), str(beside)),
+        LocalPackage("flat", str(flat), str(flat)),
+        LocalPackage("inner", str(inner), f"{inner}/src", True),
+        LocalPackage("plain", str(plain), f"{plain}/x", True),
+    ]
+    assert [each.name for each in travelling(found, str(tmp_path / "work"))] == ["flat", "inner", "plain"]
+    assert local_packages({}, str(tmp_path), "3.13") == []
