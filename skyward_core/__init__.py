@@ -26,6 +26,7 @@ _WHERE = {
     "Compute": "front.api.compute",
     "attach": "front.api.attach",
     "results": "front.api.fetched_results",
+    "script": "tasks.whole_script",
     "Image": "model.spec",
     "PipIndex": "model.spec",
     "Worker": "model.spec",
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
     from .runtime.output import stdout as stdout
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard
+    from .tasks.whole_script import script as script
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from .script_words import ScriptCommand
+from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
+
 if TYPE_CHECKING:
     from .commands.console import Console
 
@@ -124,7 +127,7 @@ def cli(context: click.Context) -> int:
     return app.return_code or 0
 
 
-@cli.command()
+@cli.command(cls=ScriptCommand, options_metavar="[OPTIONS]")
 @click.argument("target", metavar="SCRIPT[:FUNCTION]")
 @click.option(
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
@@ -158,8 +161,12 @@ def cli(context: click.Context) -> int:
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @_json
-def run(target: str, as_json: bool, **said: Any) -> int:
+@click.pass_context
+def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> int:
     """Run a script's function on every rank, and show the results.
+
+    Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
+    a -- behind it, is run as a whole, as python runs it: run train.py -- --epochs 5.
 
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
@@ -169,8 +176,67 @@ def run(target: str, as_json: bool, **said: Any) -> int:
 
         from .commands.run import run as execute
         from .packaged import located
+        from .script_words import arguments_of, own_words
 
-        return execute(LaunchRequest.from_options(located(target), **said), console)
+        target = located(target)
+        said["script_args"] = own = own_words(context, target)
+        if own is None:
+            options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+            said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
+        return execute(LaunchRequest.from_options(target, **said), console)
+
+
+@cli.command(context_settings={"allow_interspersed_args": False})
+@click.option("--nnodes", metavar="N", envvar="PET_NNODES", help="Machines.  [default: 1, or all hosts]")
+@click.option(
+    "--nproc-per-node", "--nproc_per_node", metavar="N|gpu", default="1", envvar="PET_NPROC_PER_NODE",
+    help="Processes on each machine.  [default: 1]",
+)  # fmt: skip
+@click.option(
+    "-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m."
+)
+@others
+@click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
+@click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+@click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
+@click.option(
+    "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
+)
+@click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
+@click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
+@click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
+@click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
+@_json
+@click.argument("training_script", metavar="TRAIN.PY")
+@click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def torchrun(
+    training_script: str, nnodes: str | None, nproc_per_node: str, as_module: bool, as_json: bool, **said: Any
+) -> int:
+    """Run a script that was written for PyTorch's torchrun: each rank runs it as its main program.
+
+    torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
+    script is the script's own.
+    """
+    notes = list(judged(said))
+    asked = {name: value for name, value in said.items() if name.replace("_", "-") not in OTHERS}
+    shape = nproc_per_node, nodes_of(nnodes)
+    with _console(as_json) as console:
+        from skyward_core.front.launch_request import LaunchRequest
+
+        from .commands.run import run as execute
+
+        for note in notes:
+            console.note(note)
+        if not asked["pool"] or shape != ("1", None):
+            where = asked["provider"] or ("ssh" if asked["hosts"] else None)
+            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, where)}
+        if as_module:
+            asked["module"] = training_script
+            training_script = str(file_of(training_script))
+        return execute(LaunchRequest.from_options(training_script, **asked), console)
 
 
 @cli.command()

@@ -31,8 +31,9 @@ class LaunchPlan:
         script: path of the script.
         interpreter: the one that it is loaded with.
         packages: what a file of the project says that ranks have; None where none is named.
-        function: what is called.
+        function: what is called; of a whole script, what stands for it.
         values: its arguments, as values by name.
+        whole: whether it is a whole script; then its ``args`` and its ``module`` are the values.
         pool: what is asked of the one that is made, or the one that is up and is used.
         plugins: those of the pool.
         one: whether it runs on one node only.
@@ -46,6 +47,7 @@ class LaunchPlan:
     values: Mapping[str, Any]
     pool: PoolSpec | PoolView
     plugins: Sequence[Any]
+    whole: bool = False
     one: bool = False
     keep: bool = False
     timeout: float | None = None
@@ -125,7 +127,7 @@ class LaunchPlan:
         """
         task = build_task(
             self.script,
-            self.function.name,
+            None if self.whole else self.function.name,
             self.values,
             plugins=self.plugins,
             echo=echo,

@@ -19,7 +19,7 @@ from ..providers.making import make, values_of
 from ..store.working_folder import workdir
 from ..tasks.interpreter import interpreter_of
 from ..tasks.packages.asked import asked
-from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target
+from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
 from .launch_plan import LaunchPlan
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class LaunchRequest:
         script: path of the script.
         function: its name; None for the script's only one.
         arguments: texts ``name=value``.
+        script_args: the script's own arguments, where it is run as a whole; None to call a function of it.
+        module: the module's name, where it is run as ``python -m`` does; the script is its file then.
         python: path of the interpreter that the script is loaded with, or its name in PATH; None for the one that is
             chosen for it.
         pool: the pool's name: one that is up is used as it is; None for a new one with a name made up.
@@ -86,6 +88,8 @@ class LaunchRequest:
     script: str
     function: str | None = None
     arguments: Sequence[str] = ()
+    script_args: Sequence[str] | None = None
+    module: str = ""
     python: str | None = None
     pool: str | None = None
     provider: str | None = None
@@ -107,6 +111,7 @@ class LaunchRequest:
             "script": str(Path(self.script)),
             "function": self.function or None,
             "arguments": tuple(self.arguments),
+            "script_args": None if self.script_args is None else tuple(self.script_args),
             "plugins": tuple(self.plugins),
             "settings": dict(self.settings),
         }
@@ -164,6 +169,7 @@ class LaunchRequest:
             packages=asked(spec.image, str(spec.image.workdir or ""), interpreter.version),
             function=function,
             values=values,
+            whole=self.script_args is not None,
             pool=spec,
             plugins=spec.plugins,
             one=self.one,
@@ -172,15 +178,30 @@ class LaunchRequest:
         )
 
     def call(self) -> tuple[FunctionInfo, dict[str, Any]]:
-        """The function, and its arguments as values.
+        """The function, and its arguments as values; of a whole script, what stands for them.
 
         Raises:
             UsageError: there is no such function, or it takes no such arguments; ``field`` says which.
         """
+        if self.script_args is not None:
+            return self._whole(), {"args": list(self.script_args), "module": self.module}
         with of_field("script"):
             function = find_function(Path(self.script), self.function)
         with of_field("arguments"):
             return function, parse_arguments(function, self.arguments)
+
+    def _whole(self) -> FunctionInfo:
+        with of_field("script"):
+            if self.function is not None:
+                raise UsageError(
+                    f"{self.script}:{self.function} is a function, and what stands behind -- goes to a whole script: "
+                    "leave one of them out"
+                )
+            if self.arguments:
+                raise UsageError(
+                    f"{self.script} is run as a whole, and takes no --arg: what is its own goes behind --"
+                )
+            return whole(Path(self.script), self.module)
 
     def interpreter(self) -> Interpreter:
         """The one that the script is loaded with, and why; nothing is made.
@@ -251,7 +272,12 @@ class LaunchRequest:
         """
         words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
         target = self._target(called)
-        return [*words, "--", target] if target.startswith("-") else [target, *words]
+        if self.module:
+            raise UsageError(f"run takes a script and no module: {self.module} is run by torchrun -m")
+        behind = ["--", *self.script_args] if self.script_args is not None else []
+        if target.startswith("-"):
+            return [*words, "--", target, *behind[1:]]
+        return [target, *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
         """The same as a line for a shell.

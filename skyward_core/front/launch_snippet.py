@@ -44,15 +44,16 @@ def written(plan: LaunchPlan, *, name: str | None, provider: type, settings: Map
     if plan.function.is_generator:
         source.modules.add("itertools")
     with of_field("arguments"):
-        arguments = ", ".join(_arguments(plan, source))
+        arguments = "" if plan.whole else ", ".join(_arguments(plan, source))
     if plan.spec is None:
         pool, kept = f"sky.attach({plan.pool.name!r})", ""
     else:
         lines = "".join(f"    {each},\n" for each in _compute(plan.spec, name, provider, settings, source))
         pool, kept = f"sky.Compute(\n{lines})", _ENDS if plan.keep else ""
     with of_field("script"):
-        imported, function = _function(plan, source)
-    ran = f"{function}({arguments}) {'>>' if plan.one else '@'} pool"
+        imported, function = ("", "") if plan.whole else _function(plan, source)
+    called = _script(plan, source) if plan.whole else f"{function}({arguments})"
+    ran = f"{called} {'>>' if plan.one else '@'} pool"
     return f"{source.head()}\n{imported}\n{kept}with {pool} as pool:\n{_shown(plan, ran)}"
 
 
@@ -146,6 +147,15 @@ def _function(plan: LaunchPlan, source: _Source) -> tuple[str, str]:
     if plan.timeout is not None:
         lines.append(f"{alias} = sky.Function({alias}.fn, {source.of(plan.timeout)})")
     return "\n".join(lines) + "\n", alias
+
+
+def _script(plan: LaunchPlan, source: _Source) -> str:
+    """The call of a whole script."""
+    module, args = plan.values["module"], plan.values["args"]
+    given = [source.of(module or str(plan.script)), *([source.of(args)] if args else [])]
+    given += ["module=True"] if module else []
+    given += [] if plan.timeout is None else [f"timeout={source.of(plan.timeout)}"]
+    return f"sky.script({', '.join(given)})"
 
 
 def _arguments(plan: LaunchPlan, source: _Source) -> Iterator[str]:

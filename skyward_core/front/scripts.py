@@ -17,6 +17,7 @@ from ..tasks.scripts import (
     FunctionInfo,
     build_task,
     find_function,
+    has_functions,
     list_functions,
     parse,
     parse_arguments,
@@ -40,6 +41,7 @@ __all__ = [
     "build_task",
     "find_function",
     "gang_frameworks_of",
+    "has_functions",
     "imports_of",
     "interpreter_of",
     "known_python",
@@ -97,8 +99,17 @@ def gang_frameworks_of(script: Path) -> list[str]:
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
-    imported = imports_of(script)
-    return [name for name in GANG_FRAMEWORKS if name in imported]
+    tree = parse(script)
+    imported = _roots(ast.walk(tree))
+    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and _meets(tree))]
+
+
+def _meets(module: ast.Module) -> bool:
+    """Whether it makes the process group itself, for which ranks have what torchrun gives."""
+    named = (
+        each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module)
+    )
+    return "init_process_group" in named
 
 
 def _run_at_load(module: ast.Module) -> Iterator[ast.AST]:

@@ -123,7 +123,9 @@ def made_groups(c10d: Any) -> bool:
 
 
 def mentions(fn: Any, package: str) -> bool:
-    """Whether a function's own code names a package, or something of it."""
+    """Whether a function's own code, or a script, names a package or something of it."""
+    if isinstance(source := getattr(fn, "source", None), bytes):
+        return package.encode() in source
     fn = getattr(fn, "__wrapped__", fn)
     code, space = getattr(fn, "__code__", None), getattr(fn, "__globals__", {})
     left: list[CodeType] = [code] if code is not None else []

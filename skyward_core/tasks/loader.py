@@ -196,9 +196,14 @@ def _serve(request: bytes, folder: Path) -> None:
     name, function, values, plugins, missing_packages.from_metadata = pickle.loads(request)  # of our parent
     older_import.install()
     large_imports.install()
-    module = load(Path(name))
-    cloudpickle.register_pickle_by_value(module)
-    pending = call(module, function, values)
+    if function is None:
+        from .whole_script import script
+
+        pending = script(values["module"] or name, values["args"], module=bool(values["module"]))
+    else:
+        module = load(Path(name))
+        cloudpickle.register_pickle_by_value(module)
+        pending = call(module, function, values)
     try:
         task = make_task(pending, plugins, folder)
     except NotPicklableError:

@@ -111,6 +111,29 @@ def list_functions(path: Path) -> list[FunctionInfo]:
     return list(found.values())
 
 
+def has_functions(path: Path) -> bool:
+    """Whether a script has functions that carry our decorator.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    parse(path)
+    try:
+        return bool(list_functions(path))
+    except ScriptError:
+        return False
+
+
+def whole(path: Path, module: str) -> FunctionInfo:
+    """A script that is run as it stands, or a module, in the place of a function of it.
+
+    Raises:
+        ScriptError: no such file, a folder, or it does not parse.
+    """
+    parse(path)
+    return FunctionInfo(module or path.name, (), "", 1, False, None)
+
+
 def find_function(path: Path, name: str | None) -> FunctionInfo:
     """The function of that name; without a name, the script's only one.
 
@@ -179,7 +202,7 @@ def _value(info: FunctionInfo, param: Param, name: str, text: str) -> Any:
 
 def build_task(
     path: Path,
-    function: str,
+    function: str | None,
     kwargs: Mapping[str, Any],
     *,
     plugins: Sequence[Any] = (),
@@ -193,7 +216,8 @@ def build_task(
     The child is a process of the script's own interpreter, which is made first where the script says what it needs.
 
     Args:
-        kwargs: as :func:`parse_arguments` gives them.
+        function: its name; None for the whole script, of which nothing runs here.
+        kwargs: as :func:`parse_arguments` gives them; of a whole script its ``args``, and its ``module``'s name or "".
         plugins: those of the pool; they may wrap the function.
         echo: pass on to our standard error what the script prints while it is loaded. Without it, that
             is shown only with an error.
@@ -222,7 +246,7 @@ def build_task(
             (str(path.absolute()), function, dict(kwargs), tuple(plugins), bool(chosen.base))
         )
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise NotPicklableError(f"an argument of {function} cannot be sent: {error}") from error
+        raise NotPicklableError(f"an argument of {function or path.name} cannot be sent: {error}") from error
     folder = _workplace()
     # Large parts of the task stay in files there, which must live as long as the task may.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -84,6 +84,7 @@ class AgentOutcome(Told, Timed):
     rank: int
     node: int
     kind: Kind
+    ends: NotRequired[str]
 
 
 class AgentItem(ToldMore, Timed):

@@ -234,6 +234,7 @@ _TOLD: Checks = {
     "last": or_none(_IS_SUMMARY),
     "begun": is_flag,
 }
+_ENDED: Checks = _TOLD | _WHEN | {"ends": is_text}
 _ITEM: Checks = _CALL | {"seq": is_count, "summary": or_none(_IS_SUMMARY)}
 _RECORD: Checks = {
     "run": is_run,
@@ -258,7 +259,7 @@ _HOW_TO_RUN: Checks = {
 _REMEMBERED = _made_of(
     _RECORD
     | {
-        "outcomes": all_of(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _TOLD | _WHEN)),
+        "outcomes": all_of(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _ENDED)),
         "began": all_of(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
         "returned": is_call,
     },
@@ -305,9 +306,10 @@ FROM_AGENT: Forms = {
         body=CHUNK,
     ),
     "outcome": FrameForm(
-        "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`.",
+        "A call has ended. A small result, or the pickled exception, is the body; a large one is the file `file`. "
+        "`ends` says why its worker takes no other call.",
         _CALL | _PLACE | _ENDING,
-        _TOLD | _WHEN,
+        _ENDED,
         body=FAILURE,
     ),
     "item": FrameForm(

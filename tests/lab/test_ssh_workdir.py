@@ -12,6 +12,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
+from tests.support.pool_logs import last_run, log_of
 
 from . import Lab
 from .pools import DEADLINE, pool, ssh
@@ -80,6 +81,24 @@ def test_a_script_in_a_folder_below(
         (project / name).rename(project / "below" / name)
     script = Path("below/train_it.py")
     assert run(lab, script, home, way) == [["found", True, host.name] for host in lab.hosts]
+
+
+def test_a_whole_script_runs_as_the_copy_that_a_node_has(lab: Lab, project: Path) -> None:
+    script = project / "whole.py"
+    text = "import beside_the_script, os, socket, sys\nfrom pathlib import Path\n"
+    text += "assert os.path.samefile(Path(__file__).parent, sys.path[0]) and Path('data.txt').exists()\n"
+    script.write_text(f"{text}print(__file__, beside_the_script.WORD, sys.argv[1])\n")
+    with pool(lab, nodes=2, image=sky.Image(workdir=str(project))) as compute:
+        sky.script(script, ["a"]) @ compute
+        settled = [log_of(compute, last_run(compute), rank).decode().split() for rank in (0, 1)]
+        for file, *said in settled:
+            assert (Path(file).name, said) == ("whole.py", ["found", "a"]) and file != str(script)
+        script.write_text("raise KeyError(1)  # is newer than what the nodes have\n")
+        with pytest.raises(sky.RunError, match="KeyError"):
+            sky.script(script) @ compute
+        (project.parent / "elsewhere.py").write_text("pass\n")
+        with pytest.raises(sky.RunError, match="has not come to this node"):
+            sky.script(project.parent / "elsewhere.py") @ compute
 
 
 def test_a_folder_that_must_not_travel_is_refused_by_name(lab: Lab, home: Path) -> None:

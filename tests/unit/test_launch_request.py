@@ -220,7 +220,13 @@ def test_whatever_is_asked_for_is_the_same_or_refused_in_words(request: LaunchRe
 
 def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
     """Whoever adds a field adds a row to the table, and an option to the command."""
-    assert {each.name for each in fields(LaunchRequest)} == {"script", "function", *OPTIONS}
+    assert {each.name for each in fields(LaunchRequest)} == {
+        "script",
+        "function",
+        "script_args",
+        "module",
+        *OPTIONS,
+    }
     of_command = {
         each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
     }

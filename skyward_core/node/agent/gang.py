@@ -37,6 +37,7 @@ class Gang:
         hooks: whether plugins enter contexts in its workers.
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
+        spent: why some of its processes take no other call; it is whole for calls that it has been given.
         alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
     """
 
@@ -46,6 +47,7 @@ class Gang:
     hooks: bool = False
     apps: bool = False
     broken: str = ""
+    spent: str = ""
     secrets: list[str] = field(default_factory=list)
     alone: bool = False
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 START_ATTEMPTS = 2
 UNUSABLE = "its plugins could not be entered"
+SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
@@ -89,7 +90,7 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
     if epoch != gang.epoch or gang.broken:
         if slot.number == 0 and epoch is not None:
             return "wait" if slot.running else "replace"
-        if epoch != gang.epoch and gang.epoch and not gang.broken:
+        if epoch != gang.epoch and gang.epoch and not gang.broken and not (gang.spent and slot.number == 0):
             # What plugins have around the whole node comes first.
             return "set up" if not gang.apps or apps.settled else "wait"
     if not slot.queue:
@@ -155,6 +156,7 @@ class Slot:
     def give(self, call: Call) -> None:
         call.rank = self.rank
         self.queue.append(call)
+        self._mind_spent()
         self.pump()
 
     def pump(self) -> None:
@@ -311,6 +313,25 @@ class Slot:
         if self.number == 0 and process.epoch is not None and process.epoch == self._state.gang.epoch:
             self._others.break_gang(f"the worker of rank {self.rank} ended" + (f": {how}" if how else ""))
 
+    def _gang_spent(self, process: Process, why: str) -> None:
+        """A call has ended well, and left a process that takes no other. The gang goes on for ranks that have not begun
+        theirs; what comes next is for another one."""
+        gang = self._state.gang
+        if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone:
+            gang.spent = gang.spent or why
+            process.epoch = SPENT
+
+    def _mind_spent(self) -> None:
+        """A call waits that the gang has no process for any more."""
+        gang, process = self._state.gang, self.process
+        if (
+            gang.spent
+            and self.queue
+            and self.number == 0
+            and (process is None or process.epoch != gang.epoch)
+        ):
+            self._others.break_gang(gang.spent)
+
     def _kill_if(self, process: Process) -> None:
         if self.process is process:
             self.logs.say(
@@ -336,6 +357,7 @@ class Slot:
             else:
                 self._desk.died(call, process, status, self.logs)
         self._others.one_less()
+        self._mind_spent()
         if self.failed_starts >= START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
@@ -371,12 +393,15 @@ class Slot:
         """Its process tells what came of a call."""
         process = self.process
         killed = process.killed if process is not None else ""
-        used_up = header.pop("ends", "")
+        used_up = header.get("ends", "")
         ends = (header["kind"] in ("exited", "collateral") or bool(used_up)) and process is not None
         if ends and process is not None:
             process.killed = killed or "it is exiting"
             error = header.get("error")
-            self._gang_lost(process, used_up or (error.get("message", killed) if error else killed))
+            if used_up:
+                self._gang_spent(process, used_up)
+            else:
+                self._gang_lost(process, error.get("message", killed) if error else killed)
             if not killed:
                 self._expect_end(process, self._state.config.grace)
         if header.pop("unusable", False) and process is not None:

@@ -30,7 +30,7 @@ def share_with_scripts(jax: Any, place: Mapping[str, Any]) -> None:
         given = signature.bind_partial(*args, **kwargs).arguments
         asked = {name: value for name, value in given.items() if value is not None}
         if not jax.distributed.is_initialized():
-            missing = place if not asked.keys() & set(PLACE) else {}
+            missing = {} if asked.keys() & set(PLACE) else dict(place)
             initialize(**missing | asked)
             return
         differ = [name for name in PLACE if name in asked and asked[name] != place[name]]

@@ -51,8 +51,8 @@ def shared_with_scripts(info: InstanceInfo, usable: Callable[[str], str]) -> Cal
             used_up.say("it destroyed the process group of all ranks")
 
     for module in (dist, c10d):
-        module.init_process_group = init_process_group  # type: ignore[attr-defined]
-        module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+        module.init_process_group = init_process_group
+        module.destroy_process_group = destroy_process_group
 
     def end() -> None:
         if dist.is_initialized():

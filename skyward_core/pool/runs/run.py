@@ -78,8 +78,8 @@ class Run(RunResults):
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
         "_around", "_asked", "_begun", "_broke", "_claimed", "_context", "_fetching", "_flying", "_readings",
-        "_seconds", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future", "logs", "sent",
-        "stocked", "tasks",
+        "_seconds", "_spent", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future", "logs",
+        "sent", "stocked", "tasks",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,7 @@ class Run(RunResults):
         self.stocked: frozenset[Link] | None = None
         self._claimed = False  # another client sent it
         self._stale: set[int] = set()
+        self._spent = ""  # why processes of the gang take no other call
         self._broke = ""  # who broke the gang, and how
         self._begun = False
         self._stopping = False
@@ -288,6 +289,7 @@ class Run(RunResults):
         if index in self.outcomes or index in self._fetching or is_news(header, body):
             return
         self._begun |= header.get("begun", True)
+        self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
         name = header.get("file")
@@ -480,6 +482,9 @@ class Run(RunResults):
 
     def _end(self) -> None:
         self.root_cause = root_cause(self._arrived)
+        if self._spent:
+            for link in self._context.links:
+                link.broken = link.broken or self._spent
         if all(outcome.kind == "returned" for outcome in self.outcomes.values()):
             self.state = "done"
         elif self.root_cause is None or self.cancelled:

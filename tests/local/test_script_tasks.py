@@ -1,0 +1,163 @@
+"""A whole script as a task: in a rank it finds what it finds when Python is started with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.cli import Cli
+from tests.support.pool_logs import last_run, log_of, settled
+
+TRAIN = '''
+"""Trains nothing."""
+import argparse, atexit, inspect, json, multiprocessing, os, pickle, sys, threading, time
+from dataclasses import dataclass
+import beside
+
+@dataclass
+class Cfg:
+    width: int = 1
+
+def double(number):
+    return 2 * number
+
+def late():
+    time.sleep(0.2)
+    print("a thread ended", flush=True)
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--how", default="")
+    said = parser.parse_args()
+    config = Cfg(said.epochs)
+    with open(f"config-{os.environ.get('RANK', 'plain')}.pickle", "wb") as file:
+        pickle.dump(config, file)
+    with multiprocessing.get_context("spawn").Pool(1) as children:
+        doubled = children.map(double, [1, 2])
+    print(json.dumps({
+        "argv": sys.argv, "file": __file__, "name": __name__, "spec": repr(__spec__), "doc": __doc__,
+        "first": sys.path[0], "cwd": os.getcwd(), "beside": beside.WORD, "doubled": doubled,
+        "source": inspect.getsource(Cfg), "main": sys.modules["__main__"].Cfg is Cfg, "package": __package__,
+    }))
+    atexit.register(print, "exit handlers ran", flush=True)
+    threading.Thread(target=late).start()
+    if said.how == "raise":
+        raise LookupError("no data")
+    if said.how:
+        sys.exit(said.how if said.how == "words" else int(said.how))
+
+if __name__ == "__main__":
+    main()
+'''
+COMMAND_OF_CLICK = """
+import os, click
+
+@click.command()
+@click.option("--epochs", type=int, required=True)
+def main(epochs):
+    click.echo(f"{epochs} epochs in {os.getpid()}")
+
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("cli"))
+    cli.write("train.py", TRAIN)
+    cli.write("clicks.py", COMMAND_OF_CLICK)
+    cli.write("beside.py", "WORD = 'found'\n")
+    (cli.folder / "package").mkdir()
+    cli.write("package/__init__.py", "")
+    cli.write("package/__main__.py", "import sys; print(__package__, sys.argv[1:], __spec__.name)\n")
+    return cli
+
+
+@pytest.fixture(scope="module")
+def pool(cli: Cli) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cli.folder)
+        patch.setenv("SKYWARD_HOME", str(cli.folder / "home"))
+        options = sky.Options(console=False, fail_fast=False)
+        with sky.Compute(nodes=1, worker=sky.Worker(ranks_per_node=2), options=options) as pool:
+            yield pool
+        assert pool.receipt is not None and pool.receipt.ok
+
+
+def printed(pool: Any, rank: int) -> list[str]:
+    settled(pool)
+    return log_of(pool, last_run(pool), rank).decode().splitlines()
+
+
+def test_a_rank_gives_a_script_what_python_gives_it(pool, cli):
+    command = [sys.executable, "train.py", "--epochs", "3"]
+    plain = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, check=True)
+    facts, *ends = plain.stdout.splitlines()
+    assert sky.script("train.py", ["--epochs", 3]) @ pool == [None, None]
+    for rank in (0, 1):
+        found, *ended = printed(pool, rank)
+        assert json.loads(found) == json.loads(facts)
+        assert ended == ends == ["a thread ended", "exit handlers ran"]
+    # What was pickled there is the script's own.
+    load = "import runpy, pickle, sys; sys.modules['__main__'].__dict__.update(runpy.run_path('train.py'))\n"
+    load += "print(pickle.load(open('config-1.pickle', 'rb')))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", load], cwd=cli.folder, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout == "Cfg(width=3)\n"
+
+
+def test_how_a_script_ends_is_how_its_rank_does(pool):
+    assert sky.script("train.py", ["--how", "0"]) @ pool == [None, None]
+    for how, kind, code in (("4", "exited", 4), ("words", "exited", 1), ("raise", "raised", None)):
+        with pytest.raises(sky.RunError) as failed:
+            sky.script("train.py", ["--how", how]) @ pool
+        assert {(each.kind, each.exit_code) for each in failed.value.outcomes.values()} == {(kind, code)}
+        assert isinstance(failed.value.__cause__, LookupError) == (how == "raise")
+    told = failed.value.outcomes[1].error
+    assert told is not None and told.traceback.count("train.py") == 2  # its main program, and main()
+    assert 'in main\n    raise LookupError("no data")\n' in told.traceback
+
+
+def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):
+    seen = set()
+    for _ in range(2):
+        sky.script("clicks.py", ["--epochs", "3"]) @ pool
+        seen |= {line for rank in (0, 1) for line in printed(pool, rank)}
+        assert sky.function(abs)(-3) @ pool == [3, 3]
+    assert len(seen) == 4 and all(line.startswith("3 epochs in ") for line in seen)
+    sky.script("package", ["a"], module=True) >> pool
+    assert printed(pool, 0) == ["package ['a'] package.__main__"]
+
+
+def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
+    monkeypatch.chdir(cli.folder)
+    cli.write("broken.py", "x = (\n")
+    for path, says in (("trian.py", "did you mean 'train.py'"), ("broken.py", "does not parse")):
+        with pytest.raises(sky.ScriptError, match=says):
+            sky.script(path)
+    with pytest.raises(sky.UsageError, match=r"such as \['--epochs', '3'\]"):
+        sky.script("train.py", "--epochs 3")
+    with pytest.raises(sky.ScriptError, match="no name of a module"):
+        sky.script("train.py/x", module=True)
+
+
+def test_the_command_line_runs_one_with_words_of_its_own(cli):
+    found = cli(
+        "run", "train.py", "--ranks-per-node", 2, "--json", "--", "--epochs", 3, "--how", "4", status=4
+    )
+    found = json.loads(found.stdout.splitlines()[-1])
+    assert found["function"] == "train.py"
+    assert "sys.exit(4)" in found["root_cause"]["message"]
+    assert (
+        '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in cli("logs", found["run"], "--rank", 0).stdout
+    )
+    refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
+    assert "goes behind --: train.py -- --epochs 3" in refused
