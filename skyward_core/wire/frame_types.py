@@ -318,6 +318,12 @@ class CallKeys(TypedDict):
 class ClientCall(CallKeys): ...
 
 
+class ClientSource(TypedDict):
+    t: Literal["source"]
+    hash: str
+    name: str
+
+
 class ClientClaim(TypedDict):
     t: Literal["claim"]
     run: str
@@ -510,6 +516,7 @@ FromAgent = (
 FromClient = (
     ClientTail
     | ClientCall
+    | ClientSource
     | ClientClaim
     | ClientAck
     | ClientCredit

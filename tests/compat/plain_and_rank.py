@@ -389,8 +389,13 @@ def seen(to: str = "") -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    if "local" in sys.argv:
-        with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
+    if sys.argv[1:]:
+        where, *rest = sys.argv[1:]
+        provider: sky.Local | sky.SSH = sky.Local()
+        if where == "ssh":
+            port, key, known = rest
+            provider = sky.SSH([f"127.0.0.1:{port}"], keys=key, known_hosts=known, config=False)
+        with sky.Compute(provider=provider, nodes=1, options=sky.Options(console=False)) as compute:
             print(json.dumps(seen() @ compute))
     else:
         print(json.dumps([look()]))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         ClientPing,
         ClientPull,
         ClientShutdown,
+        ClientSource,
         ClientStop,
         ClientTail,
         ClientUse,
@@ -72,6 +73,7 @@ class Requests:
             "hello": self._hello,
             "tail": self._tail,
             "call": self._call,
+            "source": self._keep_source,
             "claim": self._take_run,
             "ack": self._ack,
             "credit": self._credit,
@@ -234,6 +236,14 @@ class Requests:
                     await connection.drain()
         except OSError as error:
             connection.send({"t": "data", "id": header["id"], "at": at, "last": True, "error": str(error)})
+
+    def _keep_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
+        from .source_store import keep
+
+        try:
+            keep(self._state.config.paths, header["hash"], header["name"], body)
+        except (OSError, ValueError) as error:
+            connection.send({"t": "error", "message": f"the source of {header['name']} is not kept: {error}"})
 
     def _exchange_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
         self._exchange.take(connection, header)

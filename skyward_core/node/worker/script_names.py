@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...runtime import older_import
@@ -36,12 +36,13 @@ import sys
 sys.path.insert(0, {root!r})
 from skyward_core.node.worker.script_names import Spawned
 del sys.path[0]
-__getattr__ = Spawned({sources!r}, __file__)
+__getattr__ = Spawned({sources!r}, __file__, {files!r})
 """
 FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
+Files = tuple[str, str, str | None]
 
 
 class Loaded:
@@ -99,10 +100,12 @@ class ScriptNames:
 
     Args:
         folder: where stand-ins for the script are written; nobody else may write there.
+        files: what :class:`.source_files.SourceFiles` is made of.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, files: Files) -> None:
         self._folder = folder
+        self._files = files
         self._started_by = sys.modules[MAIN]  # its code still runs
         self._main = sys.modules[MAIN] = Main()
         self._scripts = {MAIN}
@@ -116,7 +119,7 @@ class ScriptNames:
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
-        return _load(source, self._scripts)
+        return _load(source, self._scripts, self._files)
 
     def place(self, fn: Loaded, args: Loaded | None) -> None:
         """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
@@ -164,7 +167,7 @@ class ScriptNames:
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
             root = __file__.rsplit("/", 4)[0]
             with _open(path, "w", encoding="utf-8") as file:
-                file.write(STAND_IN.format(root=root, sources=sources))
+                file.write(STAND_IN.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
                     file.write(FILE.format(file=script))
             loaded[-1].stand_in = path
@@ -191,8 +194,9 @@ class Spawned:
         stand_in: the file that the child runs in the place of the script, and its own children, too.
     """
 
-    def __init__(self, sources: Iterable[Source], stand_in: str) -> None:
+    def __init__(self, sources: Iterable[Source], stand_in: str, files: Files) -> None:
         self._sources = list(sources)
+        self._files = files
         self._lock = threading.RLock()
         _have_children_run(sys.modules["multiprocessing.spawn"], lambda: stand_in)
 
@@ -201,7 +205,7 @@ class Spawned:
             space = vars(sys.modules[MAIN])
             while self._sources and name not in space and not name.startswith("__"):
                 older_import.install()
-                space.update(_load(self._sources.pop(0), {MAIN}).names)
+                space.update(_load(self._sources.pop(0), {MAIN}, self._files).names)
             if name in space:
                 return space[name]
         raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
@@ -228,21 +232,49 @@ class _Unpickler(pickle.Unpickler):
         return make
 
 
-def _load(source: Source, scripts: set[str]) -> Loaded:
+def _load(source: Source, scripts: set[str], files: Files) -> Loaded:
     if isinstance(source, bytes):
-        unpickler = _Unpickler(io.BytesIO(source))
-        value = unpickler.load()
+        value, made, defined_in = _unpickle(io.BytesIO(source))
     else:
         with _open(source, "rb", buffering=0) as file:
-            unpickler = _Unpickler(io.BufferedReader(file, 1 << 20))
-            value = unpickler.load()
-    made = unpickler.made
+            value, made, defined_in = _unpickle(io.BufferedReader(file, 1 << 20))
+    if files[2] is not None or any(not place for place, _, _ in defined_in.values()):
+        _settle(made, defined_in, files)
     spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
     ours = [space for space in spaces.values() if _is_script(space)]
     scripts.update(space["__name__"] for space in ours)
     for space in ours:
         space["__name__"] = MAIN
     return Loaded(value, source, _named(made, ours, scripts), ours)
+
+
+def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]]]:
+    """The object, what was made anew for it, and which files define that."""
+    unpickler = _Unpickler(file)
+    value = unpickler.load()
+    try:
+        return value, unpickler.made, pickle.load(file)
+    except EOFError:
+        return value, unpickler.made, {}
+
+
+def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: Files) -> None:
+    """Have functions say that they are of the node's own files."""
+    from .source_files import SourceFiles  # most ranks see the client's
+
+    own = SourceFiles(*files)
+    found = own.find(defined_in)
+    for fn in made:
+        if type(fn) is FunctionType:
+            if fn.__code__.co_filename in found:
+                fn.__code__ = _of_file(fn.__code__, found)
+            if file := fn.__globals__.get("__file__"):
+                fn.__globals__["__file__"] = found.get(file) or own.moved(file) or file
+
+
+def _of_file(code: CodeType, found: dict[str, str]) -> CodeType:
+    inner = (_of_file(each, found) if type(each) is CodeType else each for each in code.co_consts)
+    return code.replace(co_filename=found.get(code.co_filename, code.co_filename), co_consts=tuple(inner))
 
 
 def _is_script(space: dict[str, Any]) -> bool:

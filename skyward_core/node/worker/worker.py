@@ -63,7 +63,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams)
+    files = paths.sources, os.getcwd(), os.environ.pop("SKYWARD_CLIENT_CWD", None)
+    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams, files)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -87,6 +88,7 @@ class WorkerProcess:
         flush_metrics: Callable[[], None],
         known: Started,
         streams: Streams,
+        files: tuple[str, str, str | None],
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
@@ -102,7 +104,7 @@ class WorkerProcess:
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder)
+        self._script = ScriptNames(paths.folder, files)
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None

@@ -183,6 +183,7 @@ class SSHTransport:
                 config |= {
                     part: moved(paths, config.get("cwd") or "", there) for part, paths in given.items()
                 }
+                config["client_cwd"] = str(Path(config.get("cwd") or "").resolve()) if there else ""
                 config["cwd"] = there
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",
