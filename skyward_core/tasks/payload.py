@@ -23,11 +23,11 @@ from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
-from ..wire.pickling import Nowhere, find_culprit, flat
+from ..wire.pickling import Nowhere, find_culprit, flat, make_cached, make_new_type
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
-from .task import NOTHING, Blob, Source, Task
+from .task import NOTHING, Blob, SourceText, Task
 
 FEW = 8  # plain arguments, which are written without ceremony
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
@@ -100,14 +100,14 @@ def _cached(function: Any) -> Any:
     if _is_found_there(function):
         return function.__reduce__()
     parameters = function.cache_parameters()
-    made_of = (function.__wrapped__, parameters["maxsize"], parameters["typed"], functools._CacheInfo)
-    return functools._lru_cache_wrapper, made_of, function.__dict__
+    made_of = function.__wrapped__, parameters["maxsize"], parameters["typed"]
+    return make_cached, made_of, function.__dict__
 
 
 def _new_type(kind: Any) -> Any:
     if _is_found_there(kind):
         return kind.__reduce__()
-    return typing.NewType, (kind.__name__, kind.__supertype__), kind.__dict__
+    return make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
 
 
 def _is_found_there(value: Any) -> bool:
@@ -195,7 +195,7 @@ class _Spill(io.RawIOBase):
         while view.nbytes and self._file is not None:
             view = view[self._file.write(view) :]
 
-    def blob(self, sources: tuple[Source, ...]) -> Blob:
+    def blob(self, sources: tuple[SourceText, ...]) -> Blob:
         if self._file is None:
             data = b"".join(self._pieces)
             return Blob(self._hash.name(), self.size, data=data, sources=sources)

@@ -1,4 +1,4 @@
-"""The source of what travels by value: whole files, or cells of a notebook, by the names that code objects have for them.
+"""The source of what travels by value: whole files, or cells of a notebook, by the names that code has for them.
 
 A pickle only names them, behind what it holds: ``{name: (place, content's name, file's name)}``, with place "" for what
 is no file. Nodes that have not got them are sent them once, whatever the number of calls.
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..wire.content_name import name_of
-from .task import Source
+from .task import SourceText
 
 LARGEST = 1 << 18  # bytes; the source of what is larger stays here
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -24,7 +24,7 @@ PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 Named = dict[str, tuple[str, str, str]]
 
 
-def sources_of(names: Iterable[str]) -> tuple[Named, tuple[Source, ...]]:
+def sources_of(names: Iterable[str]) -> tuple[Named, tuple[SourceText, ...]]:
     """The source by these names, as pickles name it and as nodes are sent it.
 
     Args:
@@ -39,7 +39,7 @@ def sources_of(names: Iterable[str]) -> tuple[Named, tuple[Source, ...]]:
     return named, tuple(found)
 
 
-def _source(name: str) -> Source | None:
+def _source(name: str) -> SourceText | None:
     if name.startswith("<frozen ") or name == "<string>" or _is_installed(name):
         return None
     try:
@@ -51,20 +51,20 @@ def _source(name: str) -> Source | None:
 
 
 @lru_cache(64)
-def _of_text(text: str) -> Source | None:
+def _of_text(text: str) -> SourceText | None:
     data = text.encode(errors="surrogatepass")
-    return Source(name_of(data), "cell.py", "", data) if len(data) <= LARGEST else None
+    return SourceText(name_of(data), "cell.py", "", data) if len(data) <= LARGEST else None
 
 
 @lru_cache(64)
-def _of_file(name: str, changed: int, size: int) -> Source | None:
+def _of_file(name: str, changed: int, size: int) -> SourceText | None:
     path = Path(name).resolve()
     try:
         data = path.read_bytes() if size <= LARGEST and path.is_file() else b""
     except OSError:
         return None
     called = path.name if PLAIN.fullmatch(path.name) else "script.py"
-    return Source(name_of(data), called, str(path), data) if data else None
+    return SourceText(name_of(data), called, str(path), data) if data else None
 
 
 @lru_cache(256)

@@ -14,7 +14,7 @@ from ..wire.frames import INLINE
 
 
 @value
-class Source(Value):
+class SourceText(Value):
     """The text of a script, or of a cell of a notebook.
 
     Attributes:
@@ -37,7 +37,7 @@ class Blob(Value):
     size: int
     data: bytes | None = None
     path: Path | None = None
-    sources: tuple[Source, ...] = ()
+    sources: tuple[SourceText, ...] = ()
 
     def read(self) -> bytes:
         if self.data is not None:
@@ -83,7 +83,8 @@ def read_task(folder: Path) -> Task:
     def blob(part: str) -> Blob:
         path, told = folder / part, entries[part]
         sources = tuple(
-            Source(**each, data=(folder / f"source-{each['hash']}").read_bytes()) for each in told["sources"]
+            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes())
+            for each in told["sources"]
         )
         if told["size"] > INLINE:
             return Blob(told["hash"], told["size"], path=path, sources=sources)

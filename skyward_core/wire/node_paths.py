@@ -51,7 +51,7 @@ class NodePaths:
     @property
     def sources(self) -> str:
         """What scripts are made of, as clients sent it."""
-        return self.folder + "/sources"
+        return self.folder + "/sent-source"
 
     def source(self, content: str, name: str) -> str:
         """One text, by the name of its content and its own."""

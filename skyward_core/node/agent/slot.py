@@ -191,7 +191,7 @@ class Slot:
         out, err = self.logs.descriptors
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
         if config.client_cwd is not None:
-            env["SKYWARD_CLIENT_CWD"] = config.client_cwd
+            env["SKYWARD_FOLDERS"] = f"{config.cwd}\n{config.client_cwd}"
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:

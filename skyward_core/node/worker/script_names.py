@@ -23,12 +23,14 @@ from .children import AtImport
 
 _open = open  # user code may put something else in the place of what is built in
 MAIN = "__main__"
-MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")  # of cloudpickle
-BY_NAME = (
-    "_lru_cache_wrapper",
-    "NewType",
-)  # types that no function of cloudpickle makes, and that go by name
-SIGN = b"cloudpickle"  # in every pickle that makes something by one of them
+MAKERS = {  # of what goes by name in a plain process
+    ("cloudpickle.cloudpickle", "_make_function"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_class"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
+    ("skyward_core.wire.pickling", "make_cached"),
+    ("skyward_core.wire.pickling", "make_new_type"),
+}
+SIGN = b"pickl"  # in every pickle that makes something by one of them
 
 # What a child runs in the place of the script. We come first for a moment: the script's folder may shadow us.
 STAND_IN = """\
@@ -42,7 +44,9 @@ FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
-Files = tuple[str, str, str | None]
+ELSEWHERE = 3
+Files = tuple[str, ...]
+"""What :class:`.source_files.SourceFiles` is made of."""
 
 
 class Loaded:
@@ -51,19 +55,26 @@ class Loaded:
     Attributes:
         names: what of the script came with it, by name.
         spaces: the script's globals, as far as they came.
+        moved: the node's own files of it, by the client's names.
         file: the script's path on the client, or "".
         stand_in: the file that children run which look for those names; "" until there is one.
     """
 
-    __slots__ = ("file", "names", "source", "spaces", "stand_in", "value")
+    __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value")
 
     def __init__(
-        self, value: Any, source: Source, names: dict[str, Any], spaces: list[dict[str, Any]]
+        self,
+        value: Any,
+        source: Source,
+        names: dict[str, Any],
+        spaces: list[dict[str, Any]],
+        moved: dict[str, str],
     ) -> None:
         self.value = value
         self.source = source
         self.names = names
         self.spaces = spaces
+        self.moved = moved
         self.file = next((space["__file__"] for space in spaces if space.get("__file__")), "")
         self.stand_in = ""
 
@@ -100,7 +111,7 @@ class ScriptNames:
 
     Args:
         folder: where stand-ins for the script are written; nobody else may write there.
-        files: what :class:`.source_files.SourceFiles` is made of.
+        files: where the node has the source of scripts.
     """
 
     def __init__(self, folder: str, files: Files) -> None:
@@ -112,6 +123,7 @@ class ScriptNames:
         self._placed: dict[str, Any] = {}
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
         self._written = 0
+        self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
         if "multiprocessing.spawn" in sys.modules:
             self._patch(sys.modules["multiprocessing.spawn"])
         else:
@@ -119,7 +131,15 @@ class ScriptNames:
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
-        return _load(source, self._scripts, self._files)
+        loaded = _load(source, self._scripts, self._files)
+        self._moved |= loaded.moved
+        return loaded
+
+    def as_clients_know(self, trace: str) -> str:
+        """A traceback that names the script's files as its client does: there a person reads it."""
+        for name, own in self._moved.items():
+            trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
+        return trace
 
     def place(self, fn: Loaded, args: Loaded | None) -> None:
         """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
@@ -220,7 +240,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if name not in MAKERS or not module.startswith("cloudpickle"):
+        if (module, name) not in MAKERS:
             return found
         noted = self.made  # not self, which would live until somebody looks for garbage
 
@@ -238,14 +258,15 @@ def _load(source: Source, scripts: set[str], files: Files) -> Loaded:
     else:
         with _open(source, "rb", buffering=0) as file:
             value, made, defined_in = _unpickle(io.BufferedReader(file, 1 << 20))
-    if files[2] is not None or any(not place for place, _, _ in defined_in.values()):
-        _settle(made, defined_in, files)
+    moved: dict[str, str] = {}
+    if len(files) == ELSEWHERE or any(not place for place, _, _ in defined_in.values()):
+        moved = _settle(made, defined_in, files)
     spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
     ours = [space for space in spaces.values() if _is_script(space)]
     scripts.update(space["__name__"] for space in ours)
     for space in ours:
         space["__name__"] = MAIN
-    return Loaded(value, source, _named(made, ours, scripts), ours)
+    return Loaded(value, source, _named(made, ours, scripts), ours, moved)
 
 
 def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]]]:
@@ -258,8 +279,8 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
         return value, unpickler.made, {}
 
 
-def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: Files) -> None:
-    """Have functions say that they are of the node's own files."""
+def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: Files) -> dict[str, str]:
+    """Have functions say that they are of the node's own files; gives these, by the client's names."""
     from .source_files import SourceFiles  # most ranks see the client's
 
     own = SourceFiles(*files)
@@ -270,6 +291,7 @@ def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files:
                 fn.__code__ = _of_file(fn.__code__, found)
             if file := fn.__globals__.get("__file__"):
                 fn.__globals__["__file__"] = found.get(file) or own.moved(file) or file
+    return found
 
 
 def _of_file(code: CodeType, found: dict[str, str]) -> CodeType:
@@ -296,9 +318,6 @@ def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> 
                 names[each.__qualname__] = each
     for space in spaces:  # there, a name is what decorators have made of it
         for name, value in space.items():
-            if type(value).__name__ in BY_NAME and value.__module__ in scripts:
-                value.__module__ = MAIN
-                own[id(value)] = value
             if id(value) in own:
                 names[name] = value
     return names

@@ -17,13 +17,12 @@ class SourceFiles:
 
     Args:
         sent: the folder with what clients have sent, by content.
-        here: the working folder.
-        there: the client's, of which that is a copy; None where both are one.
+        here: the working folder, or "".
+        there: the client's, of which that is a copy, or ""; None where both see the same files.
     """
 
-    def __init__(self, sent: str, here: str, there: str | None) -> None:
-        self.given = sent, here, there
-        self._sent, self._here, self._there = self.given
+    def __init__(self, sent: str, here: str = "", there: str | None = None) -> None:
+        self._sent, self._here, self._there = sent, here, there
         self._shown: dict[str, str] = {}  # by name, the file that has the text
         self._waits = False
 

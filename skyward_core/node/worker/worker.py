@@ -63,8 +63,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    files = paths.sources, os.getcwd(), os.environ.pop("SKYWARD_CLIENT_CWD", None)
-    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams, files)
+    folders = os.environ.pop("SKYWARD_FOLDERS", "").split("\n")
+    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams, folders)
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -88,7 +88,7 @@ class WorkerProcess:
         flush_metrics: Callable[[], None],
         known: Started,
         streams: Streams,
-        files: tuple[str, str, str | None],
+        folders: list[str],
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
@@ -104,7 +104,7 @@ class WorkerProcess:
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder, files)
+        self._script = ScriptNames(paths.folder, (paths.sources, *folders))
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None
@@ -245,14 +245,15 @@ class WorkerProcess:
             status = _exit_status(error)
             if status or self._channel.forked:
                 exit_code = status
-                words = f"called sys.exit({error.code!r:.200}) before it returned"
+                said = f"called sys.exit({error.code!r:.200}) before it returned"
                 answer |= {"kind": "exited", "exit_code": exit_code}
-                answer["error"] = {"type": "SystemExit", "message": words}
+                answer["error"] = {"type": "SystemExit", "message": said}
             else:  # as the main function of a command line ends that did what it should
                 result = pickle_result(None, "", "")
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
-            answer["error"], result.data = describe_error(error)
+            words, result.data = describe_error(error)
+            answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
         if self._channel.forked:
             _end_child(answer)
         if self._stop.ending:

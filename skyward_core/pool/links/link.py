@@ -23,7 +23,7 @@ from ...wire.messages import from_agent
 from ..client_name import ourselves
 
 if TYPE_CHECKING:
-    from ...tasks.task import Source
+    from ...tasks.task import SourceText
     from ...transport.direct.pipe import LinePipe
     from ...wire.frame_types import AgentData, AgentWelcome, ClaimAnswer, ClientCall, FromAgent, OfRuns, Timed
     from ...wire.tls_protocol import Sealed
@@ -94,7 +94,7 @@ class Link:
         self._decoder = Decoder(from_agent)
         self._amiss: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
-        self._sources: dict[str, Source] = {}  # that calls name
+        self._sources: dict[str, SourceText] = {}  # that calls name
         self._claims: set[str] = set()
         self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Heard, bytes]]]] = {}  # what was asked
         self._files: dict[int, _Download] = {}
@@ -420,7 +420,7 @@ class Link:
         if self.up:
             self._write(header, body)
 
-    def bring(self, sources: Iterable[Source]) -> None:
+    def bring(self, sources: Iterable[SourceText]) -> None:
         """Send what scripts are made of to a node that has not got it; calls that name it come after it."""
         for source in sources:
             if source.hash in self._sources or (source.place and self.transport.shares_files):
@@ -431,7 +431,7 @@ class Link:
             if self.up:
                 self._write_source(source)
 
-    def _write_source(self, source: Source) -> None:
+    def _write_source(self, source: SourceText) -> None:
         import zlib  # most pools are of this machine, and send none
 
         data = zlib.compress(source.data, 1)
