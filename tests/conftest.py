@@ -28,6 +28,7 @@ MARKS = {
     "frameworks": "frameworks",
     "local": "slow",
     "tui": "slow",
+    "compat": "slow",
 }  # of folders, for pytest -m
 TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take turns; then come all others
 

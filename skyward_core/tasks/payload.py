@@ -23,10 +23,11 @@ from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
-from ..wire.pickling import Nowhere, find_culprit, flat
+from ..wire.pickling import Nowhere, find_culprit, flat, make_cached, make_new_type
 from .pickled_functions import PickledFunctions
+from .source_texts import sources_of
 from .stdout_lines import is_stdout
-from .task import NOTHING, Blob, Task
+from .task import NOTHING, Blob, SourceText, Task
 
 FEW = 8  # plain arguments, which are written without ceremony
 BESIDE = 1 << 20  # bytes written at once that are worth a thread to hash them meanwhile
@@ -86,6 +87,7 @@ def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:
         raise _blame(pending, error) from error
 
 
+_function = cloudpickle.cloudpickle._make_function
 _skeleton = cloudpickle.cloudpickle._make_skeleton_class
 _reduce_file = cloudpickle.CloudPickler.dispatch_table[io.TextIOWrapper]
 
@@ -98,14 +100,14 @@ def _cached(function: Any) -> Any:
     if _is_found_there(function):
         return function.__reduce__()
     parameters = function.cache_parameters()
-    made_of = (function.__wrapped__, parameters["maxsize"], parameters["typed"], functools._CacheInfo)
-    return functools._lru_cache_wrapper, made_of, function.__dict__
+    made_of = function.__wrapped__, parameters["maxsize"], parameters["typed"]
+    return make_cached, made_of, function.__dict__
 
 
 def _new_type(kind: Any) -> Any:
     if _is_found_there(kind):
         return kind.__reduce__()
-    return typing.NewType, (kind.__name__, kind.__supertype__), kind.__dict__
+    return make_new_type, (kind.__name__, kind.__supertype__), kind.__dict__
 
 
 def _is_found_there(value: Any) -> bool:
@@ -134,10 +136,20 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         }
     )
 
+    def __init__(self, file: Any, protocol: int) -> None:
+        super().__init__(file, protocol=protocol)
+        self.files: dict[str, None] = {}  # that define what goes by value
+
     def reducer_override(self, value: Any) -> Any:
         made = super().reducer_override(value)
-        if type(made) is tuple and made[0] is _skeleton and "." in value.__qualname__:
-            made[2][0]["__qualname__"] = value.__qualname__
+        if type(made) is tuple:
+            if made[0] is _function:
+                self.files[value.__code__.co_filename] = None
+            elif made[0] is _skeleton:
+                if file := getattr(sys.modules.get(value.__module__), "__file__", None):
+                    self.files[file] = None
+                if "." in value.__qualname__:
+                    made[2][0]["__qualname__"] = value.__qualname__
         return made
 
 
@@ -183,11 +195,12 @@ class _Spill(io.RawIOBase):
         while view.nbytes and self._file is not None:
             view = view[self._file.write(view) :]
 
-    def blob(self) -> Blob:
+    def blob(self, sources: tuple[SourceText, ...]) -> Blob:
         if self._file is None:
-            return Blob(self._hash.name(), self.size, data=b"".join(self._pieces))
+            data = b"".join(self._pieces)
+            return Blob(self._hash.name(), self.size, data=data, sources=sources)
         self._file.close()
-        return Blob(self._hash.name(), self.size, path=self._path)
+        return Blob(self._hash.name(), self.size, path=self._path, sources=sources)
 
     def discard(self) -> None:
         if self._file is not None and self._path is not None:
@@ -198,11 +211,15 @@ class _Spill(io.RawIOBase):
 def _pickled(value: Any, folder: Path | None) -> Blob:
     spill = _Spill(folder)
     try:
-        _Pickler(spill, protocol=5).dump(value)
+        pickler = _Pickler(spill, protocol=5)
+        pickler.dump(value)
+        named, sources = sources_of(pickler.files) if pickler.files else (None, ())
+        if named:
+            pickle.dump(named, spill, protocol=5)
     except BaseException:
         spill.discard()
         raise
-    return spill.blob()
+    return spill.blob(sources)
 
 
 _functions = PickledFunctions[Blob](keeps=lambda blob: blob.data is not None)

@@ -14,13 +14,30 @@ from ..wire.frames import INLINE
 
 
 @value
+class SourceText(Value):
+    """The text of a script, or of a cell of a notebook.
+
+    Attributes:
+        hash: the name that its content has.
+        name: that of the file it makes on a node.
+        place: the client's file, all links followed; "" for what is none.
+    """
+
+    hash: str
+    name: str
+    place: str
+    data: bytes
+
+
+@value
 class Blob(Value):
-    """Bytes with a name made of their content; in memory when small, else in a file."""
+    """Bytes with a name made of their content; in memory when small, else in a file. ``sources``: of what is in it."""
 
     hash: str
     size: int
     data: bytes | None = None
     path: Path | None = None
+    sources: tuple[SourceText, ...] = ()
 
     def read(self) -> bytes:
         if self.data is not None:
@@ -52,7 +69,10 @@ def write_task(task: Task, folder: Path) -> None:
             blob.path.replace(target)
         else:
             target.write_bytes(blob.read())
-        entries[part] = {"hash": blob.hash, "size": blob.size}
+        told = [{"hash": each.hash, "name": each.name, "place": each.place} for each in blob.sources]
+        for each in blob.sources:
+            (folder / f"source-{each.hash}").write_bytes(each.data)
+        entries[part] = {"hash": blob.hash, "size": blob.size, "sources": told}
     (folder / "task.json").write_text(json.dumps(entries), encoding="utf-8")
 
 
@@ -61,10 +81,14 @@ def read_task(folder: Path) -> Task:
     entries = json.loads((folder / "task.json").read_text(encoding="utf-8"))
 
     def blob(part: str) -> Blob:
-        path, size = folder / part, entries[part]["size"]
-        if size > INLINE:
-            return Blob(entries[part]["hash"], size, path=path)
-        return Blob(entries[part]["hash"], size, data=path.read_bytes())
+        path, told = folder / part, entries[part]
+        sources = tuple(
+            SourceText(**each, data=(folder / f"source-{each['hash']}").read_bytes())
+            for each in told["sources"]
+        )
+        if told["size"] > INLINE:
+            return Blob(told["hash"], told["size"], path=path, sources=sources)
+        return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
 
     return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
 

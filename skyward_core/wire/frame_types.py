@@ -342,6 +342,12 @@ class CallKeys(TypedDict):
 class ClientCall(CallKeys): ...
 
 
+class ClientSource(TypedDict):
+    t: Literal["source"]
+    hash: str
+    name: str
+
+
 class ClientClaim(TypedDict):
     t: Literal["claim"]
     run: str
@@ -558,6 +564,7 @@ FromAgent = (
 FromClient = (
     ClientTail
     | ClientCall
+    | ClientSource
     | ClientClaim
     | ClientAck
     | ClientCredit

@@ -397,6 +397,11 @@ FROM_CLIENT: Forms = {
         _HOW_TO_RUN,
         body=2 * INLINE,
     ),
+    "source": FrameForm(
+        "The source of what calls bring by value; the body is the text, compressed.",
+        {"hash": is_file, "name": is_file},
+        body=INLINE,
+    ),
     "claim": FrameForm(
         "Take over a run, or take it up again: send the outcomes of its calls to this client.",
         {"run": is_run},

@@ -49,6 +49,15 @@ class NodePaths:
         return self.folder + "/blobs"
 
     @property
+    def sources(self) -> str:
+        """What scripts are made of, as clients sent it."""
+        return self.folder + "/sent-source"
+
+    def source(self, content: str, name: str) -> str:
+        """One text, by the name of its content and its own."""
+        return f"{self.sources}/{content}/{name}"
+
+    @property
     def spool(self) -> str:
         """What ranks print, results, and what the next agent has to know."""
         return self.folder + "/spool"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
@@ -12,6 +13,32 @@ from typing import Any
 def flat(data: Any) -> memoryview:
     """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
     return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
+
+
+def make_cached(function: Callable[..., Any], size: int | None, typed: bool) -> Any:
+    """A function with a cache, as :func:`functools.lru_cache` makes it."""
+    from functools import lru_cache
+
+    return lru_cache(size, typed)(function)
+
+
+def make_new_type(name: str, base: Any) -> Any:
+    """A type as :class:`typing.NewType` makes it."""
+    from typing import NewType
+
+    return NewType(name, base)
+
+
+def set_unless_found(kind: type, state: Any) -> type:
+    """Fill a class that was made of a pickle, unless it is the one that stands here under its name."""
+    found: Any = sys.modules.get(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not kind:
+        from cloudpickle.cloudpickle import _class_setstate  # only what it has pickled comes here
+
+        _class_setstate(kind, state)
+    return kind
 
 
 class Nowhere:

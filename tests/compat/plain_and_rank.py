@@ -1,12 +1,16 @@
-"""What a process is like to the code in it: a script that looks at itself, in this process and in a rank.
+"""What a process is like to the code in it: a script that looks at itself, in its own process or in a rank.
 
-`python plain_and_rank.py` prints what a plain run sees, as JSON; with `local` behind it, what a rank of this machine
-sees. `test_plain_and_rank.py` compares the two, and holds the page docs/plain-and-rank.md to what differs.
+    plain_and_rank.py                       a plain run
+    plain_and_rank.py local                 a rank of this machine
+    plain_and_rank.py ssh PORT KEY HOSTS    a rank of a host on loopback
+    plain_and_rank.py load FILE             a plain run, which loads what a rank has saved
+
+Each prints what it has found, as JSON; `test_plain_and_rank.py` compares.
 """
 
 import asyncio
-import atexit
 import collections
+import contextlib
 import copy
 import dataclasses
 import enum
@@ -32,8 +36,12 @@ import threading
 import traceback
 import typing
 import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
+
+import cloudpickle
 
 import skyward_core as sky
 
@@ -87,92 +95,105 @@ def fails() -> None:
     raise Wrong("on purpose")  # the line that a traceback shows
 
 
-def put(queue: typing.Any, cfg: Cfg) -> None:
-    queue.put((Cfg(cfg.width + 1), square, __name__.strip("_")))
+def put(queue: Any, cfg: Cfg) -> None:
+    queue.put((Cfg(cfg.width + 1), square))
 
 
-def by(method: str) -> list[typing.Any]:
+def by_process(method: str) -> list[Any]:
     """What a child gives that multiprocessing starts."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
     child = context.Process(target=put, args=(queue, Cfg(4)))
     child.start()
-    cfg, function, _ = queue.get()
+    cfg, function = queue.get()
     child.join()
     return [cfg == Cfg(5), type(cfg) is Cfg, function is square, child.exitcode]
 
 
-def by_executor(method: str) -> list[typing.Any]:
-    with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as pool:
+def by_executor() -> list[Any]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         boxes = [*pool.map(box_of, [2])]
+        found = [boxes[0].show(), type(boxes[0]) is Box, pool.submit(inspect.getsource, Box).result()]
         try:
             pool.submit(fails).result()
         except Wrong as error:
-            return [boxes[0].show(), type(boxes[0]) is Box, cached(3), str(error)]
-    return []
+            found.append(str(error))
+    return found
 
 
-def names_in(value: typing.Any) -> list[str]:
-    """The names that its pickle has."""
-    found = [
-        arg
-        for _, arg, _ in pickletools.genops(pickle.dumps(value, 0))
-        if isinstance(arg, str) and "_main_" in arg
-    ]
-    return sorted(found)
-
-
-def again(value: typing.Any) -> typing.Any:
+def again(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def text_of(call: typing.Callable[[], object]) -> str:
-    """How an error of a call prints, without the frames of the library."""
+def names_in(value: Any) -> list[str]:
+    """Those by which a pickle finds what it was made of."""
+    found = [arg for _, arg, _ in pickletools.genops(pickle.dumps(value, 0)) if isinstance(arg, str)]
+    return sorted(arg for arg in found if "_main_" in arg)
+
+
+def saved() -> str:
+    with open("saved.pickle", "wb") as file:
+        pickle.dump([Cfg(5), Colour.RED, square, Cfg.Inner, Box("x")], file)
+    return file.name
+
+
+def text_of(call: Callable[[], object]) -> str:
+    """How an error of a call prints."""
     try:
         call()
-    except Exception as error:
-        return "".join(traceback.format_exception(error)).replace(str(Path(__file__).parent), "HERE")
+    except Exception as error:  # noqa: BLE001  that is what is asked for
+        return "".join(traceback.format_exception(error)).replace(str(Path.cwd()), "HERE")
     return "no error"
 
 
-def warned() -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        written, sys.stderr = sys.stderr, io.StringIO()
-        try:
-            warnings.warn("careful", stacklevel=1)
-            return sys.stderr.getvalue().replace(str(Path(__file__).parent), "HERE")
-        finally:
-            sys.stderr = written
-
-
-def printed_by_thread() -> str:
-    """What the interpreter itself prints of an error in a thread: it knows files alone."""
-    written, sys.stderr = sys.stderr, io.StringIO()
+@contextlib.contextmanager
+def errors_taken() -> Iterator[io.StringIO]:
+    before, sys.stderr = sys.stderr, io.StringIO()
     try:
-        thread = threading.Thread(target=fails, name="failing")
+        yield sys.stderr
+    finally:
+        sys.stderr = before
+
+
+def warned() -> str:
+    with warnings.catch_warnings(), errors_taken() as taken:
+        warnings.simplefilter("always")
+        warnings.warn("careful", stacklevel=1)
+        return taken.getvalue().replace(str(Path.cwd()), "HERE")
+
+
+def told_by_interpreter() -> bool:
+    """Whether the interpreter itself, which knows files alone, shows the line that an error in a thread comes from."""
+    with errors_taken() as taken:
+        thread = threading.Thread(target=fails)
         thread.start()
         thread.join()
-        return (
-            "on purpose" in sys.stderr.getvalue()
-            and "# the line that a traceback shows" in sys.stderr.getvalue()
-        )
-    finally:
-        sys.stderr = written
+    return "# the line that a traceback shows" in taken.getvalue()
 
 
 def counted() -> list[object]:
     global COUNT
     COUNT += 1
-    return [COUNT, sys.modules[__name__].COUNT, globals()["COUNT"], cached.cache_parameters()["maxsize"]]
+    main: Any = sys.modules[__name__]
+    seen = main.COUNT
+    main.COUNT = 7
+    return [seen, COUNT, globals()["COUNT"], cached.cache_parameters()["maxsize"]]
 
 
-def taken_signal() -> list[object]:
-    seen = []
+def own_handler() -> list[object]:
+    seen: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     os.kill(os.getpid(), signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
     return [seen, str(before)]
+
+
+def taken_signals() -> dict[str, str]:
+    handlers = {each.name: signal.getsignal(each) for each in signal.Signals}
+    left = (signal.SIG_DFL, None)
+    return {
+        name: str(handler).partition(" of ")[0] for name, handler in handlers.items() if handler not in left
+    }
 
 
 async def answer() -> int:
@@ -180,15 +201,21 @@ async def answer() -> int:
     return 42
 
 
-def read_input() -> str:
+def asked() -> str:
     try:
-        return input("? ")
+        return input()
     except EOFError as error:
         return f"EOFError: {error}"
 
 
 def relative() -> None:
-    from . import beside
+    from . import beside  # type: ignore[attr-defined]  # noqa: F401
+
+
+def module_beside() -> list[object]:
+    import beside  # type: ignore[import-not-found]
+
+    return [beside.WORD, Path(beside.__file__).parent == Path(__file__).parent]
 
 
 def umask() -> int:
@@ -196,187 +223,144 @@ def umask() -> int:
     return found
 
 
-def made_file() -> str:
+def mode_of_a_file() -> str:
     path = Path(f"made.{os.getpid()}")
-    path.write_text("")
+    path.touch()
     try:
-        return oct(path.stat().st_mode & 0o777)
+        return oct(path.stat().st_mode)
     finally:
         path.unlink()
 
 
-def look() -> dict[str, object]:
-    """Every point, by name."""
-    points: dict[str, typing.Callable[[], object]] = {
-        # -- the script and its file
-        "name": lambda: __name__,
+def imported_as() -> list[str]:
+    return sorted(
+        name
+        for name, module in sys.modules.items()
+        if getattr(module, "__file__", None) == __file__ and name != "__mp_main__"
+    )
+
+
+def run_by_subprocess() -> bool:
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getppid())"], capture_output=True)
+    return int(done.stdout) == os.getpid()
+
+
+OWN: tuple[Any, ...] = (Cfg, Colour, Box, square, cached, Pair, UserId)
+NESTED: tuple[Any, ...] = (Cfg.Inner, Box.show, Wrong)
+
+
+def points() -> dict[str, Callable[[], object]]:
+    """What is looked at, by name."""
+    main: Any = sys.modules["__main__"]
+    return {
+        # -- the script and its files
+        "name": lambda: [__name__, __package__],
         "file": lambda: [Path(__file__).name, Path(__file__).is_absolute(), len(Path(__file__).read_text())],
         "file beside": lambda: (Path(__file__).parent / "config.yaml").read_text(),
-        "sys.path[0]": lambda: sys.path[0] == str(Path(__file__).parent),
-        "argv": lambda: [Path(sys.argv[0]).name, sys.argv[1:]],
-        "working folder": lambda: [Path.cwd() == Path(__file__).parent, Path("config.yaml").exists()],
-        "module beside": lambda: (
-            __import__("beside").WORD,
-            Path(sys.modules["beside"].__file__).parent == Path(__file__).parent,
-        ),
+        "module beside": module_beside,
         "relative import": lambda: text_of(relative).splitlines()[-1],
-        "main module": lambda: [
-            sys.modules["__main__"].__name__,
-            sys.modules["__main__"].__file__ == __file__,
-            sys.modules["__main__"].__spec__,
-            __package__,
-        ],
-        "script imported once": lambda: sorted(
-            name
-            for name, each in sys.modules.items()
-            if getattr(each, "__file__", None) == __file__ and name != "__mp_main__"
+        "sys.path[0]": lambda: Path(sys.path[0]) == Path(__file__).parent,
+        "sys.argv[0]": lambda: Path(sys.argv[0]).name,
+        "working folder": lambda: sorted(
+            {each.name for each in Path().iterdir()} & {"beside.py", "config.yaml"}
         ),
-        # -- own classes and functions
-        "their module": lambda: [
-            each.__module__ for each in (Cfg, Cfg.Inner, Colour, Box, square, cached, Pair, UserId)
-        ],
-        "found in main": lambda: [
-            getattr(sys.modules["__main__"], each.__name__, None) is each
-            for each in (Cfg, Colour, Box, square, cached, Pair, UserId)
-        ],
-        "repr": lambda: [repr(each) for each in (Cfg(), Colour.RED, Box[int], Pair(1, 2), Cfg.Inner, UserId)],
-        "pickle of instances": lambda: [
-            again(Cfg(9)) == Cfg(9),
-            again(Colour.RED) is Colour.RED,
-            again(Pair(1, 2)) == Pair(1, 2),
-            again(Box(1)).show(),
-        ],
-        "pickle of functions and classes": lambda: [
-            again(each) is each
-            for each in (square, cached, Cfg, Cfg.Inner, Colour, Box, Box.show, Wrong, UserId, Pair)
-        ],
+        "main module": lambda: [main.__name__, main.__file__ == __file__, main.__spec__, type(main.__dict__)],
+        "imported once": imported_as,
+        # -- what the script defines
+        "module of": lambda: [each.__module__ for each in OWN + NESTED],
+        "found in main": lambda: [getattr(main, each.__name__, None) is each for each in OWN],
+        "repr": lambda: [repr(Cfg()), repr(Colour.RED), repr(Box[int]), repr(Pair(1, 2)), repr(Cfg.Inner)],
+        "type hints": lambda: [str(typing.get_type_hints(each)) for each in (Cfg, box_of)],
+        "copies": lambda: [copy.deepcopy(Cfg(7)) == Cfg(7), copy.copy(Box(3)).show(), again(Pair(1, 2))],
+        "pickled instances": lambda: [again(Cfg(9)) == Cfg(9), again(Colour.RED) is Colour.RED],
+        "pickled by name": lambda: [again(each) is each for each in OWN + NESTED],
         "names in pickles": lambda: names_in([Cfg(), square, Colour.RED, Cfg.Inner]),
-        "pickle of a lambda": lambda: (
-            text_of(lambda: pickle.dumps(lambda: 1)).splitlines()[-1].partition(" at 0x")[0]
-        ),
-        "cloudpickle of a lambda": lambda: (
-            pickle.loads(__import__("cloudpickle").dumps(lambda x: Cfg(x)))(2) == Cfg(2)
-        ),
-        "copies": lambda: [
-            copy.deepcopy(Cfg(7)) == Cfg(7),
-            copy.copy(Box(3)).show(),
-            dataclasses.replace(Cfg(), width=1).width,
-        ],
-        "type hints": lambda: [str(typing.get_type_hints(Cfg)), str(typing.get_type_hints(box_of))],
+        "saved": saved,
+        "a lambda by pickle": lambda: text_of(lambda: pickle.dumps(lambda: 1)).partition(" at 0x")[0],
+        "a lambda by cloudpickle": lambda: pickle.loads(cloudpickle.dumps(lambda x: Cfg(x)))(2) == Cfg(2),
         "globals": counted,
-        # -- children
-        "spawn": lambda: by("spawn"),
-        "fork": lambda: by("fork"),
-        "forkserver": lambda: by("forkserver"),
-        "process pool": lambda: by_executor("spawn"),
-        "subprocess": lambda: (
-            subprocess.run(
-                [sys.executable, "-c", "import os; print(os.getppid())"], capture_output=True, text=True
-            ).stdout
-            == f"{os.getpid()}\n"
-        ),
-        # -- source
-        "source of functions": lambda: [
-            inspect.getsource(square),
-            inspect.getsource(cached),
-            inspect.getsourcelines(fails)[1],
-        ],
-        "source of classes": lambda: [
-            inspect.getsource(Box),
-            inspect.getsource(Cfg),
-            inspect.getsource(Box.show),
-            inspect.getdoc(Box),
-        ],
-        "where they are defined": lambda: (
-            [inspect.getfile(each) == __file__ for each in (square, Box, fails)]
-            + [inspect.getmodule(each) is sys.modules["__main__"] for each in (square, Box)]
-        ),
+        # -- where it is written
+        "source of functions": lambda: [inspect.getsource(square), *inspect.getsourcelines(cached)],
+        "source of classes": lambda: [inspect.getsource(each) for each in (Box, Cfg, Box.show)],
+        "file of": lambda: [inspect.getfile(each) == __file__ for each in (square, Box, fails)],
         "traceback": lambda: text_of(fails),
-        "traceback by a thread": printed_by_thread,
+        "traceback of a thread": told_by_interpreter,
         "warning": warned,
-        "linecache": lambda: linecache.getline(__file__, 1),
+        "line cache": lambda: linecache.getline(__file__, 1),
+        # -- children
+        "children by fork": lambda: by_process("fork"),
+        "children by spawn": lambda: by_process("spawn"),
+        "children by forkserver": lambda: by_process("forkserver"),
+        "children of an executor": by_executor,
+        "subprocess": run_by_subprocess,
         # -- the process
-        "umask": lambda: [oct(umask()), made_file()],
-        "signals": lambda: {
-            each.name: str(signal.getsignal(each)).partition(" at 0x")[0]
-            for each in signal.valid_signals()
-            if isinstance(each, signal.Signals) and signal.getsignal(each) not in (signal.SIG_DFL, None)
-        },
-        "a signal's handler": taken_signal,
+        "umask": lambda: [oct(umask()), mode_of_a_file()],
+        "signals": taken_signals,
+        "own signal handler": own_handler,
         "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-        "limits": lambda: {
-            name: resource.getrlimit(getattr(resource, name))
-            for name in dir(resource)
-            if name.startswith("RLIMIT_")
-        },
+        "limits": lambda: [
+            resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)
+        ],
         "niceness": lambda: os.nice(0),
-        "processors": lambda: len(os.sched_getaffinity(0)),
+        "processors": lambda: sorted(os.sched_getaffinity(0)),
         "session": lambda: os.getsid(0) == os.getpid(),
         "environment": lambda: dict(os.environ),
-        "interpreter": lambda: [
-            sys.executable,
-            sys.prefix,
-            sys.version,
-            str(sys.flags),
-            sys.dont_write_bytecode,
-            sys.orig_argv[0] == sys.executable,
-        ],
-        "hash seed": lambda: sys.flags.hash_randomization,
+        "interpreter": lambda: [sys.executable, sys.prefix, sys.version, str(sys.flags)],
+        "bytecode": lambda: [sys.dont_write_bytecode, sys.pycache_prefix],
         "recursion limit": lambda: [sys.getrecursionlimit(), sys.getswitchinterval()],
         "garbage": lambda: [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
         "frozen garbage": lambda: gc.get_freeze_count() > 0,
-        # -- threads, streams, hooks
-        "main thread": lambda: [
-            threading.current_thread() is threading.main_thread(),
-            threading.current_thread().name,
-        ],
-        "threads": lambda: threading.active_count(),
-        "asyncio": lambda: asyncio.run(answer()),
-        "input": read_input,
-        "stdin": lambda: [sys.stdin.isatty(), sys.stdin.read(), sys.stdin.encoding],
-        "stdout": lambda: [
-            sys.stdout.isatty(),
-            sys.stdout.encoding,
-            sys.stdout.fileno(),
-            sys.stdout.name,
-            sys.stdout.mode,
-            type(sys.stdout).__name__,
-            sys.stdout.newlines,
-            sys.stdout is sys.__stdout__,
-        ],
-        "stderr": lambda: [
-            sys.stderr.encoding,
-            sys.stderr.errors,
-            sys.stderr.fileno(),
-            sys.stderr.name,
-            sys.stderr.line_buffering,
-        ],
-        "buffering of stdout": lambda: [sys.stdout.errors, sys.stdout.line_buffering],
-        "hooks": lambda: [
-            sys.excepthook is sys.__excepthook__,
-            threading.excepthook is threading.__excepthook__,
-            sys.unraisablehook is sys.__unraisablehook__,
-            sys.breakpointhook is sys.__breakpointhook__,
-            sys.gettrace(),
-            sys.getprofile(),
-        ],
         "faulthandler": faulthandler.is_enabled,
+        "temporary folder": tempfile.gettempdir,
+        "locale": lambda: [locale.getlocale(), locale.getpreferredencoding(), sys.getfilesystemencoding()],
+        # -- threads, streams, hooks
+        "main thread": lambda: threading.current_thread() is threading.main_thread(),
+        "threads": threading.active_count,
+        "asyncio.run": lambda: asyncio.run(answer()),
+        "input": asked,
+        "standard input": lambda: [
+            sys.stdin.isatty(),
+            sys.stdin.read(),
+            sys.stdin.encoding,
+            sys.stdin.fileno(),
+        ],
+        "standard output": lambda: (
+            [getattr(sys.stdout, name) for name in ("encoding", "name", "mode", "newlines", "closed")],
+            [
+                sys.stdout.isatty(),
+                sys.stdout.fileno(),
+                sys.stdout is sys.__stdout__,
+                type(sys.stdout).__name__,
+            ],
+        ),
+        "standard error": lambda: [sys.stderr.encoding, sys.stderr.errors, sys.stderr.name, sys.stderr.mode],
+        "buffering": lambda: [sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.errors],
+        "excepthook": lambda: [
+            sys.excepthook is sys.__excepthook__,
+            sys.breakpointhook is sys.__breakpointhook__,
+        ],
+        "threading.excepthook": lambda: threading.excepthook is threading.__excepthook__,
+        "unraisablehook": lambda: sys.unraisablehook is sys.__unraisablehook__,
+        "tracing": lambda: [sys.gettrace(), sys.getprofile()],
         "warning filters": lambda: [str(each) for each in warnings.filters],
         "logging": lambda: [
             logging.getLogger().handlers,
             logging.getLogger().level,
-            logging.getLogger(__name__).name,
+            logging.lastResort is None,
         ],
-        "locale": lambda: [locale.getlocale(), locale.getpreferredencoding(), sys.getfilesystemencoding()],
-        "temporary folder": tempfile.gettempdir,
-        "own exit handlers": lambda: atexit._ncallbacks() >= 0,
     }
-    found = {}
-    for name, point in points.items():
-        try:
-            found[name] = point()
-        except BaseException as error:
-            found[name] = f"{type(error).__name__}: {error}"
+
+
+def look() -> dict[str, object]:
+    """All points. Of a script without a file no child could be made in a plain process, either."""
+    has_file = "__file__" in globals()
+    found: dict[str, object] = {}
+    for name, point in points().items():
+        if has_file or not name.startswith("children"):
+            try:
+                found[name] = point()
+            except Exception as error:  # noqa: BLE001  it is the point's answer
+                found[name] = f"{type(error).__name__}: {error}"
     return json.loads(json.dumps(found, default=repr))
 
 
@@ -388,9 +372,47 @@ def seen(to: str = "") -> dict[str, object]:
     return found
 
 
+@sky.function
+def leaves(status: object) -> None:
+    sys.exit(status)  # type: ignore[arg-type]
+
+
+@sky.function
+def box(held: object) -> Box[object]:
+    return Box(held)
+
+
+@sky.function
+def raises() -> str:
+    fails()
+    return __file__
+
+
+def ask(compute: Any) -> dict[str, object]:
+    """What a rank gives, and what becomes of it here."""
+    show = Box.show
+    found = {
+        "seen": seen() >> compute,
+        "left": [leaves(status) >> compute for status in (None, 0, False)],
+        "box": [type(made := box(1) >> compute) is Box, made.show(), Box.show is show],
+    }
+    try:
+        raises() >> compute
+    except sky.RunError as error:
+        found["traceback"] = [each.error and each.error.traceback for each in error.outcomes.values()]
+    return found
+
+
 if __name__ == "__main__":
-    if "local" in sys.argv:
-        with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
-            print(json.dumps(seen() @ compute))
+    where, *rest = *sys.argv[1:], "plain"
+    provider: Any = sky.Local()
+    if where == "ssh":
+        port, key, known, _ = rest
+        provider = sky.SSH([f"127.0.0.1:{port}"], keys=key, known_hosts=known, config=False)
+    if where == "plain":
+        print(json.dumps(look()))
+    elif where == "load":
+        print(json.dumps(again(pickle.loads(Path(rest[0]).read_bytes()))[:1] == [Cfg(5)]))
     else:
-        print(json.dumps([look()]))
+        with sky.Compute(provider=provider, nodes=1, options=sky.Options(console=False)) as compute:
+            print(json.dumps(ask(compute)))

@@ -27,6 +27,8 @@ class AgentConfig(Value):
         path_before: entries of the workers' ``sys.path`` before their standard library.
         path: entries added to its end.
         cwd: the ranks' working folder; the very last entry, unless others may write there.
+        client_cwd: the client's folder that ``cwd`` is a copy of, "" where it has none; None where both see the same
+            files.
         idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
         log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
@@ -68,6 +70,7 @@ class AgentConfig(Value):
     path_before: list[str] = field(default_factory=list)
     path: list[str] = field(default_factory=list)
     cwd: str = ""
+    client_cwd: str | None = None
     python: str = sys.executable
     env: dict[str, str] = field(default_factory=dict, repr=False)
     knows_env: bool = True

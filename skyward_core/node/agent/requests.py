@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ClientPing,
         ClientPull,
         ClientShutdown,
+        ClientSource,
         ClientStop,
         ClientTail,
         ClientUse,
@@ -76,6 +77,7 @@ class Requests:
             "hello": self._hello,
             "tail": self._tail,
             "call": self._call,
+            "source": self._keep_source,
             "claim": self._take_run,
             "ack": self._ack,
             "credit": self._credit,
@@ -253,6 +255,13 @@ class Requests:
 
             self._outputs = OutputDesk(self._state)
         return self._outputs
+    def _keep_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
+        from .source_store import keep
+
+        try:
+            keep(self._state.config.paths, header["hash"], header["name"], body)
+        except (OSError, ValueError) as error:
+            connection.send({"t": "error", "message": f"the source of {header['name']} is not kept: {error}"})
 
     def _exchange_blobs(self, connection: Connection, header: ClientPeers | ClientPull, body: bytes) -> None:
         self._exchange.take(connection, header)

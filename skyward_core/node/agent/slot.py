@@ -195,6 +195,8 @@ class Slot:
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
         if not config.rendezvous:
             env["SKYWARD_RENDEZVOUS"] = "0"
+        if config.client_cwd is not None:
+            env["SKYWARD_FOLDERS"] = f"{config.cwd}\n{config.client_cwd}"
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:

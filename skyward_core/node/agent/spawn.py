@@ -43,7 +43,7 @@ from skyward_core.node.worker.{module} import main
 import cloudpickle
 for module in put_off:
     module.forget()
-sys.path[:] = dict.fromkeys(bundle + before + own + path)
+sys.path[:] = dict.fromkeys(before + bundle + own + path)
 gc.freeze()
 collects and gc.enable()
 main(*rest)

@@ -87,10 +87,10 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
         pickled.size = len(pickled.data)
         pickled.summary = summarise(value, pickled.size)
         return pickled
-    import cloudpickle
+    from .answers import dump
 
     try:
-        cloudpickle.dump(value, pickled, protocol=5)
+        dump(value, pickled)
         pickled.close()
     except OSError:
         pickled.discard()
@@ -109,12 +109,11 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
 
 
 def _failure(value: Any) -> Exception | None:
-    import cloudpickle
-
     from ...wire.pickling import Nowhere
+    from .answers import dump
 
     try:
-        cloudpickle.dump(value, Nowhere(), protocol=5)
+        dump(value, Nowhere())
     except Exception as error:  # noqa: BLE001  any reducer may raise anything; that is the answer asked for
         return error
     return None
@@ -308,10 +307,10 @@ def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
 
 def _round_trip(value: Any) -> tuple[bytes, Any] | None:
     """A pickle of the value and what it loads as, or None when it cannot be pickled or loaded."""
-    import cloudpickle
+    from .answers import dumps
 
     try:
-        data: bytes = cloudpickle.dumps(value, protocol=5)
+        data = dumps(value)
         return (data, pickle.loads(data)) if len(data) <= FAILURE else None
     except BaseException:  # noqa: BLE001  any reducer may raise anything; the answer is no, whatever it was
         return None

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...runtime import large_imports, older_import
@@ -23,12 +23,14 @@ from .children import AtImport
 
 _open = open  # user code may put something else in the place of what is built in
 MAIN = "__main__"
-MAKERS = ("_make_function", "_make_skeleton_class", "_make_skeleton_enum")  # of cloudpickle
-BY_NAME = (
-    "_lru_cache_wrapper",
-    "NewType",
-)  # types that no function of cloudpickle makes, and that go by name
-SIGN = b"cloudpickle"  # in every pickle that makes something by one of them
+MAKERS = {  # of what goes by name in a plain process
+    ("cloudpickle.cloudpickle", "_make_function"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_class"),
+    ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
+    ("skyward_core.wire.pickling", "make_cached"),
+    ("skyward_core.wire.pickling", "make_new_type"),
+}
+SIGN = b"pickl"  # in every pickle that makes something by one of them
 
 # What a child runs in the place of the script. We come first for a moment: the script's folder may shadow us.
 STAND_IN = """\
@@ -36,12 +38,15 @@ import sys
 sys.path.insert(0, {root!r})
 from skyward_core.node.worker.script_names import Spawned
 del sys.path[0]
-__getattr__ = Spawned({sources!r}, __file__)
+__getattr__ = Spawned({sources!r}, __file__, {files!r})
 """
 FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
+ELSEWHERE = 3
+Files = tuple[str, ...]
+"""What :class:`.source_files.SourceFiles` is made of."""
 
 
 class Loaded:
@@ -50,19 +55,26 @@ class Loaded:
     Attributes:
         names: what of the script came with it, by name.
         spaces: the script's globals, as far as they came.
+        moved: the node's own files of it, by the client's names.
         file: the script's path on the client, or "".
         stand_in: the file that children run which look for those names; "" until there is one.
     """
 
-    __slots__ = ("file", "names", "source", "spaces", "stand_in", "value")
+    __slots__ = ("file", "moved", "names", "source", "spaces", "stand_in", "value")
 
     def __init__(
-        self, value: Any, source: Source, names: dict[str, Any], spaces: list[dict[str, Any]]
+        self,
+        value: Any,
+        source: Source,
+        names: dict[str, Any],
+        spaces: list[dict[str, Any]],
+        moved: dict[str, str],
     ) -> None:
         self.value = value
         self.source = source
         self.names = names
         self.spaces = spaces
+        self.moved = moved
         self.file = next((space["__file__"] for space in spaces if space.get("__file__")), "")
         self.stand_in = ""
 
@@ -99,16 +111,19 @@ class ScriptNames:
 
     Args:
         folder: where stand-ins for the script are written; nobody else may write there.
+        files: where the node has the source of scripts.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, files: Files) -> None:
         self._folder = folder
+        self._files = files
         self._started_by = sys.modules[MAIN]  # its code still runs
         self._main = sys.modules[MAIN] = Main()
         self._scripts = {MAIN}
         self._placed: dict[str, Any] = {}
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
         self._written = 0
+        self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
         if "multiprocessing.spawn" in sys.modules:
             self._patch(sys.modules["multiprocessing.spawn"])
         else:
@@ -116,7 +131,15 @@ class ScriptNames:
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
-        return _load(source, self._scripts)
+        loaded = _load(source, self._scripts, self._files)
+        self._moved |= loaded.moved
+        return loaded
+
+    def as_clients_know(self, trace: str) -> str:
+        """A traceback that names the script's files as its client does: there a person reads it."""
+        for name, own in self._moved.items():
+            trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
+        return trace
 
     def place(self, fn: Loaded, args: Loaded | None) -> None:
         """Have ``__main__`` hold what came with a function and its arguments, and nothing of earlier ones: a child
@@ -164,7 +187,7 @@ class ScriptNames:
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
             root = __file__.rsplit("/", 4)[0]
             with _open(path, "w", encoding="utf-8") as file:
-                file.write(STAND_IN.format(root=root, sources=sources))
+                file.write(STAND_IN.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
                     file.write(FILE.format(file=script))
             loaded[-1].stand_in = path
@@ -191,8 +214,9 @@ class Spawned:
         stand_in: the file that the child runs in the place of the script, and its own children, too.
     """
 
-    def __init__(self, sources: Iterable[Source], stand_in: str) -> None:
+    def __init__(self, sources: Iterable[Source], stand_in: str, files: Files) -> None:
         self._sources = list(sources)
+        self._files = files
         self._lock = threading.RLock()
         _have_children_run(sys.modules["multiprocessing.spawn"], lambda: stand_in)
 
@@ -202,7 +226,7 @@ class Spawned:
             while self._sources and name not in space and not name.startswith("__"):
                 older_import.install()
                 large_imports.install()
-                space.update(_load(self._sources.pop(0), {MAIN}).names)
+                space.update(_load(self._sources.pop(0), {MAIN}, self._files).names)
             if name in space:
                 return space[name]
         raise AttributeError(f"module {MAIN!r} has no attribute {name!r}")
@@ -217,7 +241,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if name not in MAKERS or not module.startswith("cloudpickle"):
+        if (module, name) not in MAKERS:
             return found
         noted = self.made  # not self, which would live until somebody looks for garbage
 
@@ -229,21 +253,51 @@ class _Unpickler(pickle.Unpickler):
         return make
 
 
-def _load(source: Source, scripts: set[str]) -> Loaded:
+def _load(source: Source, scripts: set[str], files: Files) -> Loaded:
     if isinstance(source, bytes):
-        unpickler = _Unpickler(io.BytesIO(source))
-        value = unpickler.load()
+        value, made, defined_in = _unpickle(io.BytesIO(source))
     else:
         with _open(source, "rb", buffering=0) as file:
-            unpickler = _Unpickler(io.BufferedReader(file, 1 << 20))
-            value = unpickler.load()
-    made = unpickler.made
+            value, made, defined_in = _unpickle(io.BufferedReader(file, 1 << 20))
+    moved: dict[str, str] = {}
+    if len(files) == ELSEWHERE or any(not place for place, _, _ in defined_in.values()):
+        moved = _settle(made, defined_in, files)
     spaces = {id(each.__globals__): each.__globals__ for each in made if type(each) is FunctionType}
     ours = [space for space in spaces.values() if _is_script(space)]
     scripts.update(space["__name__"] for space in ours)
     for space in ours:
         space["__name__"] = MAIN
-    return Loaded(value, source, _named(made, ours, scripts), ours)
+    return Loaded(value, source, _named(made, ours, scripts), ours, moved)
+
+
+def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]]]:
+    """The object, what was made anew for it, and which files define that."""
+    unpickler = _Unpickler(file)
+    value = unpickler.load()
+    try:
+        return value, unpickler.made, pickle.load(file)
+    except EOFError:
+        return value, unpickler.made, {}
+
+
+def _settle(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: Files) -> dict[str, str]:
+    """Have functions say that they are of the node's own files; gives these, by the client's names."""
+    from .source_files import SourceFiles  # most ranks see the client's
+
+    own = SourceFiles(*files)
+    found = own.find(defined_in)
+    for fn in made:
+        if type(fn) is FunctionType:
+            if fn.__code__.co_filename in found:
+                fn.__code__ = _of_file(fn.__code__, found)
+            if file := fn.__globals__.get("__file__"):
+                fn.__globals__["__file__"] = found.get(file) or own.moved(file) or file
+    return found
+
+
+def _of_file(code: CodeType, found: dict[str, str]) -> CodeType:
+    inner = (_of_file(each, found) if type(each) is CodeType else each for each in code.co_consts)
+    return code.replace(co_filename=found.get(code.co_filename, code.co_filename), co_consts=tuple(inner))
 
 
 def _is_script(space: dict[str, Any]) -> bool:
@@ -265,9 +319,6 @@ def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> 
                 names[each.__qualname__] = each
     for space in spaces:  # there, a name is what decorators have made of it
         for name, value in space.items():
-            if type(value).__name__ in BY_NAME and value.__module__ in scripts:
-                value.__module__ = MAIN
-                own[id(value)] = value
             if id(value) in own:
                 names[name] = value
     return names

@@ -65,7 +65,10 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     flush_metrics = metrics.start(beside + METRICS)
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
     rendezvous = os.environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
-    worker = WorkerProcess(socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous)
+    folders = os.environ.pop("SKYWARD_FOLDERS", "").split("\n")
+    worker = WorkerProcess(
+        socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous, folders
+    )
     try:
         code = worker.serve()
     except SystemExit as error:
@@ -91,6 +94,7 @@ class WorkerProcess:
         known: Started,
         streams: Streams,
         rendezvous: bool,
+        folders: list[str],
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
@@ -108,7 +112,7 @@ class WorkerProcess:
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder)
+        self._script = ScriptNames(paths.folder, (paths.sources, *folders))
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None
@@ -253,14 +257,15 @@ class WorkerProcess:
             status = _exit_status(error)
             if status or self._channel.forked:
                 exit_code = status
-                words = f"called sys.exit({error.code!r:.200}) before it returned"
+                said = f"called sys.exit({error.code!r:.200}) before it returned"
                 answer |= {"kind": "exited", "exit_code": exit_code}
-                answer["error"] = {"type": "SystemExit", "message": words}
+                answer["error"] = {"type": "SystemExit", "message": said}
             else:  # as the main function of a command line ends that did what it should
                 result = pickle_result(None, "", "")
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
-            answer["error"], result.data = describe_error(error)
+            words, result.data = describe_error(error)
+            answer["error"] = words | {"traceback": self._script.as_clients_know(words["traceback"])}
         if self._channel.forked:
             _end_child(answer)
         if self._stop.ending:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from logging import DEBUG, INFO, WARNING
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,12 +17,13 @@ from ...model.errors import HostKeyError, PoolError, UsageError
 from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
-from ...wire.frames import VERSION, Decoder, Header, Heard, WireError, frame
+from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
 from ...wire.messages import answer as admit_answer
 from ...wire.messages import from_agent
 from ..client_name import ourselves
 
 if TYPE_CHECKING:
+    from ...tasks.task import SourceText
     from ...transport.direct.pipe import LinePipe
     from ...transport.incoming_output import IncomingOutput
     from ...wire.frame_types import AgentData, AgentWelcome, ClaimAnswer, ClientCall, FromAgent, OfRuns, Timed
@@ -35,6 +36,7 @@ SILENCE = 4.0  # seconds without a word from an agent after which it should have
 SAME_TIME = 2.0  # seconds between two clocks that show the same time, and an answer on its way
 ACK_DELAY = 0.02  # seconds; what waits for it is in agents' memory
 WELCOME = 15.0  # seconds in which an agent that took a connection must say so: one that is frozen never does
+SOURCES = 64  # texts of scripts that an agent is sent again when it is new
 BACKOFF = (0.05, 5.0)  # seconds before the first and between later attempts
 
 
@@ -93,6 +95,7 @@ class Link:
         self._decoder = Decoder(from_agent)
         self._amiss: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
+        self._sources: dict[str, SourceText] = {}  # that calls name
         self._claims: set[str] = set()
         self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Heard, bytes]]]] = {}  # what was asked
         self._files: dict[int, _Download] = {}
@@ -142,6 +145,8 @@ class Link:
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._watch())
         self.follow()
+        for source in self._sources.values():
+            self._write_source(source)
         for header, body in self._calls.values():
             self._write(header, body)
         for run in self._claims:
@@ -423,6 +428,24 @@ class Link:
         self._calls[header["run"], header["i"]] = header, body
         if self.up:
             self._write(header, body)
+
+    def bring(self, sources: Iterable[SourceText]) -> None:
+        """Send what scripts are made of to a node that has not got it; calls that name it come after it."""
+        for source in sources:
+            if source.hash in self._sources or (source.place and self.transport.shares_files):
+                continue
+            if len(self._sources) >= SOURCES:
+                del self._sources[next(iter(self._sources))]
+            self._sources[source.hash] = source
+            if self.up:
+                self._write_source(source)
+
+    def _write_source(self, source: SourceText) -> None:
+        import zlib  # most pools are of this machine, and send none
+
+        data = zlib.compress(source.data, 1)
+        if len(data) <= INLINE:
+            self._write({"t": "source", "hash": source.hash, "name": source.name}, data)
 
     def acknowledge(self, run: str, index: int | None = None) -> None:
         """Tell the agent, soon, that the results of a run (or of one call) are here and need not be kept."""

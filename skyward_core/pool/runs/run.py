@@ -220,6 +220,8 @@ class Run(RunResults):
         elif self._context.links[0].gone:
             header["headless"] = True  # nobody can form a gang any more
         body = b"".join(blob.data for blob in (task.fn, task.args) if blob.size <= INLINE and blob.data)
+        if task.fn.sources or task.args.sources:
+            link.bring((*task.fn.sources, *task.args.sources))
         self._where[index] = link
         self._asked.add(link.node)
         self.sent = True

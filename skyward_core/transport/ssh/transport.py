@@ -192,6 +192,7 @@ class SSHTransport:
                 inside = [each.entry for each in await local]
                 beside = [path for folder, copy in places.items() for path in moved(inside, folder, copy)]
                 config["path"] += [*moved(inside, config.get("cwd") or "", there), *beside]
+                config["client_cwd"] = str(Path(config.get("cwd") or "").resolve()) if there else ""
                 config["cwd"] = there
             config |= {
                 "folder": f"{pools(facts['root'])}/{self.folder}",

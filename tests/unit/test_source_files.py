@@ -1,0 +1,108 @@
+"""The source of what travels: what a client finds of it, what an agent keeps, and which file a rank takes for it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.function import function
+from skyward_core.node.agent.source_store import keep
+from skyward_core.node.worker.source_files import SourceFiles
+from skyward_core.tasks.payload import make_task
+from skyward_core.tasks.source_texts import LARGEST, sources_of
+from skyward_core.tasks.task import SourceText, read_task, write_task
+from skyward_core.wire.content_name import name_of
+from skyward_core.wire.node_paths import NodePaths
+
+TEXT = b"def f():\n    return 1\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "client" / "train.py"
+    path.parent.mkdir()
+    path.write_bytes(TEXT)
+    return path
+
+
+def test_of_files_links_and_cells(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (link := tmp_path / "my link.py").symlink_to(script)
+    monkeypatch.setitem(linecache.cache, "<cell 1>", (5, None, ["a = 1\n", "b\n"], "<cell 1>"))
+    named, sources = sources_of([str(link), "<cell 1>", "<string>", "<cell 2>", os.__file__, pytest.__file__])
+    assert named == {
+        str(link): (str(script), name_of(TEXT), "train.py"),
+        "<cell 1>": ("", name_of(b"a = 1\nb\n"), "cell.py"),
+    }
+    assert [each.data for each in sources] == [TEXT, b"a = 1\nb\n"]
+
+
+def test_edited_odd_and_too_large_files(script: Path) -> None:
+    script.write_bytes(b"# longer\n" + TEXT)
+    assert sources_of([str(script)])[1][0].data.startswith(b"# longer")
+    (odd := script.with_name("ä b.py")).write_bytes(TEXT)
+    assert sources_of([str(odd)])[1][0].name == "script.py"
+    odd.write_bytes(bytes(LARGEST + 1))
+    assert sources_of([str(odd), str(script.parent)]) == ({}, ())
+
+
+def test_a_task_has_its_sources_in_another_process_too(script: Path, tmp_path: Path) -> None:
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": str(script)}
+    exec(compile(TEXT, str(script), "exec"), space)
+    task = make_task(function(space["f"])())
+    expected = (SourceText(name_of(TEXT), "train.py", str(script), TEXT),)
+    assert task.fn.sources == expected
+    assert task.args.sources == ()
+    write_task(task, tmp_path)
+    assert read_task(tmp_path).fn.sources == expected
+
+
+def test_an_agent_keeps_a_text_once_and_for_nobody_else(tmp_path: Path) -> None:
+    paths = NodePaths(str(tmp_path))
+    kept = Path(paths.source("c0", "train.py"))
+    keep(paths, "c0", "train.py", zlib.compress(TEXT))
+    assert kept.read_bytes() == TEXT
+    assert kept.parent.stat().st_mode & 0o077 == 0
+    keep(paths, "c0", "train.py", b"never read")
+    assert [each.name for each in kept.parent.iterdir()] == ["train.py"]
+    with pytest.raises(ValueError, match=r"source other.py that a client has sent is damaged"):
+        keep(paths, "c1", "other.py", b"no text")
+    keep(paths, "c2", "bomb.py", zlib.compress(bytes(8 << 20)))
+    assert Path(paths.source("c2", "bomb.py")).stat().st_size == 1 << 20
+
+
+def test_which_file_a_rank_takes(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linecache, "cache", {})
+    paths, node = NodePaths(str(tmp_path / "agent")), tmp_path / "node"
+    named, (source,) = sources_of([str(script)])
+    find = partial(SourceFiles(paths.sources, str(node), str(script.parent)).find, named)
+    assert find() == {str(script): str(script)}  # nothing is here
+    keep(paths, source.hash, source.name, zlib.compress(source.data))
+    assert find() == {
+        str(script): paths.source(source.hash, "train.py")
+    }  # it lay in no folder that travelled
+    node.mkdir()
+    (copy := node / "train.py").write_bytes(TEXT)
+    assert find() == {str(script): str(copy)}
+    assert linecache.cache == {}
+    copy.write_bytes(b"# an older one\n")  # than what is called
+    assert find() == {str(script): str(copy)}
+    linecache.checkcache()
+    assert linecache.getlines(str(copy)) == TEXT.decode().splitlines(keepends=True)
+    # Where both see the same files there is nothing to find.
+    assert SourceFiles(paths.sources).find(named) == {}
+    # A folder beside whose name only begins alike is another.
+    assert SourceFiles(paths.sources, str(node), str(script.parent)[:-1]).moved(str(script)) == ""
+
+
+def test_a_cell_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linecache, "cache", {})
+    paths = NodePaths(str(tmp_path))
+    keep(paths, "c0", "cell.py", zlib.compress(TEXT))
+    assert SourceFiles(paths.sources).find({"<cell 1>": ("", "c0", "cell.py")}) == {}
+    assert linecache.getline("<cell 1>", 2) == "    return 1\n"
