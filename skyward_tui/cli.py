@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ class _Ranks(click.ParamType[int | str]):
 
 def main() -> NoReturn:
     """Run the command and end with its exit status (``docs/exit-codes.md``)."""
+    # What a command imports is here to stay. To look for garbage among it, again and again and once more at the end, is
+    # a fifth of what a short command does.
+    gc.set_threshold(50_000)
     _have_streams()
     try:
         status = cli.main(prog_name="skyward-tui", standalone_mode=False)
@@ -42,6 +46,7 @@ def main() -> NoReturn:
         status = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
+    gc.freeze()
     sys.exit(status if isinstance(status, int) else 0)
 
 

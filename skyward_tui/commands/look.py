@@ -17,8 +17,7 @@ from ..hints import detail_of, words_of
 from ..words import duration, money
 from .console import Console
 from .reach import fetched, meant, opened
-from .report import show_run, table, unfetched
-from .run import status_of
+from .report import show_run, status_of, table, unfetched
 
 
 def ls(everything: bool, console: Console) -> int:

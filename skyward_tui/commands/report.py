@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from skyward_core.front.history import Receipt
+from skyward_core.model import exit_status
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import PoolView, RunView, TaskView
 
@@ -13,6 +14,13 @@ from .console import Console
 
 _GLYPHS = {"returned": "✓", "raised": "✗", "exited": "✗", "lost": "!", "collateral": "⊘", "running": "●"}
 _COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 2}
+
+
+def status_of(run: RunView) -> int:
+    """What a command ends with that saw this run end."""
+    if run.state in ("done", "cancelled"):
+        return exit_status.OK if run.state == "done" else exit_status.INTERRUPTED
+    return exit_status.of_root_cause(run.root_cause)
 
 
 def unfetched(pool: PoolView, run: str) -> str:

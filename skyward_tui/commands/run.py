@@ -25,7 +25,7 @@ from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import receipt_line, show_run
+from .report import receipt_line, show_run, status_of
 
 
 def run(request: LaunchRequest, console: Console) -> int:
@@ -214,10 +214,3 @@ class _Job:
         else:
             said = f"is cancelled: no node had got any of it\n{end}"
         self.console.note(f"run {run.id} {said}")
-
-
-def status_of(run: RunView) -> int:
-    """What a command ends with that saw this run end."""
-    if run.state in ("done", "cancelled"):
-        return exit_status.OK if run.state == "done" else exit_status.INTERRUPTED
-    return exit_status.of_root_cause(run.root_cause)

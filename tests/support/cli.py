@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pexpect
 
 from tests.support.child import Child
-from tests.support.forked import AVAILABLE, Forked, Loaded
+from tests.support.forked import Loaded
 
 EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
 COMMAND = [sys.executable, "-m", "skyward_tui"]
@@ -53,7 +51,7 @@ def waits(marker: str):
 
 
 PRELOADED = """
-import importlib, pkgutil
+import importlib, os, pkgutil
 import skyward_core.providers.local.provider, skyward_tui.cli, skyward_tui.commands
 for each in pkgutil.iter_modules(skyward_tui.commands.__path__):
     importlib.import_module(f"skyward_tui.commands.{each.name}")
@@ -62,14 +60,7 @@ for each in pkgutil.iter_modules(skyward_tui.commands.__path__):
 RUN = "sys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
 
 
-@cache
-def loaded() -> Loaded:
-    return Loaded([sys.executable], PRELOADED, RUN)
-
-
-def for_interpreters(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that Python reads when it starts."""
-    return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+LOADED = Loaded([sys.executable], PRELOADED, RUN)
 
 
 class Cli:
@@ -92,16 +83,11 @@ class Cli:
 
     def __call__(self, *arguments: object, status: int | None = 0) -> subprocess.CompletedProcess[str]:
         words = list(map(str, arguments))
-        more: dict[str, Any] = {
-            "cwd": self.folder, "env": self.env, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE, "text": True,
-        }  # fmt: skip
-        process: subprocess.Popen[Any]
-        if AVAILABLE and for_interpreters(self.env) == for_interpreters(os.environ):
-            process = Forked(loaded(), [PROGRAM, *words], **more)
-        else:
-            process = subprocess.Popen([*COMMAND, *words], **more)
-        with process:
+        with LOADED.start(
+            [PROGRAM, *words],
+            cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as process:  # fmt: skip
             try:
                 out, err = process.communicate(timeout=PATIENCE)
             except BaseException:

@@ -13,14 +13,14 @@ import os
 import platform
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# SYS_clone, with which a fork has the parent of who forks: us.
-_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0)
-AVAILABLE = os.uname().sysname == "Linux" and bool(_CLONE)
+# SYS_clone, with which a fork has the parent of who forks: us. Where we know no number, all are started.
+_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
 _LOOP = f"""
 import ctypes, gc, json, os, signal, socket, sys
@@ -43,9 +43,11 @@ _requests.close()
 for _number, _each in enumerate(_streams):
     os.dup2(_each, _number)
     os.close(_each)
-sys.stdin = sys.__stdin__ = open(0, encoding=sys.stdin.encoding, closefd=False)
-sys.stdout = sys.__stdout__ = open(1, "w", encoding=sys.stdout.encoding, closefd=False)
-sys.stderr = sys.__stderr__ = open(2, "w", 1, sys.stderr.encoding, "backslashreplace", closefd=False)
+for _number, (_name, _mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+    _old, _lines = getattr(sys, _name), 1 if _name == "stderr" else -1
+    _new = open(_number, _mode, _lines, _old.encoding, _old.errors, closefd=False)
+    setattr(sys, _name, _new)
+    setattr(sys, f"__{{_name}}__", _new)
 _asked = json.loads(_data)
 if _asked["session"]:
     os.setsid()
@@ -57,7 +59,7 @@ sys.argv[:] = _asked["argv"]
 
 
 class Loaded:
-    """The process that has it loaded; it ends with this one.
+    """What such processes are forked from; it begins with the first of them, and ends with this process.
 
     Args:
         python: the interpreter and its options.
@@ -66,38 +68,58 @@ class Loaded:
     """
 
     def __init__(self, python: Sequence[str], first: str, then: str) -> None:
+        self._python, self._first, self._then = python, first, then
         self._lock, self._ours = threading.Lock(), os.getpid()
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [*python, "-c", first + _LOOP + then, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
-        theirs.close()
-        atexit.register(self._end)
+        self._requests: socket.socket | None = None
+        self._env = _read_by_python(os.environ)
 
-    def _end(self) -> None:
-        if os.getpid() == self._ours:  # and no fork of this one, which shares it
-            self._requests.shutdown(socket.SHUT_RDWR)
-            self._process.wait()
+    def start(self, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
+        """A child of ours that has it loaded; one of its own where its interpreter is to begin with other variables.
 
-    def fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
-        """Gives the pid of a child of ours that goes on from there."""
+        Args:
+            argv: its ``sys.argv``.
+            more: as of Popen.
+        """
+        env = more.get("env")
+        if not _CLONE or _read_by_python(os.environ if env is None else env) != self._env:
+            return subprocess.Popen([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
+        return _Forked(self._fork, argv, **more)
+
+    def _fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
         with self._lock:
+            if self._requests is None:
+                self._begin()
+            assert self._requests is not None
             socket.send_fds(self._requests, [json.dumps(asked).encode()], streams)
             return int(self._requests.recv(20))
 
+    def _begin(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [*self._python, "-c", self._first + _LOOP + self._then, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
+            )  # fmt: skip
+        atexit.register(self._end, process, self._requests)
 
-class Forked(subprocess.Popen[Any]):
-    """Such a child, begun and waited for as any other.
+    def _end(self, process: subprocess.Popen[bytes], requests: socket.socket) -> None:
+        if os.getpid() == self._ours:  # and no fork of this one, which shares it
+            requests.shutdown(socket.SHUT_RDWR)
+            process.wait()
 
-    Args:
-        loaded: what it is forked from.
-        argv: its ``sys.argv``.
-        more: as of Popen.
-    """
 
-    def __init__(self, loaded: Loaded, argv: Sequence[str], **more: Any) -> None:
-        self._loaded = loaded
+def _read_by_python(env: Mapping[str, str]) -> dict[str, str]:
+    """Variables that an interpreter reads when it starts."""
+    return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+
+
+class _Forked(subprocess.Popen[Any]):
+    """Such a child, begun and waited for as any other."""
+
+    def __init__(
+        self, fork: Callable[[dict[str, Any], Sequence[int]], int], argv: Sequence[str], **more: Any
+    ) -> None:
+        self._fork = fork
         super().__init__(list(argv), **more)
 
     def _execute_child(
@@ -111,6 +133,6 @@ class Forked(subprocess.Popen[Any]):
             "session": start_new_session,
         }  # fmt: skip
         given = (stdin, stdout, stderr)
-        self.pid = self._loaded.fork(asked, [each if each >= 0 else n for n, each in enumerate(given)])
+        self.pid = self._fork(asked, [each if each >= 0 else n for n, each in enumerate(given)])
         self._child_created = True
         self._close_pipe_fds(stdin, to_stdin, of_stdout, stdout, of_stderr, stderr)  # type: ignore[attr-defined]

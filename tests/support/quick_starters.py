@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.transport.local import agent_starter
-from tests.support.forked import AVAILABLE, Forked, Loaded
+from tests.support.forked import Loaded
 
 # What a starter does once it has imported all.
 MAIN = "main()\n"
@@ -30,9 +30,7 @@ def loaded(python: str, *options: str) -> Loaded:
 def use_quick_starters(patch: pytest.MonkeyPatch) -> None:
     """Until that patch is undone."""
 
-    def begun(command: list[str], **more: Any) -> Forked:
-        return Forked(loaded(*command), ["-c"], **more)
+    def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
+        return loaded(*command).start(["-c"], **more)
 
-    if AVAILABLE:
-        ways = SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE)
-        patch.setattr(agent_starter, "subprocess", ways)
+    patch.setattr(agent_starter, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))

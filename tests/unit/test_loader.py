@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from skyward_core.plugins.built_in.huggingface import HuggingFace
 from skyward_core.tasks import missing_packages
 from skyward_core.tasks.arguments import Text
 from skyward_core.tasks.scripts import build_task
+from tests.support.forked import Loaded
 
 HEAD = "import skyward_core as sky\n"
 TOKEN = "hf_" + "InNoFile" * 2
@@ -44,17 +46,22 @@ def build(tmp_path: Path) -> Any:
     return build
 
 
+# What any task needs is loaded, and nothing of a script.
+TASKS = Loaded(
+    [sys.executable],
+    "import pickle, sys\nimport cloudpickle, skyward_core.model.function\n",
+    "fn, (args, kwargs) = (pickle.loads(part) for part in pickle.load(sys.stdin.buffer))\n"
+    "sys.stdout.buffer.write(pickle.dumps(fn(*args, **kwargs)))\n",
+)
+
+
 def run(task: Any) -> Any:
-    """What the task gives where neither the script nor its folder is known: in a fresh interpreter."""
-    code = (
-        "import pickle, sys\n"
-        "fn, (args, kwargs) = (pickle.loads(part) for part in pickle.load(sys.stdin.buffer))\n"
-        "sys.stdout.buffer.write(pickle.dumps(fn(*args, **kwargs)))\n"
-    )
+    """What the task gives where neither the script nor its folder is known: in another process."""
     blobs = pickle.dumps((task.fn.read(), task.args.read()))
-    done = subprocess.run([sys.executable, "-c", code], input=blobs, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    return pickle.loads(done.stdout)
+    with TASKS.start(["-c"], stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
+        out, err = process.communicate(blobs)
+    assert process.returncode == 0, err.decode()
+    return pickle.loads(out)
 
 
 def test_a_task_runs_where_the_script_is_unknown(build: Any) -> None:

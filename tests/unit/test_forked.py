@@ -1,0 +1,64 @@
+"""What tests fork in place of starting it is as if it was started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from subprocess import DEVNULL, PIPE
+
+from tests.support.forked import Loaded
+
+SAY = """
+import json, os, random, signal, sys, threading
+def say():
+    kept = {name: str(signal.getsignal(name)) for name in signal.valid_signals()}
+    streams = [(each.fileno(), each.encoding, each.errors, each.line_buffering, each.isatty())
+               for each in (sys.stdin, sys.stdout, sys.stderr)]
+    descriptors = sorted(int(each) for each in os.listdir("/proc/self/fd"))[:-1]
+    print(json.dumps({
+        "argv": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ), "parent": os.getppid(),
+        "leads": os.getsid(0) == os.getpid(), "signals": kept, "blocked": len(signal.pthread_sigmask(0, ())),
+        "threads": threading.active_count(), "streams": streams, "descriptors": descriptors,
+    }))
+    print(random.random(), os.getpid(), file=sys.stderr)
+"""
+THEN = "say()\nif len(sys.argv) > 2: signal.raise_signal(int(sys.argv[2]))\nsys.exit(int(sys.argv[1]))\n"
+LOADED = Loaded([sys.executable], SAY, THEN)
+
+
+def told(
+    env: dict[str, str], folder: Path, *words: str, session: bool = False
+) -> tuple[int, dict[str, object], str]:
+    process = LOADED.start(
+        ["say", *words], cwd=folder, env=env, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True,
+        start_new_session=session,
+    )  # fmt: skip
+    out, err = process.communicate(timeout=60)
+    drawn, pid = err.split()
+    assert int(pid) == process.pid
+    return process.returncode, json.loads(out) if out else {}, drawn
+
+
+def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "HOME"} | {"OWN": "é\udcff"}
+    forked = [told(env, tmp_path, "3", session=session) for session in (False, True)]
+    # An interpreter begins anew where its own variables are others.
+    started = [told(env | {"PYTHONOWN": "1"}, tmp_path, "3", session=session) for session in (False, True)]
+    for _, said, _ in started:
+        assert said["env"].pop("PYTHONOWN") == "1"  # type: ignore[attr-defined]
+    for mine, theirs in zip(forked, started, strict=True):
+        assert mine[0] == theirs[0]
+        assert {
+            key: (mine[1][key], theirs[1][key]) for key in mine[1] if mine[1][key] != theirs[1][key]
+        } == {}
+    (status, said, _), (_, other, _) = forked
+    assert (status, said["parent"], said["env"], said["cwd"]) == (3, os.getpid(), env, str(tmp_path))
+    assert (said["leads"], other["leads"]) == (False, True)
+    assert len({drawn for _, _, drawn in (*forked, *started)}) == 4, "each draws other numbers"
+
+
+def test_its_end_is_told(tmp_path: Path) -> None:
+    assert told(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
