@@ -47,6 +47,12 @@ def lab(session_lab: Lab) -> Iterator[Lab]:
 
 
 @pytest.fixture
+def pair(lab: Lab) -> Lab:
+    """The first two of them: enough where what happens on one, beside another, is all that a test looks at."""
+    return lab.first(2)
+
+
+@pytest.fixture
 def make_lab(can_lab: None) -> Iterator[MakeLab]:
     """Makes labs of one's own, ``make_lab(2, HostOptions(...))``; they end with the test."""
     with ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from types import TracebackType
 
@@ -93,13 +94,19 @@ class Lab:
     ) -> None:
         self._open.close()
 
+    def first(self, count: int) -> Lab:
+        """The same lab with its first hosts alone, for tests to which more would add nothing but processes."""
+        fewer = copy(self)
+        fewer.hosts = self.hosts[:count]
+        return fewer
+
     def heal(self) -> None:
         """Undo power cuts, pulled cables, limits and full disks; kill what a test left running."""
         power_on([host for host in self.hosts if not host.is_on])
-        self.client.plug()
+        cables = [self.client.cable, *(host.cable for host in self.hosts)]
+        ip_batch([f"link set {cable.port} up" for cable in cables])
         self.client.limit_rate(None)
         for host in self.hosts:
-            host.plug()
             host.limit_rate(None)
             host.free_disk()
             host.kill_all()

@@ -12,7 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import skyward_core as sky
+from skyward_core.pool import teardown
+from skyward_core.providers.ssh import provider as ssh_provider
 
 from . import Host, Lab
 from .tools import LabError, program, wait_until
@@ -104,6 +108,12 @@ def until(holds: Callable[[], object], what: str) -> None:
 def allowed(seconds: float) -> float:
     """A promised time as a test may hold us to: as it stands on an idle machine, longer the busier it is."""
     return seconds * (1 + os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
+    for module, name in ((ssh_provider, "ANSWER"), (ssh_provider, "ENDING"), (teardown, "SILENCE")):
+        monkeypatch.setattr(module, name, 2.0)
 
 
 def nothing_runs(lab: Lab) -> None:

@@ -18,7 +18,7 @@ from skyward_core.transport.ssh.asyncssh_import import asyncssh
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.host_key import HostKeyScreen
 from skyward_tui.screens.launch import LaunchScreen
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import screen_text, settled, typed, until
 
 from . import Lab
 from .tools import wait_until
@@ -38,6 +38,8 @@ def person(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """A home whose SSH configuration knows how to reach the hosts, and whose known_hosts file is yet to come."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
     monkeypatch.setenv("HOME", str(tmp_path / "person"))
+    for module in ("textual.app", "textual.pilot"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     for name in ("SSH_AUTH_SOCK", "SSH_CONNECTION"):
         monkeypatch.delenv(name, raising=False)
     known = tmp_path / "person" / ".ssh" / "known_hosts"

@@ -1,4 +1,4 @@
-"""The client is killed in the middle of a run of 30 s: the run goes on, and those who come back miss nothing."""
+"""The client is killed in the middle of a run of 10 s: the run goes on, and those who come back miss nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skyward_core.transport.background_loop import submit
 from . import Lab
 from .pools import DEADLINE, Client, nothing_runs, until
 
-SECONDS = 30
+SECONDS = 10
 
 
-def test_a_run_goes_on_without_its_client_and_every_line_comes_once(lab: Lab) -> None:
+def test_a_run_goes_on_without_its_client_and_every_line_comes_once(pair: Lab) -> None:
     with Client(
-        lab,
+        pair,
         f"""
         @sky.function
         def work():
@@ -34,10 +34,10 @@ def test_a_run_goes_on_without_its_client_and_every_line_comes_once(lab: Lab) ->
             return rank, number, printed.hexdigest(), time.monotonic() - began, bytes(300_000)
 
         # Shorter than the run: a pool that is busy outlives its lease.
-        options = sky.Options(**quiet, idle_timeout=5.0)
+        options = sky.Options(**quiet, idle_timeout=3.0)
         with sky.Compute(provider=ssh, name="goes-on", options=options) as compute:
             threading.Thread(target=lambda: work() @ compute, daemon=True).start()
-            while not all(compute.pool.archive.cursors.get(f"r{{rank:03d}}.out") for rank in range(4)):
+            while not all(compute.pool.archive.cursors.get(f"r{{rank:03d}}.out") for rank in range(2)):
                 time.sleep(0.01)
             print(compute.pool.archive.logs, flush=True)
             time.sleep(600)
@@ -45,28 +45,28 @@ def test_a_run_goes_on_without_its_client_and_every_line_comes_once(lab: Lab) ->
     ) as first:
         logs = Path(first.said())
         assert logs.is_dir(), logs
-    seen = [(logs / f"r{rank:03d}.out").stat().st_size for rank in range(4)]  # by the one that is dead
+    seen = [(logs / f"r{rank:03d}.out").stat().st_size for rank in range(2)]  # by the one that is dead
 
     command = [sys.executable, "-m", "skyward_tui", "attach", "goes-on"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as beside:
         try:
             assert beside.stderr is not None
-            assert b"work on 4 ranks" in beside.stderr.readline()
+            assert b"work on 2 ranks" in beside.stderr.readline()
             with sky.attach("goes-on") as compute:
                 (run,) = compute.runs
                 assert run.state == "running"
                 # The other client does not own the results: it shows their summaries, whoever fetches them.
                 results = compute.wait()
                 until(lambda: run.state == "done", "the run's end in the view")
-                assert [rank for rank, *_ in results] == [0, 1, 2, 3]
+                assert [rank for rank, *_ in results] == [0, 1]
                 assert all(lasted >= SECONDS and len(large) == 300_000 for *_, lasted, large in results)
                 submit(compute.pool.news.logs_complete(run.id)).result(DEADLINE)
                 out, err = beside.communicate(timeout=DEADLINE)
                 receipt = compute.down()
         finally:
             beside.kill()
-    assert receipt.ok and receipt.created == 4
-    nothing_runs(lab)
+    assert receipt.ok and receipt.created == 2
+    nothing_runs(pair)
 
     for rank, count, digest, *_ in results:
         printed = (logs / f"r{rank:03d}.out").read_bytes()

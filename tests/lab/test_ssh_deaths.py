@@ -18,7 +18,7 @@ from . import Lab
 from .pools import DEADLINE, agents, allowed, nothing_runs, pool, rank, until
 
 
-def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(lab: Lab) -> None:
+def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(pair: Lab) -> None:
     def work() -> tuple[int, int]:
         print("before", flush=True)
         while not (Path.home() / "go").exists():
@@ -29,39 +29,39 @@ def test_an_agent_that_dies_is_followed_by_one_that_adopts_its_workers(lab: Lab)
     def which() -> int:
         return os.getpid()
 
-    with pool(lab) as compute:
+    with pool(pair) as compute:
         before = sky.function(which)() @ compute
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(lambda: sky.function(work)() @ compute)
-            until(lambda: compute.pool.view.logs.rank(2).end == 1, "the run's first line")
+            until(lambda: compute.pool.view.logs.rank(1).end == 1, "the run's first line")
             old = {link.node: link.welcome["pid"] for link in compute.pool.links}
-            for pid in agents(lab.hosts[2]):
+            for pid in agents(pair.hosts[1]):
                 os.kill(pid, signal.SIGKILL)
-            until(lambda: compute.pool.links[2].welcome["pid"] != old[2], "a new agent")
-            for host in lab.hosts:
+            until(lambda: compute.pool.links[1].welcome["pid"] != old[1], "a new agent")
+            for host in pair.hosts:
                 (host.home / "go").touch()
             assert running.result(DEADLINE) == list(enumerate(before)), "no worker was started anew"
-        until(lambda: compute.pool.view.logs.rank(2).lines(0, 9) == ["before", "after"], "the last line")
-        assert rank() @ compute == [0, 1, 2, 3]
+        until(lambda: compute.pool.view.logs.rank(1).lines(0, 9) == ["before", "after"], "the last line")
+        assert rank() @ compute == [0, 1]
     assert compute.receipt is not None and compute.receipt.ok
-    nothing_runs(lab)
-    for host in lab.hosts:
+    nothing_runs(pair)
+    for host in pair.hosts:
         (host.home / "go").unlink()
 
 
-def test_agent_and_workers_that_die_together_are_followed_by_new_ones(lab: Lab) -> None:
-    with pool(lab) as compute:
-        assert rank() @ compute == [0, 1, 2, 3]
+def test_agent_and_workers_that_die_together_are_followed_by_new_ones(pair: Lab) -> None:
+    with pool(pair) as compute:
+        assert rank() @ compute == [0, 1]
         old = compute.pool.links[1].welcome["pid"]
-        lab.hosts[1].kill_all()  # its sshd and its disk are well
+        pair.hosts[1].kill_all()  # its sshd and its disk are well
         until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
-        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1]
         assert compute.pool.view.state == "up"
     assert compute.receipt is not None and compute.receipt.ok
-    assert compute.receipt.created == 4
+    assert compute.receipt.created == 2
 
 
-def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(lab: Lab) -> None:
+def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(pair: Lab) -> None:
     news: list[str] = []
 
     def note(event: Event) -> None:
@@ -73,18 +73,18 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(lab: Lab) -> None
 
     def cannot_start(ends: int) -> bool:
         if told("connecting") >= ends:  # what asks how it is there lives; what starts the agent does not
-            lab.hosts[1].kill_all()
+            pair.hosts[1].kill_all()
         return told("cannot be prepared") == ends
 
-    with pool(lab) as compute:
-        assert rank() @ compute == [0, 1, 2, 3]
+    with pool(pair) as compute:
+        assert rank() @ compute == [0, 1]
         old = compute.pool.links[1].welcome["pid"]
         compute.pool.news.subscribe(note, None)
-        lab.hosts[1].kill_all()
+        pair.hosts[1].kill_all()
         for ends in (1, 2):
             until(lambda: cannot_start(ends), f"start {ends} to fail")  # noqa: B023
         until(lambda: compute.pool.links[1].welcome["pid"] != old, "a new agent")
-        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1]
         assert compute.pool.view.state == "up"
     assert compute.receipt is not None and compute.receipt.ok
 
@@ -100,7 +100,7 @@ def test_what_ended_an_agent_may_end_the_next_one_as_it_starts(lab: Lab) -> None
     ],
     ids=["SIGKILL", "out of memory", "segfault", "abort", "_exit"],
 )
-def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
+def test_a_worker_that_dies_is_named_with_how(pair: Lab, how, code, number) -> None:  # type: ignore[no-untyped-def]
     def body() -> None:
         if sky.instance_info().rank == 1:
             print(time.time(), flush=True)
@@ -116,17 +116,17 @@ def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> No
         if isinstance(event, RankEnded) and event.outcome.rank == 1:
             ended.append(event.at)
 
-    with pool(lab) as compute, ThreadPoolExecutor(1) as beside:
+    with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         compute.pool.news.subscribe(note, None)
         running = beside.submit(lambda: sky.function(body)() @ compute)
         if how is None:
-            full = lab.hosts[1].home / "full"
+            full = pair.hosts[1].home / "full"
             until(
                 lambda: running.done() or (full.exists() and full.read_text().endswith(" 200000000")),
                 "the memory to be taken",
             )
             died = time.time()
-            lab.hosts[1].run(f"kill -KILL {full.read_text().split()[0]}; rm ~/full")
+            pair.hosts[1].run(f"kill -KILL {full.read_text().split()[0]}; rm ~/full")
         with pytest.raises(sky.RunError, match="rank 1") as caught:
             running.result(DEADLINE)
         if how is not None:
@@ -137,4 +137,4 @@ def test_a_worker_that_dies_is_named_with_how(lab: Lab, how, code, number) -> No
         outcome = caught.value.outcomes[1]
         assert (outcome.kind, outcome.exit_code, outcome.signal) == ("exited", code, number)
         assert caught.value.root_cause.rank == 1
-        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1]

@@ -13,13 +13,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool import teardown
-from skyward_core.providers.ssh import provider
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.ssh.command_channel import CommandChannel
 
 from . import Host, HostOptions, Lab
 from .conftest import MakeLab
-from .pools import DEADLINE, agents, nothing_runs, pool, rank, ssh, until
+from .pools import DEADLINE, agents, less_patience, nothing_runs, pool, rank, ssh, until
 
 
 @sky.function
@@ -72,8 +71,7 @@ def test_an_agent_does_not_start_for_a_client_that_waits_no_longer(
 def test_a_host_whose_shells_hang_does_not_hold_up_a_teardown(
     make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((provider, "ANSWER"), (provider, "ENDING"), (teardown, "SILENCE")):
-        monkeypatch.setattr(module, name, 2.0)
+    less_patience(monkeypatch)
     lab = make_lab(2, hosts={1: HostOptions(startup="while [ -e $HOME/hang ]; do sleep 0.1; done")})
     hang = lab.hosts[1].home / "hang"
     compute = pool(lab)
@@ -104,7 +102,10 @@ def test_a_key_file_that_is_away_while_a_large_call_is_sent(lab: Lab, tmp_path: 
         assert size(b"x" * 300_000) @ compute == [300_000, 300_000]
 
 
-def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(lab: Lab, tmp_path: Path) -> None:
+def test_a_teardown_without_the_key_file_tells_what_it_could_not_reach(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less_patience(monkeypatch)
     key, away = tmp_path / "key", tmp_path / "away"
     shutil.copy(lab.key, key)
     key.chmod(0o600)

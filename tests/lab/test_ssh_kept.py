@@ -12,9 +12,9 @@ from .pools import Client, nothing_runs, until
 SIZE = 300_000  # bytes of a result: more than travels in a frame
 
 
-def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(lab: Lab) -> None:
+def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(pair: Lab) -> None:
     with Client(
-        lab,
+        pair,
         f"""
         @sky.function
         def work():
@@ -37,7 +37,7 @@ def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(lab: Lab
     row = Ledger().find("left")
     assert row is not None
     (run,) = (found.run for found in Ledger().runs(row.token))
-    nodes = len(lab.hosts)
+    nodes = len(pair.hosts)
     session = Session()
     try:
 
@@ -49,11 +49,11 @@ def test_what_nobody_has_fetched_stays_on_its_hosts_until_somebody_does(lab: Lab
         kept = session.kept()
         assert [each.machine.node for each in kept] == list(range(nodes))
         assert all(each.runs[run] >= SIZE and each.size >= SIZE for each in kept)
-        nothing_runs(lab)
+        nothing_runs(pair)
         assert sky.results(run) == [(rank, bytes(SIZE)) for rank in range(nodes)]
         assert session.kept() == []
     finally:
         session.detach()
-    nothing_runs(lab)
+    nothing_runs(pair)
     found = Ledger().pool(row.token)
     assert found.receipt is not None and found.receipt["kept"] == []

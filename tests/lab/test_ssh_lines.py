@@ -34,7 +34,7 @@ def chatter(name: str) -> tuple[int, int, str]:
 
 def call_twice(compute: sky.Compute) -> None:
     for _ in range(2):
-        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1]
     on_lines(compute)
 
 
@@ -51,7 +51,7 @@ class Chatter:
     def __enter__(self) -> Chatter:
         self.beside = ThreadPoolExecutor(1)
         archive = self.compute.pool.archive
-        self.before = {r: archive.cursors.get(f"r{r:03d}.out", 0) for r in range(4)}
+        self.before = {r: archive.cursors.get(f"r{r:03d}.out", 0) for r in range(2)}
         self.running = self.beside.submit(lambda: chatter(self.name) @ self.compute)
         self.await_more("lines of all ranks")
         return self
@@ -59,8 +59,8 @@ class Chatter:
     def await_more(self, what: str) -> None:
         """Wait until more has come of every rank."""
         logs = self.compute.pool.view.logs
-        before = [logs.rank(r).end for r in range(4)]
-        until(lambda: all(logs.rank(r).end > before[r] for r in range(4)), what)
+        before = [logs.rank(r).end for r in range(2)]
+        until(lambda: all(logs.rank(r).end > before[r] for r in range(2)), what)
 
     def __exit__(self, *_: object) -> None:
         for host in self.lab.hosts:
@@ -79,9 +79,9 @@ class Chatter:
             assert hashlib.sha256(printed).hexdigest() == digest
 
 
-def test_calls_move_to_lines_while_ranks_print_and_no_line_is_lost(lab: Lab) -> None:
-    with pool(lab, worker=sky.Worker(concurrency=2)) as compute:
-        with Chatter(lab, compute, "moved") as chatting:
+def test_calls_move_to_lines_while_ranks_print_and_no_line_is_lost(pair: Lab) -> None:
+    with pool(pair, worker=sky.Worker(concurrency=2)) as compute:
+        with Chatter(pair, compute, "moved") as chatting:
             pids = [link.welcome["pid"] for link in compute.pool.links]
             assert off_lines(compute)
             tasks = [rank() for _ in range(40)]
@@ -93,37 +93,37 @@ def test_calls_move_to_lines_while_ranks_print_and_no_line_is_lost(lab: Lab) -> 
         chatting.check()
         assert [link.welcome["pid"] for link in compute.pool.links] == pids
         assert not [node.detail for node in compute.pool.view.nodes if node.detail]
-    nothing_runs(lab)
+    nothing_runs(pair)
 
 
-def test_one_run_alone_sets_up_no_line(lab: Lab) -> None:
-    with pool(lab) as compute:
-        assert rank() @ compute == [0, 1, 2, 3]
+def test_one_run_alone_sets_up_no_line(pair: Lab) -> None:
+    with pool(pair) as compute:
+        assert rank() @ compute == [0, 1]
         until(lambda: not compute.pool.runs, "the end of its books")
         assert not compute.pool.book.direct._tasks
 
 
-def test_a_pulled_cable_on_lines_loses_nothing(lab: Lab) -> None:
-    with pool(lab) as compute:
+def test_a_pulled_cable_on_lines_loses_nothing(pair: Lab) -> None:
+    with pool(pair) as compute:
         call_twice(compute)
-        living = [agents(host) for host in lab.hosts]
+        living = [agents(host) for host in pair.hosts]
         nodes = compute.pool.view.nodes
-        with Chatter(lab, compute, "pulled") as chatting:
+        with Chatter(pair, compute, "pulled") as chatting:
             try:
-                lab.client.unplug()
+                pair.client.unplug()
                 until(
                     lambda: all("link down since" in link_note(node) for node in nodes),
                     "the loss to be shown",
                 )
                 assert not chatting.running.done()
             finally:
-                lab.client.plug()
+                pair.client.plug()
             until(lambda: not any(map(link_note, nodes)), "the links to be up again")
             assert off_lines(compute)
             chatting.await_more("what was printed meanwhile")
         chatting.check()
         # While one host was silent another was asked whether it reaches that; its server is told late that we left.
-        until(lambda: [agents(host) for host in lab.hosts] == living, "the agents alone, the same as before")
+        until(lambda: [agents(host) for host in pair.hosts] == living, "the agents alone, the same as before")
         call_twice(compute)
     assert compute.receipt is not None and compute.receipt.ok
 
@@ -137,44 +137,44 @@ def unblock(host: Host) -> None:
     host.run("ip rule del pref 10; ip rule del pref 5")
 
 
-def test_a_firewall_that_closes_over_a_line_sends_calls_back_to_ssh(lab: Lab) -> None:
+def test_a_firewall_that_closes_over_a_line_sends_calls_back_to_ssh(pair: Lab) -> None:
     told: list[str] = []
 
     def hear(event: Event) -> None:
         if isinstance(event, NodeLink) and "no direct line" in event.detail:
             told.append(event.detail)
 
-    with pool(lab) as compute:
+    with pool(pair) as compute:
         compute.pool.news.subscribe(hear, None)
         call_twice(compute)
-        with Chatter(lab, compute, "walled") as chatting:
+        with Chatter(pair, compute, "walled") as chatting:
             try:
-                for host in lab.hosts:
-                    block(host, lab.client.address, PORTS)
+                for host in pair.hosts:
+                    block(host, pair.client.address, PORTS)
                 until(lambda: off_lines(compute), "the lines to be given up")
                 until(lambda: all(link.up for link in compute.pool.links), "the links to be up again")
                 chatting.await_more("lines of text through SSH")
-                for host in lab.hosts:
+                for host in pair.hosts:
                     (host.home / "walled").touch()
                 chatting.running.result(DEADLINE)
                 for _ in range(2):
-                    assert rank() @ compute == [0, 1, 2, 3]
-                until(lambda: len(told) == 4, "the news that there is no line")
-                assert rank() @ compute == [0, 1, 2, 3]
-                assert len(told) == 4 and off_lines(compute)
+                    assert rank() @ compute == [0, 1]
+                until(lambda: len(told) == 2, "the news that there is no line")
+                assert rank() @ compute == [0, 1]
+                assert len(told) == 2 and off_lines(compute)
                 assert all("calls and large files go through SSH" in words for words in told)
             finally:
-                for host in lab.hosts:
+                for host in pair.hosts:
                     unblock(host)
         chatting.check()
     assert compute.receipt is not None and compute.receipt.ok
 
 
-def test_a_killed_agent_is_replaced_and_its_successor_gets_a_line(lab: Lab) -> None:
-    with pool(lab) as compute:
+def test_a_killed_agent_is_replaced_and_its_successor_gets_a_line(pair: Lab) -> None:
+    with pool(pair) as compute:
         call_twice(compute)
-        with Chatter(lab, compute, "orphaned") as chatting:
-            (agent,) = agents(lab.hosts[1])
+        with Chatter(pair, compute, "orphaned") as chatting:
+            (agent,) = agents(pair.hosts[1])
             os.kill(agent, signal.SIGKILL)
             link = compute.pool.links[1]
             until(lambda: link.up and not link.direct, "a new agent")
@@ -183,15 +183,15 @@ def test_a_killed_agent_is_replaced_and_its_successor_gets_a_line(lab: Lab) -> N
         call_twice(compute)
 
 
-def test_two_clients_on_lines_see_the_same(lab: Lab) -> None:
-    with pool(lab, ssh(lab), name="shared") as compute:
+def test_two_clients_on_lines_see_the_same(pair: Lab) -> None:
+    with pool(pair, ssh(pair), name="shared") as compute:
         call_twice(compute)
         other = sky.attach("shared")
         with ThreadPoolExecutor(2) as beside:
             ours = [beside.submit(lambda: rank() @ compute) for _ in range(25)]
             theirs = [beside.submit(lambda: rank() @ other) for _ in range(25)]
-            assert [run.result(DEADLINE) for run in ours + theirs] == [[0, 1, 2, 3]] * 50
+            assert [run.result(DEADLINE) for run in ours + theirs] == [[0, 1]] * 50
         until(lambda: all(link.direct for link in other.pool.links), "lines for the other client's calls")
-        assert rank() @ other == [0, 1, 2, 3]
+        assert rank() @ other == [0, 1]
         other.detach()
-        assert rank() @ compute == [0, 1, 2, 3]
+        assert rank() @ compute == [0, 1]

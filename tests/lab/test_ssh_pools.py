@@ -37,11 +37,11 @@ def test_four_hosts_and_a_receipt(lab: Lab) -> None:
         assert not list(host.home.glob(".cache/skyward/pools/four.*"))
 
 
-def test_nothing_of_a_secret_is_left_or_shown(lab: Lab) -> None:
+def test_nothing_of_a_secret_is_left_or_shown(pair: Lab) -> None:
     secret = "s3cr3t-value-of-a-token"
     image = sky.Image(env={"TOKEN": secret})
-    with pool(lab, image=image) as compute:
-        for host in lab.hosts:
+    with pool(pair, image=image) as compute:
+        for host in pair.hosts:
             assert not any(secret in line for line in host.processes().values())
             for path in host.home.rglob("*"):
                 assert not path.is_file() or secret.encode() not in path.read_bytes(), path
@@ -61,10 +61,10 @@ def test_a_changed_host_key_stops_the_next_run_and_nothing_is_sent(make_lab: Mak
     )
 
 
-def test_the_working_folder_travels(lab: Lab) -> None:
+def test_the_working_folder_travels(pair: Lab) -> None:
     Path("helper_of_mine.py").write_text("ANSWER = 42\n")
-    with pool(lab) as compute:
-        assert use_helper() @ compute == [42] * 4
+    with pool(pair) as compute:
+        assert use_helper() @ compute == [42] * 2
 
 
 @sky.function

@@ -14,6 +14,7 @@ from skyward_core.front.session import Session
 from tests.support.waiting import wait_until
 
 from . import Lab
+from .pools import less_patience
 
 MakeLab = Callable[..., Lab]
 DEADLINE = 60.0
@@ -56,7 +57,10 @@ def sleep_for_long() -> None:
     time.sleep(600)
 
 
-def test_a_spare_host_takes_the_place_of_one_without_power(make_lab: MakeLab) -> None:
+def test_a_spare_host_takes_the_place_of_one_without_power(
+    make_lab: MakeLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    less_patience(monkeypatch)
     lab = make_lab(3)
     head, victim, spare = lab.hosts
     options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="replace")

@@ -65,14 +65,14 @@ def run(lab: Lab, script: Path, home: Path, way: str) -> list[list[object]]:
 
 
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
-def test_a_script_in_another_folder(lab: Lab, project: Path, home: Path, way: str) -> None:
+def test_a_script_in_another_folder(pair: Lab, project: Path, home: Path, way: str) -> None:
     script = project / "train_it.py"
-    assert run(lab, script, home, way) == [["found", True, host.name] for host in lab.hosts]
+    assert run(pair, script, home, way) == [["found", True, host.name] for host in pair.hosts]
 
 
 @pytest.mark.parametrize("way", ["python", "python -m skyward_core", "skyward-tui run"])
 def test_a_script_in_a_folder_below(
-    lab: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    pair: Lab, project: Path, home: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """The current folder travels, with the script's inside of it, and ranks work in the former."""
     monkeypatch.chdir(project)
@@ -80,15 +80,15 @@ def test_a_script_in_a_folder_below(
     for name in ("train_it.py", "beside_the_script.py"):
         (project / name).rename(project / "below" / name)
     script = Path("below/train_it.py")
-    assert run(lab, script, home, way) == [["found", True, host.name] for host in lab.hosts]
+    assert run(pair, script, home, way) == [["found", True, host.name] for host in pair.hosts]
 
 
-def test_a_whole_script_runs_as_the_copy_that_a_node_has(lab: Lab, project: Path) -> None:
+def test_a_whole_script_runs_as_the_copy_that_a_node_has(pair: Lab, project: Path) -> None:
     script = project / "whole.py"
     text = "import beside_the_script, os, socket, sys\nfrom pathlib import Path\n"
     text += "assert os.path.samefile(Path(__file__).parent, sys.path[0]) and Path('data.txt').exists()\n"
     script.write_text(f"{text}print(__file__, beside_the_script.WORD, sys.argv[1])\n")
-    with pool(lab, nodes=2, image=sky.Image(workdir=str(project))) as compute:
+    with pool(pair, nodes=2, image=sky.Image(workdir=str(project))) as compute:
         sky.script(script, ["a"]) @ compute
         settled = [log_of(compute, last_run(compute), rank).decode().split() for rank in (0, 1)]
         for file, *said in settled:
@@ -101,8 +101,8 @@ def test_a_whole_script_runs_as_the_copy_that_a_node_has(lab: Lab, project: Path
             sky.script(project.parent / "elsewhere.py") @ compute
 
 
-def test_a_folder_that_must_not_travel_is_refused_by_name(lab: Lab, home: Path) -> None:
+def test_a_folder_that_must_not_travel_is_refused_by_name(pair: Lab, home: Path) -> None:
     for folder, why in ((Path("/"), "holds your home"), (home / "none", "is no folder")):
         refused = pytest.raises(PoolError, match=f"{folder} {why}.*Image")
-        with refused, pool(lab, nodes=1, image=sky.Image(workdir=str(folder))):
+        with refused, pool(pair, nodes=1, image=sky.Image(workdir=str(folder))):
             pass
