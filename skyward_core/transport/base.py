@@ -149,6 +149,18 @@ class Transport(Protocol):
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
         """
 
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+        """Bring the node's copy of the working folder up to date, where it has one of its own.
+
+        Args:
+            cwd: the client's working folder.
+            image: as JSON; says what travels.
+            gate: of all nodes that it is sent to now.
+
+        Raises:
+            PoolError: it cannot travel, or the node cannot be reached.
+        """
+
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
         """Connect to the agent's socket. ``on_lost`` is called once, when the connection is gone.
 

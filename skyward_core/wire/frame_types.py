@@ -163,6 +163,12 @@ class AgentWelcome(TypedDict):
     pid: NotRequired[int]
     idle_timeout: NotRequired[float]
     unfetched: NotRequired[Sizes]
+    modules: NotRequired[dict[str, str]]
+
+
+class AgentModules(TypedDict):
+    t: Literal["modules"]
+    files: dict[str, str]
 
 
 class AgentLog(TypedDict):
@@ -414,6 +420,7 @@ class ClientGang(TypedDict):
     apps: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
+    fresh: NotRequired[bool]
 
 
 class ClientHello(TypedDict):
@@ -500,6 +507,7 @@ FromAgent = (
     | AgentData
     | AgentGang
     | AgentPhase
+    | AgentModules
     | AgentPong
     | AgentKnown
     | AgentFormed

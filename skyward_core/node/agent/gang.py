@@ -37,6 +37,7 @@ class Gang:
         hooks: whether plugins enter contexts in its workers.
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
+        renewed: the last epoch for which all processes had to be fresh, whatever they are in it.
         alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
     """
 
@@ -48,6 +49,7 @@ class Gang:
     broken: str = ""
     secrets: list[str] = field(default_factory=list)
     alone: bool = False
+    renewed: int = 0
 
     @classmethod
     def told(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:

@@ -134,6 +134,7 @@ class Requests:
                 "lease": state.lease.remaining(in_use=self._life.in_use()),
                 "idle_timeout": state.config.idle_timeout,
                 "unfetched": self._desk.unfetched(),
+                "modules": state.modules,
             }
         )
 

@@ -87,7 +87,7 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
         return "wait" if slot.running else "send away"
     gang, epoch = node.gang, process.epoch
     if epoch != gang.epoch or gang.broken:
-        if slot.number == 0 and epoch is not None:
+        if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
             return "wait" if slot.running else "replace"
         if epoch != gang.epoch and gang.epoch and not gang.broken:
             # What plugins have around the whole node comes first.
@@ -191,6 +191,7 @@ class Slot:
         self.logs.open()
         out, err = self.logs.descriptors
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
+        env["SKYWARD_SOURCES"] = ":".join([config.cwd, *config.path_before])
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:

@@ -199,6 +199,16 @@ class Startup:
         await link.transport.prepare(self._config(link.node), report, gate, first=first)
         return report
 
+    async def send_folder(self) -> None:
+        """Bring the nodes' copies of the working folder up to date.
+
+        Raises:
+            PoolError: it cannot travel, or a host cannot be reached.
+        """
+        links = [link for link in self._context.links if not link.gone]
+        gate, known = Gate(len(links)), self._knowledge
+        await _all(link.transport.send_folder(known.cwd, known.image, gate) for link in links)
+
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)
         await self._connect(link)

@@ -197,6 +197,18 @@ class SSHTransport:
         finally:
             channel.close()
 
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+        try:
+            channel = await self.channel()
+            try:
+                await send_workdir(channel, cwd, image, gate)
+            finally:
+                channel.close()
+        except ConnectionError as error:
+            raise Unreachable(
+                f"Host {self.target.host} cannot be sent the working folder: {error}."
+            ) from error
+
     def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
             tried = "; ".join(facts["unusable"])
