@@ -126,10 +126,13 @@ class Pipe(Protocol):
 class Transport(Protocol):
     """The way to one node.
 
-    ``shares_files`` tells that client and node see the same files, so that large things need no copying.
+    ``shares_files`` tells that client and node see the same files, so that large things need no copying. ``sent`` is
+    what of the working folder this client has sent, by path, as it was then: time of change in ns, and size; None where
+    it has sent nothing.
     """
 
     shares_files: bool
+    sent: dict[str, tuple[int, int]] | None
 
     @property
     def direct(self) -> str | None:

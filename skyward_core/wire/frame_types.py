@@ -164,6 +164,7 @@ class AgentWelcome(TypedDict):
     idle_timeout: NotRequired[float]
     unfetched: NotRequired[Sizes]
     modules: NotRequired[dict[str, str]]
+    cwd: NotRequired[str]
 
 
 class AgentModules(TypedDict):

@@ -279,6 +279,7 @@ FROM_AGENT: Forms = {
             "phases": all_of(_made_of(_PHASE)),
             "unfetched": _UNFETCHED,
             "modules": _MODULES,
+            "cwd": is_text,
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,

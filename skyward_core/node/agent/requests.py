@@ -135,6 +135,7 @@ class Requests:
                 "idle_timeout": state.config.idle_timeout,
                 "unfetched": self._desk.unfetched(),
                 "modules": state.modules,
+                "cwd": state.config.cwd,
             }
         )
 

@@ -59,6 +59,7 @@ class LocalTransport:
 
     shares_files = True
     direct = None
+    sent: dict[str, tuple[int, int]] | None = None
 
     def __init__(self, folder: Path, socket: Path, starter: Starter) -> None:
         self.folder = folder
