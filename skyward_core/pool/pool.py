@@ -24,6 +24,7 @@ from ..views import events as ev
 from ..wire.redact import each_text, without_credentials
 from .background import Background
 from .context import PoolContext
+from .edited_modules import EditedModules
 from .endings import Endings
 from .gang.upkeep import Upkeep
 from .links.link import Link
@@ -75,8 +76,11 @@ class Pool:
         self.roster = roster = Roster(context, news)
         self._knowledge = knowledge = SetupKnowledge(context, news)
         self.upkeep = upkeep = Upkeep(context, news, knowledge, roster)
-        self.launch = Launcher(context, news, background, book, roster, upkeep, knowledge)
         self._startup = startup = Startup(context, news, background, knowledge, roster, self, book.drop)
+        self._modules = modules = EditedModules(
+            context, news, knowledge.cwd, startup.send_folder, upkeep.renew_processes
+        )
+        self.launch = Launcher(context, news, background, book, roster, upkeep, knowledge, modules)
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
         self._endings = Endings(context, news, background, book)
@@ -237,6 +241,8 @@ class Pool:
                 self._endings.by_others(PoolEnd.told(self.name, header))
             case "phase":
                 self.news.enter_phase(link, header)
+            case "modules":
+                self._modules.learn(link, header["files"])
             case "pong":
                 self.news.learn_lease(header["lease"])
                 self.news.learn_unfetched(link, header)
@@ -266,6 +272,7 @@ class Pool:
         self.book.check_welcome(link)
         self.news.learn_phases(link)
         self.news.learn_unfetched(link, link.welcome)
+        self._modules.learn(link, link.welcome.get("modules", {}))
         self.book.catch_up(link)
         if not link.epoch and not self.context.observer:
             self.launch.agent_is_new()

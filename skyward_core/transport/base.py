@@ -142,10 +142,13 @@ class Pipe(Protocol):
 class Transport(Protocol):
     """The way to one node.
 
-    ``shares_files`` tells that client and node see the same files, so that large things need no copying.
+    ``shares_files`` tells that client and node see the same files, so that large things need no copying. ``sent`` is
+    what of the working folder this client has sent, by path, as it was then: time of change in ns, and size; None where
+    it has sent nothing.
     """
 
     shares_files: bool
+    sent: dict[str, tuple[int, int]] | None
 
     @property
     def direct(self) -> str | None:
@@ -167,6 +170,18 @@ class Transport(Protocol):
 
         Raises:
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
+        """
+
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+        """Bring the node's copy of the working folder up to date, where it has one of its own.
+
+        Args:
+            cwd: the client's working folder.
+            image: as JSON; says what travels.
+            gate: of all nodes that it is sent to now.
+
+        Raises:
+            PoolError: it cannot travel, or the node cannot be reached.
         """
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:

@@ -164,6 +164,13 @@ class AgentWelcome(TypedDict):
     pid: NotRequired[int]
     idle_timeout: NotRequired[float]
     unfetched: NotRequired[Sizes]
+    modules: NotRequired[dict[str, str]]
+    cwd: NotRequired[str]
+
+
+class AgentModules(TypedDict):
+    t: Literal["modules"]
+    files: dict[str, str]
 
 
 class AgentLog(TypedDict):
@@ -457,6 +464,7 @@ class ClientGang(TypedDict):
     apps: NotRequired[bool]
     alone: NotRequired[bool]
     secrets: NotRequired[list[str]]
+    fresh: NotRequired[bool]
 
 
 class ClientHello(TypedDict):
@@ -553,6 +561,7 @@ FromAgent = (
     | AgentData
     | AgentGang
     | AgentPhase
+    | AgentModules
     | AgentPong
     | AgentKnown
     | AgentFormed

@@ -269,6 +269,7 @@ _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = _each(is_run, is_count)
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
 _WRITTEN = _made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
+_MODULES = _each(is_text, is_text)
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
@@ -288,6 +289,8 @@ FROM_AGENT: Forms = {
             "now": is_number,
             "phases": all_of(_made_of(_PHASE)),
             "unfetched": _UNFETCHED,
+            "modules": _MODULES,
+            "cwd": is_text,
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,
@@ -332,6 +335,10 @@ FROM_AGENT: Forms = {
     "gang": FrameForm(
         "The gang of this epoch is broken, and why.",
         {"epoch": is_count, "broken": is_text},
+    ),
+    "modules": FrameForm(
+        "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",
+        {"files": _MODULES},
     ),
     "phase": FrameForm(
         "What a rank's process does that takes long: it imports, or waits for the other ranks.", _PHASE
@@ -449,9 +456,9 @@ FROM_CLIENT: Forms = {
         {"drop": all_of(is_run), "keep": is_number},
     ),
     "gang": FrameForm(
-        "Set the ranks up for this epoch; the body is the plugins, pickled.",
+        "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled.",
         {"epoch": is_count, "info": _is_place},
-        _OF_PLUGINS,
+        _OF_PLUGINS | {"fresh": is_flag},
         body=PLUGINS,
     ),
     "hello": FrameForm(
@@ -480,6 +487,7 @@ FROM_WORKER: Forms = {
             "state": _one_of("fresh", "entering", "entered"),
             "env": _each(is_text, is_text),
             "info": _is_place,
+            "modules": _MODULES,
         }
         | _SET_UP,
         body=PLUGINS,
@@ -498,6 +506,7 @@ FROM_WORKER: Forms = {
         body=INLINE,
     ),
     "phase": FrameForm("It does something that takes long.", {"phase": is_text}),
+    "modules": FrameForm("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
     "entering": FrameForm("A plugin's context is being entered around the app.", {"plugin": is_text}),
     "failed": FrameForm(
         "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE

@@ -91,10 +91,16 @@ class WorkerHello(TypedDict):
     env: NotRequired[dict[str, str]]
     epoch: NotRequired[int]
     info: NotRequired[Place]
+    modules: NotRequired[dict[str, str]]
     secrets: NotRequired[list[str]]
     hooks: NotRequired[bool]
     apps: NotRequired[bool]
     alone: NotRequired[bool]
+
+
+class WorkerModules(TypedDict):
+    t: Literal["modules"]
+    files: dict[str, str]
 
 
 class WorkerOutcome(Told):
@@ -170,5 +176,5 @@ class ToWorkerExit(TypedDict):
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfApp = WorkerEntering | WorkerFailed | WorkerEntered
-FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerReady | OfApp
+FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerModules | WorkerReady | OfApp
 ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit

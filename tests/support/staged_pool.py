@@ -15,6 +15,7 @@ from skyward_core.model.spec import Options
 from skyward_core.model.states import RunKind
 from skyward_core.pool.background import Background
 from skyward_core.pool.context import PoolContext
+from skyward_core.pool.edited_modules import EditedModules
 from skyward_core.pool.gang.upkeep import Upkeep
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.news import News
@@ -233,10 +234,15 @@ class Stage:
         upkeep = Upkeep(context, news, knowledge, roster)
         self.keeper = Keeper()
         upkeep.keeper = knowledge.keeper = self.keeper  # type: ignore[assignment]
-        self.launch = Launcher(context, news, background, self.book, roster, upkeep, knowledge)
+        modules = EditedModules(context, news, "", self._nothing, self._nothing)
+        self.launch = Launcher(context, news, background, self.book, roster, upkeep, knowledge, modules)
         self.events: list[ev.Event] = []
         news.opened()
         news.subscribe(self._heard, None)
+
+    @staticmethod
+    async def _nothing() -> None:
+        """Ranks here load no modules that anybody could edit."""
 
     @property
     def links(self) -> list[Link]:

@@ -150,7 +150,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "outcome": ONE | {"rank": 0, "node": 0, "kind": "returned"},
         "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
         "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
-        "gang": {"epoch": 1, "broken": ""}, "phase": PHASE, "granted": {"unclean": False}, "held": {"by": ""},
+        "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
+        "modules": {"files": {"a.py": "0f"}}, "granted": {"unclean": False}, "held": {"by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
         "moved": {}, "wanted": {},
@@ -167,7 +168,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
-        "phase": {"phase": ""}, "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
+        "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}},
+        "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
         "ready": {"epoch": 1}, "entered": {},
     },
     "files": {

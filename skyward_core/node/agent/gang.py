@@ -38,6 +38,7 @@ class Gang:
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
         spent: why some of its processes take no other call; it is whole for calls that it has been given.
+        renewed: the last epoch for which all processes had to be fresh, whatever they are in it.
         alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
     """
 
@@ -50,6 +51,7 @@ class Gang:
     spent: str = ""
     secrets: list[str] = field(default_factory=list)
     alone: bool = False
+    renewed: int = 0
 
     @classmethod
     def told(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:

@@ -135,10 +135,15 @@ class GangRequests:
         if self._await_gpus(self._gang, connection, header, body):
             return
         state = self._state
-        if header["epoch"] > state.gang.epoch:
+        fresh = header.get("fresh", False)
+        if header["epoch"] > state.gang.epoch or fresh:
             if header.get("alone"):
                 header["epoch"] = max(header["epoch"], state.epochs.latest + 1)
+            renewed = header["epoch"] if fresh else state.gang.renewed
             state.learn_gang(Gang.told(header, body))
+            state.gang.renewed = renewed
+            if fresh:
+                self._slots.forget_modules()
             if state.gang.apps:
                 self._slots.apps.need()
             self._slots.pump()

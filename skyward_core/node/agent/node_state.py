@@ -25,6 +25,8 @@ class NodeState:
 
     Attributes:
         config: what the agent was started with, and what workers that outlived another agent have told.
+        modules: files of the person's own modules that workers have loaded, and the hash of each as it was then; ""
+            where they differ, or nobody knows.
         informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
         gpus_known: set once it is known which GPUs the node has: ranks are told, and so wait for it.
         closing: the agent ends; nothing is started any more.
@@ -39,6 +41,7 @@ class NodeState:
         self.lease = Lease(config.idle_timeout, config.ttl)
         self.journal = Journal(Path(config.paths.journal), self.register.unacknowledged)
         self.redactor = Redactor([*secret_values(os.environ | config.env), *config.secrets])
+        self.modules: dict[str, str] = {}
         self.informed = asyncio.Event()
         self.gpus_known = asyncio.Event()
         if config.accelerators is not None:

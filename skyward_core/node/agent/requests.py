@@ -142,6 +142,8 @@ class Requests:
                 "lease": state.lease.remaining(in_use=self._life.in_use()),
                 "idle_timeout": state.config.idle_timeout,
                 "unfetched": self._desk.unfetched(),
+                "modules": state.modules,
+                "cwd": state.config.cwd,
             }
         )
 
@@ -255,6 +257,7 @@ class Requests:
 
             self._outputs = OutputDesk(self._state)
         return self._outputs
+
     def _keep_source(self, connection: Connection, header: ClientSource, body: bytes) -> None:
         from .source_store import keep
 

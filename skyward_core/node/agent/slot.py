@@ -88,7 +88,7 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
         return "wait" if slot.running else "send away"
     gang, epoch = node.gang, process.epoch
     if epoch != gang.epoch or gang.broken:
-        if slot.number == 0 and epoch is not None:
+        if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
             return "wait" if slot.running else "replace"
         if epoch != gang.epoch and gang.epoch and not gang.broken and not (gang.spent and slot.number == 0):
             # What plugins have around the whole node comes first.
@@ -197,6 +197,7 @@ class Slot:
             env["SKYWARD_RENDEZVOUS"] = "0"
         if config.client_cwd is not None:
             env["SKYWARD_FOLDERS"] = f"{config.cwd}\n{config.client_cwd}"
+        env["SKYWARD_SOURCES"] = ":".join([config.cwd, *config.path_before])
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
         if config.knows_env:

@@ -146,6 +146,8 @@ class Slots:
             slot.set_up_done()
         elif header["t"] == "phase":
             slot.enter(header["phase"])
+        elif header["t"] == "modules":
+            self._learn_modules(slot, header["files"])
 
     def _frame_of_others(self, connection: Connection, header: FromWorker, body: bytes) -> None:
         """Of who is no worker of a slot, or not yet."""
@@ -164,6 +166,7 @@ class Slots:
                 self._workers[connection] = slot
                 slot.connected(connection, header, body)
                 self._learn(header)
+                self._learn_modules(slot, header.get("modules", {}))
                 self.news.set()
                 return
         if self.apps.process is not None and self.apps.process.pid == pid:
@@ -182,6 +185,24 @@ class Slots:
         if not self._state.informed.is_set() and "env" in header:
             self._state.learn_env(header["env"])
             self.begin()
+
+    # -- what of the person's own they have loaded --------------------------------------------------------
+
+    def _learn_modules(self, slot: Slot, files: dict[str, str]) -> None:
+        """A worker has loaded these, from files with these hashes; of one that is on its way out nobody cares."""
+        process, known = slot.process, self._state.modules
+        if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed):
+            return
+        # Where another one has loaded something else, nobody can tell what the node has.
+        news = {name: digest if known.get(name, digest) == digest else "" for name, digest in files.items()}
+        if any(known.get(name) != digest for name, digest in news.items()):
+            known.update(news)
+            self._audience.tell({"t": "modules", "files": known})
+
+    def forget_modules(self) -> None:
+        """Other processes take the place of all that have loaded some."""
+        self._state.modules.clear()
+        self._audience.tell({"t": "modules", "files": {}})
 
     # -- how they begin and end --------------------------------------------------------------------------
 

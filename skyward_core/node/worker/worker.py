@@ -25,6 +25,7 @@ from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import AgentChannel
+from .loaded_modules import LoadedModules
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
@@ -63,11 +64,12 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
         known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
     flush_metrics = metrics.start(beside + METRICS)
+    modules = LoadedModules(os.environ.pop("SKYWARD_SOURCES", "").split(":"))
     grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
     rendezvous = os.environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
     folders = os.environ.pop("SKYWARD_FOLDERS", "").split("\n")
     worker = WorkerProcess(
-        socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous, folders
+        socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous, folders, modules
     )
     try:
         code = worker.serve()
@@ -95,10 +97,12 @@ class WorkerProcess:
         streams: Streams,
         rendezvous: bool,
         folders: list[str],
+        modules: LoadedModules,
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
         self._plugins = b""
+        self._modules = modules
         self._channel = AgentChannel(socket_path, self._hello, patience)
         self._known = known
         self._paths = paths
@@ -125,7 +129,8 @@ class WorkerProcess:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
         belong to, and its plugins."""
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since}
-        return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup, self._plugins
+        modules = {"modules": self._modules.files} if self._modules.files else {}
+        return {"t": "hello", "pid": os.getpid()} | phase | self._known | self._setup | modules, self._plugins
 
     def _enter(self, phase: str) -> None:
         """Tell what this process is at: imports and process groups take long, and nothing is printed meanwhile."""
@@ -239,6 +244,7 @@ class WorkerProcess:
         exit_code: int | None = None
         self._used = True
         self._streams.begin(run)
+        self._modules.look()
         started = perf_counter()
         try:
             if self._setup_error is not None:
@@ -282,6 +288,8 @@ class WorkerProcess:
         window = self._windows.pop((run, index), None)
         if window is not None and window.made:
             answer |= {"items": window.made, "last": window.last}
+        if self._modules.look():
+            self._channel.send({"t": "modules", "files": self._modules.files})
         self._channel.send(answer, result.data)
         if exit_code is not None:
             if self._capacity > 1:

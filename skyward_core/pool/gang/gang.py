@@ -170,14 +170,41 @@ class GangKeeper(Keeper):
                     # Its agent will say so; but what we start next would reach it before we hear of it.
                     link.broken = link.broken or why
 
-    async def _form(self) -> None:
+    async def renew_processes(self) -> None:
+        async with self._busy:
+            await self._hold()
+            await self._until_idle()
+            await self._form(fresh=True)
+            if self._wanted:
+                await self._release()
+
+    async def _until_idle(self) -> None:
+        """Wait for broadcasts that are under way. No other is begun meanwhile: the lock is ours."""
+        told, pause = False, 0.01
+        while True:
+            links = [link for link in self._links if not link.gone]
+            answers: list[tuple[WhereAnswer, bytes]]
+            answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))
+            if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
+                break
+            if not told:
+                self._tell(
+                    "runs wait for broadcasts that still use modules as they were before they were edited"
+                )
+            told, pause = True, min(2 * pause, 0.5)
+            await asyncio.sleep(pause)
+        if told:
+            self._tell("")
+
+    async def _form(self, *, fresh: bool = False) -> None:
         await self._know_plugins()
         # Asked of all at once: forming a gang takes one round trip.
         formed: AgentFormed
         (formed, _), (peers, gpus) = await asyncio.gather(self.head.ask({"t": "form"}), self._with_ports())
         epoch = max(formed["epoch"], *(link.epoch + 1 for link in self._links))
         rendezvous = {"head_addr": formed["head_addr"], "head_port": formed["head_port"], "peers": peers}
-        header, plugins = self._setup(epoch, self._facts | rendezvous | {"total_accelerators": gpus})
+        info = self._facts | rendezvous | {"total_accelerators": gpus}
+        header, plugins = self._setup(epoch, info, fresh=fresh)
         for link in self._links:
             if link.send(header, plugins):
                 link.epoch, link.broken = epoch, ""
@@ -194,4 +221,7 @@ class GangKeeper(Keeper):
         }
         ports = {node: answer["ports"] for node, answer in told.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._facts["peers"]]
-        return peers, sum(answer["accelerators"] for answer in told.values())
+        gpus = 0
+        for answer in told.values():
+            gpus += answer["accelerators"]
+        return peers, gpus

@@ -63,10 +63,12 @@ class Keeper(ABC):
         """What the pool's plugins are, as one of its agents has told."""
         self._plugins, self._secrets, self._apps = plugins, list(secrets), apps
 
-    def _setup(self, epoch: int, info: Place) -> tuple[ClientGang, bytes]:
-        """The frame that sets a node's ranks up."""
+    def _setup(self, epoch: int, info: Place, *, fresh: bool = False) -> tuple[ClientGang, bytes]:
+        """The frame that sets a node's ranks up; ``fresh``: in processes that have run nothing before."""
         header: ClientGang = {"t": "gang", "epoch": epoch, "info": info, "hooks": bool(self._plugins)}
         header["apps"] = self._apps
+        if fresh:
+            header["fresh"] = True
         if self._secrets:
             header["secrets"] = self._secrets
         return header, self.plugins
@@ -105,6 +107,14 @@ class Keeper(ABC):
     @abstractmethod
     async def ensure(self) -> None:
         """Have the ranks set up, for work that is no broadcast but needs the plugins' contexts."""
+
+    @abstractmethod
+    async def renew_processes(self) -> None:
+        """Have fresh processes take the ranks' places, once broadcasts that are under way have ended.
+
+        Raises:
+            ConnectionError: a node that is needed for that cannot be reached now.
+        """
 
     def on_frame(self, link: Link, header: OfLock) -> None:  # noqa: B027  only some need to know
         """An agent's word about starting broadcasts."""

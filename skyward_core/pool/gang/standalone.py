@@ -30,6 +30,14 @@ class Standalone(Keeper):
         await self.ensure()
         send(FIRST)
 
+    async def renew_processes(self) -> None:
+        async with self._busy:
+            await self._know_plugins()
+            header, plugins = self._setup(FIRST, self._facts, fresh=True)
+            for link in self._links:
+                # One that is down tells what it has loaded when it is there again.
+                link.send(header | {"alone": True}, plugins)
+
     async def ensure(self) -> None:
         async with self._busy:
             if self.whole:

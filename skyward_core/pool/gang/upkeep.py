@@ -86,6 +86,15 @@ class Upkeep:
                 await self.set_up()
         self._roster.note()
 
+    async def renew_processes(self) -> None:
+        """Have fresh processes take the ranks' places.
+
+        Raises:
+            ConnectionError: a node cannot be reached now.
+        """
+        if self.keeper is not None:
+            await self.keeper.renew_processes()
+
     async def set_up(self) -> None:
         """Have the ranks set up before they are needed."""
         try:

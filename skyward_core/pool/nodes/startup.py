@@ -221,6 +221,16 @@ class Startup:
         except OSError as error:
             self._news.complain(f"what was installed on node {node} cannot be written down: {error}")
 
+    async def send_folder(self) -> None:
+        """Bring the nodes' copies of the working folder up to date.
+
+        Raises:
+            PoolError: it cannot travel, or a host cannot be reached.
+        """
+        links = [link for link in self._context.links if not link.gone]
+        gate, known = Gate(len(links)), self._knowledge
+        await _all(link.transport.send_folder(known.cwd, known.image, gate) for link in links)
+
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)
         await self._connect(link)

@@ -16,6 +16,7 @@ from ...tasks.task import Task
 from ...views import events as ev
 from ..background import Background
 from ..context import PoolContext
+from ..edited_modules import EditedModules
 from ..gang.upkeep import Upkeep
 from ..links.spread import Parcel
 from ..news import News
@@ -30,7 +31,7 @@ class Launcher:
 
     def __init__(
         self, context: PoolContext, news: News, background: Background, book: RunBook, roster: Roster,
-        upkeep: Upkeep, knowledge: SetupKnowledge,
+        upkeep: Upkeep, knowledge: SetupKnowledge, modules: EditedModules,
     ) -> None:  # fmt: skip
         self._context = context
         self._news = news
@@ -39,6 +40,7 @@ class Launcher:
         self._roster = roster
         self._upkeep = upkeep
         self._knowledge = knowledge
+        self._modules = modules
 
     def open(
         self,
@@ -72,7 +74,8 @@ class Launcher:
         run.consumed = consumed
         whole = not self._roster.under_way and not any(link.gone for link in context.links)
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
-        if whole and not large:
+        edited = self._modules.to_renew
+        if whole and not large and not edited:
             # The calls leave first, the records are written while the nodes work: should we die between the two,
             # the agents still know the run, and whoever comes next enters it.
             self._start(run)
@@ -81,6 +84,9 @@ class Launcher:
         if not whole and self._must_wait(run):
             run.hold()
             self._background.spawn(self._start_when_whole(run))
+        elif edited:
+            run.hold()
+            self._background.spawn(self._start_when_renewed(run))
         elif not whole or large:
             self._start_on_what_is_there(run)
         return run
@@ -129,15 +135,29 @@ class Launcher:
         return run.kind == "broadcast" or len(gone) == len(links)
 
     async def _start_when_whole(self, run: Run) -> None:
+        if await self._wanted_after(run, self._roster.settled):
+            self._start_on_what_is_there(run)
+
+    async def _start_when_renewed(self, run: Run) -> None:
+        try:
+            wanted = await self._wanted_after(run, lambda: self._when_reached([run], self._modules.renewed))
+        except (PoolError, OSError) as error:
+            run.release()
+            self._fail(run, f"edited modules could not be brought to the nodes: {error}")
+            return
+        if wanted:
+            self._start_on_what_is_there(run)
+
+    async def _wanted_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Do what a run has to wait for; says whether it is still wanted then."""
         wanted = False
         try:
-            await self._roster.settled()
+            await work()
             wanted = run.release()
         finally:
             if not wanted:  # it was cancelled, or we leave
                 _discard(run.tasks)
-        if wanted:
-            self._start_on_what_is_there(run)
+        return wanted
 
     def _start_on_what_is_there(self, run: Run) -> None:
         """Start a run, or refuse it, in a pool that may lack nodes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class LocalTransport:
 
     shares_files = True
     direct = None
+    sent: dict[str, tuple[int, int]] | None = None
 
     def __init__(self, folder: Path, socket: Path, starter: Starter) -> None:
         self.folder = folder
@@ -144,6 +146,9 @@ class LocalTransport:
         per_node = config["ranks_per_node"]
         ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
+
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+        return None
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()

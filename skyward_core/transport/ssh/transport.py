@@ -55,6 +55,7 @@ class SSHTransport:
     """
 
     shares_files = False
+    sent: dict[str, tuple[int, int]] | None = None
     # Those of pools: a provider asks about hosts over the connections that there are.
     live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
 
@@ -172,7 +173,7 @@ class SSHTransport:
                 report("synced", detail=sent)
                 report("installed", detail="the agent runs already")
             else:
-                there, detail = await send_workdir(channel, config.get("cwd") or "", image, gate)
+                there, detail = await self._send_workdir(channel, config.get("cwd") or "", image, gate)
                 places, details = await send_packages(channel, await local, config.get("cwd") or "", gate)
                 report("synced", detail="; ".join([sent, detail, *details]))
                 phase = "installed"
@@ -207,6 +208,25 @@ class SSHTransport:
         finally:
             channel.close()
         return installed
+
+    async def _send_workdir(
+        self, channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
+    ) -> tuple[str, str]:
+        there, detail, items = await send_workdir(channel, cwd, image, gate)
+        self.sent = {item.path: (item.mtime, item.size) for item in items}
+        return there, detail
+
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+        try:
+            channel = await self.channel()
+            try:
+                await self._send_workdir(channel, cwd, image, gate)
+            finally:
+                channel.close()
+        except ConnectionError as error:
+            raise Unreachable(
+                f"Host {self.target.host} cannot be sent the working folder: {error}."
+            ) from error
 
     def _refuse_no_room(self, facts: HostFacts) -> None:
         if not facts["root"]:
@@ -389,24 +409,25 @@ async def send_bundle(channel: CommandChannel) -> str:
 
 async def send_workdir(
     channel: CommandChannel, cwd: str, image: Mapping[str, Any], gate: Gate | None
-) -> tuple[str, str]:
-    """Bring the host's copy of the working folder up to date: where it is there, and what that took.
+) -> tuple[str, str, Sequence[Item]]:
+    """Bring the host's copy of the working folder up to date: where it is there, what that took, and what it has.
 
     Raises:
         PoolError: the folder is too large to travel, or holds what cannot be read; or it was asked for by name, and is
             none or unfit; or the host asks for what is not in it.
     """
     if not cwd:
-        return "", "no working folder"
+        return "", "no working folder", ()
     snapshot = _snapshot(cwd, image, gate)
     if isinstance(snapshot, str):
         if image.get("workdir"):
             raise PoolError(
                 f"{snapshot}, so it is not sent to the nodes: name another one with Image(workdir=...)."
             )
-        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own"
+        return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
     try:
-        return await _send_snapshot(channel, snapshot)
+        there, detail = await _send_snapshot(channel, snapshot)
+        return there, detail, (await snapshot.files())[0]
     except (working_folder.TooLarge, working_folder.Unreadable) as error:
         raise PoolError(str(error)) from error
 

@@ -1,0 +1,151 @@
+"""Modules of the person's own that ranks have loaded, and that were edited since: the next run uses them as they are.
+
+Agents tell which files their workers have loaded, and each one's hash at that time (``node/worker/loaded_modules.py``).
+Before a run begins, each of them is looked at here, where the person edits them; its content is read where its time or
+size is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..wire.content_name import name_of
+from .context import PoolContext
+from .links.link import Link
+from .news import News
+
+if TYPE_CHECKING:
+    from ..node.worker.loaded_modules import LoadedModules
+
+Stamp = tuple[int, int, int]
+SHOWN = 3  # names of edited modules that are told
+
+
+class EditedModules:
+    """One pool's.
+
+    Args:
+        folder: the working folder, here.
+        send: brings the working folder's copies on other machines up to date.
+        renew: has fresh processes take the ranks' places.
+    """
+
+    def __init__(
+        self,
+        context: PoolContext,
+        news: News,
+        folder: str,
+        send: Callable[[], Awaitable[None]],
+        renew: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._context, self._news, self._send, self._renew = context, news, send, renew
+        self._folder = folder
+        self._loaded: dict[int, Mapping[str, str]] = {}
+        self._watched: dict[str, set[str]] = {}
+        self._read: dict[str, tuple[Stamp, str]] = {}
+        self._seen_to: dict[str, str | Stamp | None] = {}
+        self._own: LoadedModules | None = (
+            None  # what this process has loaded itself, where nodes have copies of it
+        )
+        self._renewing: asyncio.Task[None] | None = None
+
+    def learn(self, link: Link, files: Mapping[str, str]) -> None:
+        """All that a node's workers have loaded."""
+        ours, everywhere = self._is_ours(link), link.transport.shares_files
+        self._loaded[link.node] = {
+            name: digest for name, digest in files.items() if ours and (everywhere or name[0] != "/")
+        }
+        self._watched = {}
+        for each in self._loaded.values():
+            for name, digest in each.items():
+                self._watched.setdefault(os.path.join(self._folder, name), set()).add(digest)  # noqa: PTH118  quick
+
+    def _is_ours(self, link: Link) -> bool:
+        """Whether what a node loads is what the person edits here: the same files, or copies of ours."""
+        if link.transport.shares_files:
+            return True
+        copy = link.welcome.get("cwd", "")
+        if not (copy and self._folder):
+            return False
+        from ..node.worker.loaded_modules import LoadedModules  # not for pools of this machine
+        from ..transport.upload.working_folder import name_of as name_of_copy
+
+        if Path(copy).name != name_of_copy(Path(self._folder).resolve()):
+            return False
+        self._own = self._own or LoadedModules([str(Path(self._folder).resolve()), self._folder])
+        return True
+
+    @property
+    def to_renew(self) -> bool:
+        """Whether a run has to wait for :meth:`renewed`: some were edited, or are being seen to."""
+        if self._renewing is not None or any(map(self._is_edited, self._watched)):
+            return True
+        return self._own is not None and self._is_unsent(self._own)
+
+    async def renewed(self) -> None:
+        """Have ranks load them anew, once for all runs that wait for it.
+
+        Raises:
+            OSError: a node cannot be reached now.
+            PoolError: the working folder cannot be sent.
+        """
+        if self._renewing is None:
+            self._renewing = asyncio.ensure_future(self._see_to_them())
+        await asyncio.shield(self._renewing)
+
+    async def _see_to_them(self) -> None:
+        try:
+            edited = sorted(path for path in self._watched if self._is_edited(path))
+            if edited:
+                names = [os.path.relpath(path, self._folder) for path in edited[:SHOWN]]
+                names += [f"{len(edited) - SHOWN} more"] if len(edited) > SHOWN else []
+                verb = "was" if len(edited) == 1 else "were"
+                self._news.complain(
+                    f"{', '.join(names)} {verb} edited: fresh processes take the ranks' places, and load the new text"
+                )
+            await self._send()
+            for name in self._own.files if self._own is not None else ():
+                self._seen_to[name] = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
+            if edited:
+                await self._renew()
+                # Should ranks load something else for all that, they would again and again.
+                self._seen_to |= {path: self._read[path][1] for path in edited}
+                self._loaded.clear()
+                self._watched = {}
+        finally:
+            self._renewing = None
+
+    def _is_edited(self, path: str) -> bool:
+        if (seen := _stamp(path)) is None:
+            return False  # it is gone, or just being replaced
+        if (known := self._read.get(path)) is None or known[0] != seen:
+            try:
+                known = self._read[path] = seen, name_of(Path(path).read_bytes())
+            except OSError:
+                return False
+        return self._watched[path] != {known[1]} and self._seen_to.get(path) != known[1]
+
+    def _is_unsent(self, own: LoadedModules) -> bool:
+        """Whether this client has sent nothing yet, or something else than what it has loaded is now."""
+        sent = next((link.transport.sent for link in self._context.links if not link.gone), None)
+        if sent is None:
+            return True
+        own.look()
+        for name in own.files:
+            now = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
+            if now is not None and sent.get(name) != now[:2] and self._seen_to.get(name) != now:
+                return True
+        return False
+
+
+def _stamp(path: str) -> Stamp | None:
+    """By what it is seen that a file is as it was, without reading it."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

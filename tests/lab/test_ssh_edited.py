@@ -1,0 +1,51 @@
+"""A module that is edited here while a pool is up elsewhere is used there by the next run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+
+from . import Lab
+from .pools import pool, ssh
+
+
+@sky.function
+def loads(name: str) -> str:
+    import importlib
+
+    return str(importlib.import_module(name).WORD)
+
+
+def write(name: str, word: str) -> None:
+    Path(f"{name}.py").write_text(f"WORD = {word!r}\n\ndef word():\n    return WORD\n")
+
+
+def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    write("far_helper", "one")
+    write("near_helper", "one")
+    with pool(lab, ssh(lab, lab.hosts[:2]), name="far") as compute:
+        assert loads("far_helper") @ compute == ["one", "one"]
+        write("far_helper", "two")
+        assert loads("far_helper") @ compute == ["two", "two"]
+        # What this process loads, and ranks have not: a notebook's module, which was not even there.
+        write("new_helper", "one")
+        for name, word in (("near_helper", "two"), ("new_helper", "one")):
+            write(name, word)
+            importlib.invalidate_caches()
+            remote = sky.function(importlib.import_module(name).word)
+            assert remote() @ compute == [word, word]
+            del sys.modules[name]
+        write("far_helper", "three")
+        write("third_helper", "one")
+        with sky.attach("far") as other:
+            assert loads("third_helper") >> other == "one"
+            assert loads("far_helper") @ other == ["three", "three"]
+            write("far_helper", "four")
+            assert loads("far_helper") >> other == "four"
+        assert loads("far_helper") @ compute == ["four", "four"]
