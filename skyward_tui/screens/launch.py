@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _NEW = "new pool"
 USUAL_NODES = "4"
+ROOM = 120  # characters that fit beside the button, however narrow the form
 
 
 class LaunchScreen(BaseScreen[None]):
@@ -86,7 +87,7 @@ class LaunchScreen(BaseScreen[None]):
             with Panel(id="form") as form:
                 form.border_title = "launch"
                 yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
-                functions = _Choice([], prompt="the script's functions", id="function", compact=True)
+                functions = _Choice([], prompt="its functions", id="function", compact=True)
                 python = _input("python", "its own; ctrl+n lists")
                 yield _row("Function", functions, Label("python", classes="inner"), python)
                 yield _row("Arguments", _input("arguments", "name=value …"))
@@ -302,7 +303,7 @@ class LaunchScreen(BaseScreen[None]):
             self._show_plan(found.told, form)
         else:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
-            self._show_plan([], form, str(error) if "\n" in str(error) else "")
+            self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
 
     def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
         self._shown = form
