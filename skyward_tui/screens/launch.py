@@ -289,8 +289,9 @@ class LaunchScreen(BaseScreen[None]):
     async def _plan(self, form: Form) -> None:
         """The newest wins: an edit cancels this one, and what it would have shown."""
         found = await self._work_out(form)
-        self._wait = None
-        self._show(found)
+        if self.display:  # it loses its widgets one by one as it is left
+            self._wait = None
+            self._show(found)
 
     async def _work_out(self, form: Form) -> Planned:
         pools = self.app.pools()
@@ -350,13 +351,14 @@ class LaunchScreen(BaseScreen[None]):
                 await self._begin(form, found.plan)
                 return
         except SkywardError as error:
-            self._at_work(None, focus)
-            self._say(one_line(words_of(error)), error=True)
-            self._show_plan([], form, words_of(error))
+            if self.display:
+                self._at_work(None, focus)
+                self._say(one_line(words_of(error)), error=True)
+                self._show_plan([], form, words_of(error))
             return
-        self._at_work(None)
-        self._show(found)
-        if found.error is not None:
+        if self.display and found.error is not None:
+            self._at_work(None)
+            self._show(found)
             self._say(one_line(str(found.error)), error=True)
             self.query_one(f"#{found.error.field}").focus()
 
