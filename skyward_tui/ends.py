@@ -6,7 +6,6 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -57,17 +56,25 @@ class Ends:
 
 
 def beside(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Do something in a thread that keeps no process from ending."""
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()  # who waits no longer leaves it to itself
+    """Do something in a thread that keeps no process from ending. Who waits no longer leaves it to itself."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(settle: Callable[[Any], None], what: Any) -> None:
+        def told() -> None:
+            if not done.done():
+                settle(what)
+
+        with suppress(RuntimeError):  # the loop has ended: nobody waits
+            loop.call_soon_threadsafe(told)
 
     def act() -> None:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001  whoever waits gets it
-            done.set_exception(error)
+            tell(done.set_exception, error)
         else:
-            done.set_result(result)
+            tell(done.set_result, result)
 
     threading.Thread(target=act, daemon=True).start()
-    return asyncio.wrap_future(done)
+    return done

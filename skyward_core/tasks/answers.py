@@ -18,7 +18,7 @@ _silent: dict[tuple[object, ...], float] = {}
 _leaving = False
 
 
-class NoAnswer(Exception):
+class Silence(Exception):
     """A program has said nothing within its limit; says so, without its name."""
 
     def __init__(self, seconds: float) -> None:
@@ -34,11 +34,11 @@ def answer(command: Sequence[str], unchanged: tuple[int, ...]) -> subprocess.Com
 
     Raises:
         OSError: it cannot be run.
-        NoAnswer: it did not end in time. It and what it had started were killed.
+        Silence: it did not end in time. It and what it had started were killed.
     """
     key = (*command, *unchanged)
     if monotonic() < _silent.get(key, 0):
-        raise NoAnswer(PATIENCE)
+        raise Silence(PATIENCE)
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -49,11 +49,11 @@ def answer(command: Sequence[str], unchanged: tuple[int, ...]) -> subprocess.Com
         _asked.add(process)
         try:
             if _leaving:
-                raise NoAnswer(0)
+                raise Silence(0)
             said, complaint = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             _silent[key] = monotonic() + REMEMBERED
-            raise NoAnswer(PATIENCE) from None
+            raise Silence(PATIENCE) from None
         finally:
             _asked.discard(process)
             _kill(process)

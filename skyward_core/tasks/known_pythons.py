@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..model.value import Value, value
-from .answers import NoAnswer, answer
+from .answers import Silence, answer
 from .python_versions import OLDEST, numbers
 
 NEWEST = 20  # the minor version up to which others are looked for
@@ -57,7 +57,7 @@ def ask(path: str) -> KnownPython:
 def _ask(path: str, unchanged: tuple[int, ...]) -> KnownPython:
     try:
         done = answer([path, "-I", "-S", "-c", _ASK], unchanged)
-    except NoAnswer as error:
+    except Silence as error:
         raise NoPython(f"it has not said its version for {error.seconds:g} s") from None
     except OSError as error:
         raise NoPython(f"it cannot be run: {error.strerror or error}") from None

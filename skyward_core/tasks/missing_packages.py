@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..model.errors import ScriptError
 from ..model.interpreter import Interpreter
-from .answers import NoAnswer, answer
+from .answers import Silence, answer
 from .own_interpreter import is_own
 
 FRAMEWORKS = (
@@ -48,7 +48,7 @@ def missing_in(interpreter: Interpreter, modules: Sequence[str]) -> list[str]:
 def _missing(python: str, modules: tuple[str, ...], installed_at: tuple[int, ...]) -> frozenset[str]:
     try:
         done = answer([python, "-I", "-c", _FIND, *modules], installed_at)
-    except NoAnswer as error:
+    except Silence as error:
         why = str(error)
     except OSError as error:
         why = f"it cannot be run: {error.strerror or error}"

@@ -55,7 +55,7 @@ class FilesScreen(Picker):
         """Say what examples need and cannot find here; a Python that hangs is not waited for with the list."""
         self._lacking = await in_thread(lambda: {path: _lacks(path) for path in examples()})
         for key, path in self._entries.items():
-            if self._lacking.get(path):
+            if self._lacking.get(path) and self.display:
                 self.query_one(OptionList).replace_option_prompt(key, self._example(path))
 
     def _example(self, path: Path) -> Content:

@@ -56,7 +56,8 @@ class PythonsScreen(Picker):
     @work
     async def _look(self) -> None:
         self._offered += await in_thread(lambda: offered(self._script, os.environ))
-        self.fill(self.query_one(Input).value)
+        if self.display:
+            self.fill(self.query_one(Input).value)
         await asyncio.gather(*map(self._ask, self._offered))
 
     async def _ask(self, each: OfferedPython) -> None:
@@ -64,6 +65,8 @@ class PythonsScreen(Picker):
             told = self._told[each.path] = await in_thread(lambda: _ask(self._script, each.path))
         if told.amiss and not each.source:
             self._offered.remove(each)  # it is too old, as a rule, and nobody thinks of it
+        if not self.display:  # it is being closed
+            return
         listed = self.query_one(OptionList)
         if each.path not in (option.id for option in listed.options):
             return

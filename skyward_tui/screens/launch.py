@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _NEW = "new pool"
 USUAL_NODES = "4"
+ROOM = 120  # characters that fit beside the button, however narrow the form
 
 
 class LaunchScreen(BaseScreen[None]):
@@ -86,7 +87,7 @@ class LaunchScreen(BaseScreen[None]):
             with Panel(id="form") as form:
                 form.border_title = "launch"
                 yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
-                functions = _Choice([], prompt="the script's functions", id="function", compact=True)
+                functions = _Choice([], prompt="its functions", id="function", compact=True)
                 python = _input("python", "its own; ctrl+n lists")
                 yield _row("Function", functions, Label("python", classes="inner"), python)
                 yield _row("Arguments", _input("arguments", "name=value …"))
@@ -288,8 +289,9 @@ class LaunchScreen(BaseScreen[None]):
     async def _plan(self, form: Form) -> None:
         """The newest wins: an edit cancels this one, and what it would have shown."""
         found = await self._work_out(form)
-        self._wait = None
-        self._show(found)
+        if self.display:  # it loses its widgets one by one as it is left
+            self._wait = None
+            self._show(found)
 
     async def _work_out(self, form: Form) -> Planned:
         pools = self.app.pools()
@@ -302,7 +304,7 @@ class LaunchScreen(BaseScreen[None]):
             self._show_plan(found.told, form)
         else:
             self._say(one_line(str(error)), error=bool(form.script.strip()))
-            self._show_plan([], form, str(error) if "\n" in str(error) else "")
+            self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > ROOM else "")
 
     def _show_plan(self, told: Sequence[tuple[str, str]], form: Form, why: str = "") -> None:
         self._shown = form
@@ -349,13 +351,14 @@ class LaunchScreen(BaseScreen[None]):
                 await self._begin(form, found.plan)
                 return
         except SkywardError as error:
-            self._at_work(None, focus)
-            self._say(one_line(words_of(error)), error=True)
-            self._show_plan([], form, words_of(error))
+            if self.display:
+                self._at_work(None, focus)
+                self._say(one_line(words_of(error)), error=True)
+                self._show_plan([], form, words_of(error))
             return
-        self._at_work(None)
-        self._show(found)
-        if found.error is not None:
+        if self.display and found.error is not None:
+            self._at_work(None)
+            self._show(found)
             self._say(one_line(str(found.error)), error=True)
             self.query_one(f"#{found.error.field}").focus()
 
