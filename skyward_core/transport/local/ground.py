@@ -80,7 +80,7 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
         )
     ours = await asyncio.to_thread(own_packages)
     image = config.get("image") or {}
-    local = [entry for _, entry in image.get("local") or ()]
+    local = [entry for _, entry in image.get("folders") or ()]
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
     return Ground(
