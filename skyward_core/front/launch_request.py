@@ -17,7 +17,8 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
-from ..tasks.interpreter import interpreter_of
+from ..tasks.interpreter import interpreter_of, made_of
+from ..tasks.known_pythons import own_base
 from ..tasks.packages.asked import asked
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
 from .launch_plan import LaunchPlan
@@ -25,6 +26,7 @@ from .launch_plan import LaunchPlan
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
     from ..model.setting import Setting
+    from ..tasks.packages.packages import Packages
     from ..views.views import PoolView
 
 HOSTS = "--hosts"
@@ -166,7 +168,7 @@ class LaunchRequest:
         return LaunchPlan(
             script=Path(self.script),
             interpreter=interpreter,
-            packages=asked(spec.image, str(spec.image.workdir or ""), interpreter.version),
+            packages=self._packages(interpreter.version),
             function=function,
             values=values,
             whole=self.script_args is not None,
@@ -206,11 +208,24 @@ class LaunchRequest:
     def interpreter(self) -> Interpreter:
         """The one that the script is loaded with, and why; nothing is made.
 
+        Where nobody chose one, and a file of the project says the packages, it is that of an environment of these.
+
         Raises:
             SkywardError: it cannot be used; ``field`` says who chose it.
         """
         with of_field("script" if self.python is None else "python"):
-            return interpreter_of(Path(self.script), self.python)
+            found = interpreter_of(Path(self.script), self.python)
+        if found.chosen:
+            return found
+        base = own_base()
+        packages = self._packages(base.version)
+        if packages is None:
+            return found
+        return made_of(base, packages.added_to({}), Path(packages.source).name)
+
+    def _packages(self, version: str) -> Packages | None:
+        image = self._image()
+        return asked(image, str(image.workdir or ""), version)
 
     def spec(self) -> PoolSpec:
         """The pool that is asked for; ranks find in it what lies beside the script.

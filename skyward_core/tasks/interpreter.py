@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
@@ -132,19 +133,25 @@ def _said(
 
 
 def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
-    from ..node.boot import environment  # most scripts have no block
-
     base = _base(script, metadata.requires_python, environ, ask)
-    image = {**metadata.environment, "alone": True}
+    return made_of(base, metadata.environment, f"inline metadata of {script.name}")
+
+
+def made_of(base: KnownPython, asked: Mapping[str, Any], source: str) -> Interpreter:
+    """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
+
+    Args:
+        base: what it is made of.
+        asked: as the keys of an image.
+        source: what asks for it, in words.
+    """
+    from ..node.boot import environment  # most scripts have none
+
+    image = {**asked, "alone": True}
     key = environment.key(image, base.path, numbers(base.version)[:2])
     folder = home() / ENVIRONMENTS / f"env-{key}"
     return Interpreter(
-        str(folder / "bin" / "python"),
-        str(folder),
-        base.version,
-        f"inline metadata of {script.name}",
-        base=base.path,
-        environment=image,
+        str(folder / "bin" / "python"), str(folder), base.version, source, base=base.path, environment=image
     )
 
 

@@ -116,7 +116,9 @@ def with_scripts(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any
     """An image with what the inline metadata of the script asks for that an interpreter was chosen for."""
     asked = chosen.environment
     lists = ("pip", "pip_indexes", *(["find_links"] if "find_links" in asked else []))
-    joined = {part: [*(image.get(part) or ()), *(asked.get(part) or ())] for part in lists}
+    joined = {part: list(image.get(part) or ()) for part in lists}
+    for part, given in joined.items():
+        given += [each for each in asked.get(part) or () if each not in given]
     places = {part: asked[part] for part in ("index", "no_index") if part in asked}
     return dict(image) | joined | places
 

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import cloudpickle
 import pytest
 
 from skyward_core.node.boot import environment
+from skyward_core.node.boot.markers import holds
 from tests.support.wheels import tiny_wheels
 
 NEEDS_UV = pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed here")
@@ -421,9 +423,29 @@ def test_a_bare_name_can_be_told_by_any_interpreter(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path[:0] = sys.argv[1:]; sys.modules |= {'packaging': None, 'pip': None}\n"
         "from skyward_core.node.boot.satisfied import lacking\n"
-        "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b']))"
+        "print(lacking(['cloudpickle', 'pytest_asyncio', 'cloudpickle>=1', 'skynowhere', 'a b',"
+        f"'cloudpickle=={cloudpickle.__version__}', 'cloudpickle==0.1', 'skynowhere==1; python_version < \"3.8\"']))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, environment.ROOT], capture_output=True, text=True, check=True
     )
-    assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b']\n"
+    assert done.stdout == "['cloudpickle>=1', 'skynowhere', 'a b', 'cloudpickle==0.1']\n"
+
+
+@pytest.mark.parametrize(
+    ("marker", "held"),
+    [
+        ("python_version >= '3.11' and (os_name == \"posix\" or sys_platform == 'win32')", True),
+        ("python_version < '3.9'", False),
+        ("python_full_version >= '3.11.0'", True),
+        ("'linux' in sys_platform", sys.platform.startswith("linux")),
+        ("platform_machine not in 'a b' and extra == ''", True),
+        ("python_version ~= '3.11'", None),
+        ("platform_release > '1'", None),
+        ("python_version == '3.*'", None),
+        ("__import__('os') == 'x'", None),
+        ("(" * 50, None),
+    ],
+)
+def test_markers_are_told_without_a_package_that_knows_them(marker: str, held: bool | None) -> None:
+    assert holds(marker) is held

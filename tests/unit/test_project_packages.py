@@ -72,7 +72,7 @@ def test_a_requirements_file_is_read_with_all_that_it_includes(
         "pip_indexes": [{"url": "https://me:hush@i", "packages": []}],
         "index": "https://first",
         "find_links": [f"file://{project.resolve()}/wheels"],
-        "local": [[mylib, mylib]],
+        "folders": [[mylib, mylib]],
     }
     (project / "requirements.txt").write_text(f"a==1 --hash={SHA} \\\n  --hash={OTHER}\n--require-hashes\n")
     pinned = [{"index": "", "lines": [f"a==1 --hash={SHA} --hash={OTHER}"]}]
@@ -192,7 +192,7 @@ def test_a_lock_of_uv_gives_what_a_run_needs_and_where(project: Path) -> None:
         "https://cpu": [f"torch==2.4.0+cpu ; (sys_platform != 'darwin') --hash={SHA}"],
     }
     here = str(project.resolve())
-    assert found["local"] == [[here, here], [mylib, f"{mylib}/src"]]
+    assert found["folders"] == [[here, here], [mylib, f"{mylib}/src"]]
     assert "is for Python >=3.11, and the script is loaded with 3.10.1" in _reason(
         project, "3.10.1", lock="uv.lock"
     )
@@ -240,7 +240,7 @@ def test_a_common_lock_is_read(project: Path) -> None:
             {"index": "", "lines": ["b @ git+https://g@01", f"c @ https://c --hash={OTHER}"]},
             {"index": "https://i", "lines": [f"a==1 ; os_name == 'posix' --hash={SHA}"]},
         ],
-        "local": [[mylib, mylib]],
+        "folders": [[mylib, mylib]],
     }
     for more, why in (
         ("marker = \"'x' in extras\"", "for some extras or groups only"),
@@ -266,7 +266,7 @@ def test_a_project_s_own_file_is_read(project: Path) -> None:
         "pip": ["torch", "rich>1"],
         "pip_indexes": [{"url": "https://cpu", "packages": ["torch"]}],
         "constraints": ["numpy<2"],
-        "local": [[str(project.resolve())] * 2, [mylib, mylib]],
+        "folders": [[str(project.resolve())] * 2, [mylib, mylib]],
     }
     for text, why in (
         ("[tool.poetry]", "has no [project] table"),
@@ -347,7 +347,7 @@ def test_packages_that_lie_here_are_found_and_travel_once(tmp_path: Path) -> Non
     installed(tmp_path, "beside", beside, {"beside.pth": "import that\n"})
     (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info").mkdir()
     (tmp_path / "lib/python3.12/site-packages/broken-1.dist-info/direct_url.json").write_text("[]")
-    image = {"local": [[str(plain), f"{plain}/x"], [str(inner), str(inner)]]}
+    image = {"folders": [[str(plain), f"{plain}/x"], [str(inner), str(inner)]]}
     found = local_packages(image, str(tmp_path), "3.12")
     assert found == [
         LocalPackage("beside", str(beside), str(beside)),

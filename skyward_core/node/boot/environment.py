@@ -44,7 +44,7 @@ Emit = Callable[[str], None]
 KEPT_LINES = 20
 # What only scripts and projects ask for, in their own words: see places() and pinned.py; "alone": nothing that the
 # interpreter has counts.
-OF_SCRIPTS = ("index", "find_links", "no_index", "alone", PINNED, "constraints")
+OF_SCRIPTS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
 MADE = ".made"  # a file of a whole environment, with its interpreter's path
 INSTALLED = ".installed"  # another, with what is installed there
 # Where installers run: Python would import what lies beside a project's files, and uv obey settings of any folder
@@ -205,6 +205,7 @@ def _ensure(
             with ends_with_client(client):
                 if missing or alone:
                     _install(python, folder, image, variables, emit)
+                    _have_found(folder, image.get("folders") or ())
                 variables["PATH"] = str(Path(interpreter).parent) + os.pathsep + variables["PATH"]
                 for number, command in enumerate(setup, 1):
                     emit(f"setup {number} of {len(setup)}: {command}")
@@ -442,6 +443,13 @@ for entry in reversed(sys.path):
             found[package] = "" if elsewhere else version
 print(json.dumps(found))
 """
+
+
+def _have_found(folder: Path, packages: Sequence[Sequence[str]]) -> None:
+    """Have an environment find packages that lie in folders of this machine."""
+    entries = "".join(f"{entry}\n" for _, entry in packages)
+    for site in folder.glob("lib/python*/site-packages") if entries else ():
+        (site / "folders.pth").write_text(entries, encoding="utf-8")
 
 
 def _limits(

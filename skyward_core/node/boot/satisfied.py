@@ -16,7 +16,8 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def lacking(requirements: Sequence[str]) -> list[str]:
-    """Those that are not met; all of them where it cannot be told. Of one that is no more than a name it always can.
+    """Those that are not met; all of them where it cannot be told. Of one that is no more than a name, or a name in one
+    version, it mostly can.
 
     Args:
         requirements: as pip takes them.
@@ -28,20 +29,24 @@ def lacking(requirements: Sequence[str]) -> list[str]:
         try:
             from pip._vendor.packaging import requirements as packaging
         except ImportError:
-            return [
-                each
-                for each in requirements
-                if not (_NAME.fullmatch(each.strip()) and _is_there(each.strip()))
-            ]
+            return [each for each in requirements if not _is_met(each)]
     return [each for text in requirements for each in _lacking(packaging, text, [], set())]
 
 
-def _is_there(name: str) -> bool:
+def _is_met(text: str) -> bool:
+    """Whether that can be told, and is so, without a package that knows requirements."""
+    from .markers import holds  # only a lock has many
+
+    plain, _, marker = text.partition(";")
+    if marker and (needed := holds(marker)) is not True:
+        return needed is False
+    name, _, version = (each.strip() for each in plain.partition("=="))
+    if not _NAME.fullmatch(name):
+        return False
     try:
-        metadata.distribution(name)
+        return version in ("", metadata.version(name))
     except metadata.PackageNotFoundError:
         return False
-    return True
 
 
 def _lacking(

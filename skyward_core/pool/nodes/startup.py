@@ -249,7 +249,7 @@ class Startup:
         pool, known = self._context, self._knowledge
         worker = pool.row.spec["worker"]
         before, behind = import_path.entries()
-        local = [entry for _, entry in known.image.get("local") or ()]
+        local = [entry for _, entry in known.image.get("folders") or ()]
         return {
             "pool": pool.name,
             "node": node,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from ...model.errors import SpecError
@@ -71,18 +70,3 @@ def _found(given: object, folder: Path) -> Path:
     if len(places) == 1:
         raise PackagesError(f"there is no file {places[0]}")
     raise PackagesError(f"there is no file {name} in {folder.resolve()}, or above it in its project")
-
-
-def found_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Files of a project that could say its packages, as (field of an image, path), the most exact first."""
-    names = (
-        ("lock", "uv.lock"),
-        ("lock", "pylock.toml"),
-        ("requirements", "requirements.txt"),
-        ("project", PROJECT),
-    )
-    for field, name in names:
-        for above in up_to_project(folder.resolve()):
-            if (above / name).is_file():
-                yield field, str(above / name)
-                break

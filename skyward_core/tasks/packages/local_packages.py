@@ -39,7 +39,7 @@ def local_packages(image: Mapping[str, Any], prefix: str, minor: str) -> list[Lo
         prefix: the folder of the interpreter's environment.
         minor: its version, such as "3.12".
     """
-    asked = {folder: entry for folder, entry in image.get("local") or ()}
+    asked = {folder: entry for folder, entry in image.get("folders") or ()}
     found = list(_editable(Path(prefix) / "lib" / f"python{minor}" / "site-packages"))
     there = {each.folder for each in found}
     return [

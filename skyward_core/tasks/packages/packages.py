@@ -66,7 +66,7 @@ class Packages(Value):
             "index": self.index,
             "find_links": list(self.find_links),
             "no_index": self.no_index,
-            "local": [[folder, entry_of(Path(folder))] for folder in self.folders],
+            "folders": [[folder, entry_of(Path(folder))] for folder in self.folders],
         }
         return dict(image) | {name: given for name, given in asked.items() if given}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,20 @@ def tables(path: Path) -> dict[str, Any]:
     Raises:
         PackagesError: it cannot be read, or is no TOML.
     """
+    try:
+        found = path.stat()
+        return _tables(path, (found.st_mtime_ns, found.st_ino, found.st_size))
+    except OSError as error:
+        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=4)  # a form asks as often as somebody types, and a large lock takes half a second
+def _tables(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
     import tomllib  # most pools have no such file
 
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
-    except OSError as error:
-        raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PackagesError(f"{path} is no TOML: {error}") from None
 

@@ -29,7 +29,7 @@ class Ground(Value):
         python: the interpreter's program.
         version: its first two numbers.
         own: whether it is the one that runs this.
-        made: whether its environment was made here, for a script.
+        made: what its environment was made of, where that was made here for a script; None where it was not.
         root: the folder that has our package, for it to run.
         first: an entry before all others of the import path, or "".
         before, behind: entries before its standard library, and after all that it has itself.
@@ -38,7 +38,7 @@ class Ground(Value):
     python: str
     version: tuple[int, ...]
     own: bool
-    made: bool
+    made: tuple[str, ...] | None
     root: str
     first: str
     before: tuple[str, ...]
@@ -62,12 +62,13 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
             sys.executable,
             sys.version_info[:2],
             True,
-            False,
+            None,
             ROOT,
             "",
             tuple(config.get("path_before", ())),
             behind,
         )
+    from ...node.boot import environment
     from ...tasks.environments import have  # most pools run on what runs this
     from ...tasks.own_packages import own_packages
     from ...tasks.stop import Stop
@@ -85,14 +86,15 @@ async def ground(config: Mapping[str, Any], said: Callable[[str], None]) -> Grou
         )
     ours = await asyncio.to_thread(own_packages)
     image = config.get("image") or {}
-    local = [entry for _, entry in image.get("local") or ()]
+    local = [entry for _, entry in image.get("folders") or ()]
+    made = tuple(environment.wanted_by(chosen.environment)) if chosen.base else None
     version = tuple(map(int, chosen.minor.split(".")))
     behind = tuple(filter(None, (image.get("workdir"), *local, ours.last)))
     return Ground(
         chosen.path,
         version,
         False,
-        bool(chosen.base),
+        made,
         ours.first,
         ours.first,
         tuple(import_path.scripts()),

@@ -45,12 +45,13 @@ async def interpreter(
     absent = await asyncio.to_thread(_absent, image.get("apt") or ())
     if absent and not (image.get("allow_apt") and os.getuid() == 0):
         raise _refused(absent)
+    more = [each for each in environment.wanted_by(image) if each not in (there.made or ())]
     pip = [str(each) for each in image.get("pip") or ()]
     image = {**image, "pip": pip if any(map(os.path.exists, NVIDIA)) else without_cuda(pip)}
     wanted = environment.wanted_by(image)
     if not image.get("setup") and not absent:
         lacks = lacking if there.own else partial(environment.lacking_in, there.python, root=there.root)
-        missing = await asyncio.to_thread(lacks, wanted) if wanted else []
+        missing = await asyncio.to_thread(lacks, wanted) if more else []
         if not missing:
             return (
                 there.python,

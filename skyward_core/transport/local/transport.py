@@ -99,7 +99,7 @@ class LocalTransport:
         for phase in () if asked else ("connected", "synced"):
             report(phase)
         report("installed", detail=detail)
-        if there.made:
+        if there.made is not None:
             from ...node.boot.environment import installed_with
 
             return await asyncio.to_thread(installed_with, there.python) | (installed or {})

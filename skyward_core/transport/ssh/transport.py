@@ -183,6 +183,7 @@ class SSHTransport:
                         await gate.arrive(config["node"])
                     report("installed", detail="looking at the environment")
                     env = config.get("env") or {}
+                    image.pop("folders", None)  # of this machine; copies of them are on the import path
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=there)
                     config["python"], installed = made["python"], made["installed"] or None
                 else:

@@ -39,7 +39,8 @@ def versions() -> list[str]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a lock of skytiny 1.0, while 2.0 is there, too; the newest skyneeds takes no other."""
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    for name in ("SSH_AUTH_SOCK", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     wheels = tmp_path / "wheels"
     for name, value in tiny_wheels(wheels, "1.0", "2.0").items():
         monkeypatch.setenv(name, value)
@@ -76,6 +77,29 @@ def kept_lock(project: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=project).stdout
 
 
+def run_script(project: Path, lock: str) -> Any:
+    """What a script gives whose imports only the lock has: nobody chose an interpreter for it."""
+    (project / "needy.py").write_text(
+        "import skyneeds, skytiny\nimport skyward_core as sky\n\n\n"
+        "@sky.function\ndef f():\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
+    )
+    plan = LaunchRequest(script=str(project / "needy.py"), pool="p", lock=str(project / lock)).plan()
+    assert plan.interpreter.source == lock and plan.spec is not None
+    session = Session()
+    try:
+        task = plan.task()
+        session.create(plan.spec).result()
+        view = session.wait("p", session.launch("p", task).result().id).result()
+        session.down("p").result()
+    finally:
+        session.detach()
+    (made,) = {Path(plan.interpreter.prefix)} & set((project.parent / "sky" / "environments").iterdir())
+    assert view.state == "done" and (made / ".made").exists(), view
+    summary = view.outcomes()[0].summary
+    assert summary is not None
+    return summary.json
+
+
 def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(project: Path) -> None:
     with compute(project, lock="uv.lock", pip=["skyneeds"]) as pool:
         assert versions() >> pool == ["1.0", "3.0"]
@@ -83,8 +107,7 @@ def test_a_lock_is_what_ranks_have_and_what_was_installed_is_one(project: Path) 
     assert "pool p with Python" in first
     assert lines[0] == "skyneeds==3.0" and lines[1].startswith("skytiny==1.0 --hash=sha256:")
     (project / "run.lock").write_text(kept_lock(project))
-    with compute(project, lock="run.lock") as pool:
-        assert versions() >> pool == ["1.0", "3.0"]
+    assert run_script(project, "run.lock") == ["1.0", "3.0"]
     assert kept_lock(project).splitlines()[1:] == lines
     text = (project / "run.lock").read_text()
     (project / "run.lock").write_text(text.replace(lines[1][-64:], "0" * 64))
