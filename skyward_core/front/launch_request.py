@@ -39,13 +39,14 @@ OPTIONS: Mapping[str, str] = {
     "ranks_per_node": "--ranks-per-node",
     "accelerator": "--accelerator",
     "plugins": "--plugin",
+    "outputs": "--output",
     "pool": "--pool",
     "one": "--one",
     "keep": "--keep",
     "detach": "--detach",
     "timeout": "--timeout",
 }
-_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins")
+_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins", "outputs")
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
@@ -69,6 +70,7 @@ class LaunchRequest:
         ranks_per_node: ranks on each of them; "gpu" for one per GPU.
         accelerator: what each of them carries, such as "A100-80GB:8".
         plugins: names, in order of entry.
+        outputs: patterns of files that ranks write and that are brought here, such as "out/**".
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
         detach: whether to leave as soon as the function runs.
@@ -86,6 +88,7 @@ class LaunchRequest:
     ranks_per_node: int | Literal["gpu"] | None = None
     accelerator: str | None = None
     plugins: Sequence[str] = ()
+    outputs: Sequence[str] = ()
     one: bool = False
     keep: bool = False
     detach: bool = False
@@ -97,6 +100,7 @@ class LaunchRequest:
             "function": self.function or None,
             "arguments": tuple(self.arguments),
             "plugins": tuple(self.plugins),
+            "outputs": tuple(self.outputs),
             "settings": dict(self.settings),
         }
         for name, value in kept.items():
@@ -187,6 +191,8 @@ class LaunchRequest:
         with of_field("plugins"):
             plugins = [plugin(name) for name in self.plugins]
         interpreter = self.interpreter()
+        with of_field("outputs"):
+            image = Image(workdir=workdir(Path(self.script)), outputs=self.outputs)
         try:
             spec = pool_spec(
                 self.script,
@@ -194,7 +200,7 @@ class LaunchRequest:
                 provider=provider,
                 nodes=self.nodes,
                 accelerator=self.accelerator,
-                image=Image(workdir=workdir(Path(self.script))),
+                image=image,
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
             )

@@ -116,8 +116,9 @@ def _compute(
     yield f"nodes={spec.nodes}"
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"
-    if spec.image.workdir is not None:
-        yield f"image=sky.Image(workdir={spec.image.workdir!r})"
+    image = {"workdir": spec.image.workdir, "outputs": list(spec.image.outputs)}
+    if asked := [f"{name}={source.of(value)}" for name, value in image.items() if value]:
+        yield f"image=sky.Image({', '.join(asked)})"
     if spec.plugins:
         yield f"plugins=[{', '.join(map(_plugin, spec.plugins))}]"
     if spec.worker.ranks_per_node != 1:
