@@ -138,6 +138,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
+    Action("run.fetch", "o", "fetch", "fetch files", "Fetch the files that its ranks wrote, to outputs/"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)

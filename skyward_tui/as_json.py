@@ -6,6 +6,7 @@ from typing import Any
 
 from skyward_core.front.history import Kept, Receipt
 from skyward_core.model.outcome import Summary
+from skyward_core.model.written_file import FetchedFile, WrittenFile
 from skyward_core.views.views import PoolView, RunView, TaskView
 
 
@@ -70,3 +71,14 @@ def kept_json(pool: str, kept: Kept) -> dict[str, Any]:
     """What a host keeps of a pool that has ended, as one object."""
     told = {"pool": pool, "node": kept.machine.node, "address": kept.machine.address}
     return told | {"runs": kept.runs, "bytes": kept.size, "until": kept.until}
+
+
+def written_json(file: WrittenFile) -> dict[str, Any]:
+    """A file that a rank wrote on its node, as one object."""
+    return {"path": file.path, "node": file.node, "size": file.size, "changed_at": file.changed_at}
+
+
+def fetched_json(each: FetchedFile) -> dict[str, Any]:
+    """What became of one that was to be fetched, as one object."""
+    told = {"target": str(each.target), "is_new": each.is_new, "error": each.error}
+    return written_json(each.file) | told

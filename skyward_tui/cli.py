@@ -152,6 +152,13 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
+@click.option(
+    "--output",
+    "outputs",
+    metavar="PATTERN",
+    multiple=True,
+    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+)
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @click.option(
     "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
@@ -301,6 +308,37 @@ def lock(run: str, node: int | None, as_json: bool) -> int:
         from .commands.look import lock as execute
 
         return execute(run, node, console)
+
+
+@cli.command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@_json
+def files(run: str, patterns: tuple[str, ...], as_json: bool) -> int:
+    """List the files that ranks wrote on their nodes.
+
+    Of a run, or of all of a pool's time. PATTERN is a path below the working folder, or such as "out/**" or "*.pt".
+    """
+    with _console(as_json) as console:
+        from .commands.files import files as execute
+
+        return execute(run, patterns, console)
+
+
+@cli.command()
+@click.argument("run", metavar="RUN|POOL")
+@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
+@click.option("--to", metavar="DIR", help="Where they come to.  [default: outputs/RUN, or outputs/POOL]")
+@_json
+def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) -> int:
+    """Bring files here that ranks wrote on their nodes.
+
+    Each comes once, whole, and over nothing that did not come from there; what was cut off is gone on with.
+    """
+    with _console(as_json) as console:
+        from .commands.files import fetch as execute
+
+        return execute(run, patterns, to, console)
 
 
 @cli.command()

@@ -7,16 +7,22 @@ import heapq
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from os.path import commonprefix
+from os.path import commonpath, commonprefix
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skyward_core.front.history import RunLogs
 from skyward_core.model.outcome import Outcome
+from skyward_core.model.sizes import size_in_words
 from skyward_core.views.logs import prefix_of
 from skyward_core.views.views import RunView, TaskView
+from skyward_core.wire.safe_text import field
 
 from .as_json import run_json
+from .words import count
+
+if TYPE_CHECKING:
+    from skyward_core.front.base import Haul
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
 _MOST = 10_000  # files of one name
@@ -126,3 +132,17 @@ def _row(task: TaskView, outcome: Outcome | None) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """A text as it is, no value as nothing, a number so that it is read back as the same; all else as JSON."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def fetched_words(haul: Haul) -> tuple[str, bool]:
+    """What came of fetching files, in words, and whether all is well."""
+    failed = [each for each in haul.files if each.error]
+    if failed or haul.notes:
+        first = f"{failed[0].file.path}: {failed[0].error}" if failed else haul.notes[0]
+        return f"{count(len(failed), 'file')} not fetched: {field(first)}", False
+    new = [each for each in haul.files if each.is_new]
+    if not new:
+        return ("its files are here already" if haul.files else "its ranks wrote no files elsewhere"), True
+    folder = commonpath([str(each.target) for each in new])
+    size = size_in_words(sum(each.file.size for each in new))
+    return f"{count(len(new), 'file')} fetched, {size}: {field(folder)}", True

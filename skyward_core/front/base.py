@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..model.spec import PoolSpec
+    from ..pool.outputs.listing import Listing as Listing
+    from ..pool.outputs.outputs import Haul as Haul
     from ..store.ledger_rows import Receipt
     from ..store.run_logs import RunLogs
     from ..tasks.task import Task
@@ -49,6 +51,12 @@ class Front(Protocol):
 
     def run_logs(self, run: str) -> RunLogs:
         """Where what a run's ranks printed is kept on this machine, as of now."""
+
+    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
+        """The files that ranks wrote on their nodes, of a run or of all of a pool's time."""
+
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
+        """Bring them here."""
 
     def down(self, pool: str) -> Future[Receipt]:
         """Tear a pool down, with proof."""

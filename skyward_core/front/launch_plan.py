@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Priced, RunsHere
+from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
@@ -96,6 +97,18 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, Priced):
             return 0.0
         return self.spec.provider.price_hourly * self.spec.nodes
+
+    @property
+    def loses_files(self) -> str:
+        """What becomes of files that ranks write, where the pool's machines end with it; "" where none is lost."""
+        if self.spec is None or self.keep or isinstance(self.spec.provider, HasHosts | RunsHere):
+            return ""
+        most = size_in_words(float(self.spec.options.keep_outputs))
+        named = " and ".join(self.spec.image.outputs)
+        return (
+            f"its machines end with the pool, and with them what ranks write there, but for {named or 'nothing'} "
+            f"that is asked for as outputs, and the newest {most} of the rest"
+        )
 
     @property
     def missing(self) -> list[str]:

@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, str] = {
     "lock": "--lock",
     "requirements": "--requirements",
     "project": "--project",
+    "outputs": "--output",
     "pool": "--pool",
     "one": "--one",
     "keep": "--keep",
@@ -53,7 +54,7 @@ OPTIONS: Mapping[str, str] = {
 }
 PACKAGES = ("lock", "requirements", "project")
 """Fields that are an image's; each names a file of the project with its packages."""
-_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins", *PACKAGES)
+_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins", *PACKAGES, "outputs")
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
@@ -81,6 +82,7 @@ class LaunchRequest:
         plugins: names, in order of entry.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
+        outputs: patterns of files that ranks write and that are brought here, such as "out/**".
         one: whether it runs on one node only.
         keep: whether the pool stays up afterwards.
         detach: whether to leave as soon as the function runs.
@@ -103,6 +105,7 @@ class LaunchRequest:
     lock: str | None = None
     requirements: str | None = None
     project: bool = False
+    outputs: Sequence[str] = ()
     one: bool = False
     keep: bool = False
     detach: bool = False
@@ -115,6 +118,7 @@ class LaunchRequest:
             "arguments": tuple(self.arguments),
             "script_args": None if self.script_args is None else tuple(self.script_args),
             "plugins": tuple(self.plugins),
+            "outputs": tuple(self.outputs),
             "settings": dict(self.settings),
         }
         for name, value in kept.items():
@@ -263,6 +267,7 @@ class LaunchRequest:
             lock=None if self.lock is None else _from_here(self.lock),
             requirements=None if self.requirements is None else _from_here(self.requirements),
             project=self.project,
+            outputs=self.outputs,
         )
 
     def _provider(self) -> Any:

@@ -119,7 +119,8 @@ def _compute(
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
-    if image := {name: given for name, given in image.items() if given not in (None, False)}:
+    image["outputs"] = list(spec.image.outputs)
+    if image := {name: given for name, given in image.items() if given not in (None, False, [])}:
         yield f"image={source.call(Image, image)}"
     if spec.plugins:
         yield f"plugins=[{', '.join(map(_plugin, spec.plugins))}]"

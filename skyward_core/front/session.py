@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import providers
+from ..model.capabilities import RunsHere
 from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
@@ -37,6 +38,9 @@ from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 
 if TYPE_CHECKING:
+    from ..pool.outputs.fetching import Progress
+    from ..pool.outputs.listing import Listing
+    from ..pool.outputs.outputs import Haul
     from ..transport.ssh.questions import Ask
     from .base import Front
 
@@ -354,6 +358,53 @@ class Session:
             return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
 
         return self._submit(work())
+
+    def files(self, pool: str, run: str | None = None, patterns: Sequence[str] = ()) -> Future[Listing]:
+        """The files that ranks wrote in their working folder: of a run, or of all of a pool's time. To ask keeps no
+        pool alive.
+
+        Raises (through the future):
+            UsageError: a pattern leads out of the working folder.
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> Listing:
+            row = self._live(pool)
+            found = self._pools.get(row.token) or await self._watch(row, observer=True)
+            return await found.outputs.files(patterns, run)
+
+        return self._submit(work())
+
+    def fetch_files(
+        self,
+        pool: str,
+        run: str | None = None,
+        patterns: Sequence[str] = (),
+        to: Path | None = None,
+        progress: Progress | None = None,
+    ) -> Future[Haul]:
+        """Bring such files here; see :meth:`skyward_core.Compute.fetch`.
+
+        Args:
+            progress: told, on the session's thread, how many bytes have come, and of how many.
+
+        Raises (through the future):
+            UsageError: a pattern leads out of the working folder.
+            PoolError: there is no such pool, or no node of it can be asked.
+        """
+
+        async def work() -> Haul:
+            return await (await self._ours(pool)).outputs.fetch(patterns, to, run, progress)
+
+        return self._submit(work())
+
+    def works_here(self, pool: str) -> bool:
+        """Whether the ranks of a pool work in this machine's own folders: what they write is here already.
+
+        Raises:
+            PoolError: there is no such pool.
+        """
+        return isinstance(providers.from_json(self._live(pool).provider), RunsHere)
 
     def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..model.machine import Machine
 from ..model.outcome import RootCause
+from ..model.sizes import size_in_words
 from ..model.states import PoolStatus, RunKind, RunStatus
 from ..model.value import Value, value
 from ..wire.node_paths import NodePaths
@@ -100,19 +101,11 @@ class Kept(Value):
 
     def words(self) -> str:
         """What it is and where, in words."""
-        runs = ", ".join(f"{run} ({_bytes(size)})" for run, size in self.runs.items())
+        runs = ", ".join(f"{run} ({size_in_words(size)})" for run, size in self.runs.items())
         return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
 
     def __str__(self) -> str:
         return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
 
 
 @value

@@ -12,7 +12,8 @@ from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from skyward_core.model.errors import what_of
-from skyward_core.views.events import Event, NodeLink, NodePhase, PoolState
+from skyward_core.views.events import Event, NodeLink, NodePhase, OutputFetched, PoolState
+from skyward_core.wire.safe_text import field
 
 from ..hints import detail_of
 from .console import Console
@@ -188,6 +189,11 @@ class Follower:
             case NodeLink(up=False) if not self._leaving:
                 self._release()
                 self._console.note(f"n{item.node} link down: {item.detail}".rstrip(": "))
+            case OutputFetched():
+                self._release()
+                what = f"{field(item.path)} of node {item.node}"
+                failed = f"{what} was not fetched: {field(item.error)}"
+                self._console.note(failed if item.error else f"fetched {what} to {field(item.target)}")
             case PoolState(state=state):
                 self._leaving |= state == "stopping"
                 if item.detail:

@@ -14,6 +14,7 @@ from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
+from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
@@ -41,10 +42,14 @@ def run(request: LaunchRequest, console: Console) -> int:
                 raise PoolExistsError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
                     "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --plugin, --lock, "
-                    "--requirements and --project to "
+                    "--requirements, --project and --output to "
                     f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
                 )
             plan = plan.on(found)
+        if plan.loses_files and not console.is_terminal:
+            console.note(f"pool {plan.pool.name}: {plan.loses_files}")
+        if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
+            console.note("ranks work in your own folder here: --output has nothing to bring")
         task = plan.task(echo=True)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from skyward_core.model.errors import SkywardError
 from skyward_core.views.views import PoolView, RunView
 
+from ..actions import first_key
+from ..hints import words_of
 from ..widgets.rank_state import FAILURES
 from ..widgets.results import ResultsPane
 from .base import Chosen, RunPanel, Saved
 from .table import Row
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from skyward_core.front.base import Listing
+
+LOOK = 5.0  # seconds between two looks at what ranks have written
 
 
 class ResultsPanel(RunPanel):
@@ -21,9 +32,13 @@ class ResultsPanel(RunPanel):
         pane = ResultsPane(id=row.id)
         super().__init__(row, show, pane)
         self._pane = pane
+        self._asked: Future[Listing] | None = None
+        self._about: tuple[str, str] | None = None  # the run that was asked about, and how it was with it
+        self._asked_at = 0.0
 
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         changed = self._pane.update(run)
+        changed |= self._look_for_files(pool, run, now)
         if changed and run is not None:
             failed = sum(run.counts.get(kind, 0) for kind in FAILURES)
             parts: list[tuple[str, str]] = [(f"{self.heading}  {run.ended:,}/{run.total:,}", "")]
@@ -31,6 +46,27 @@ class ResultsPanel(RunPanel):
                 parts.append((f"  ✗ {failed}, e shows why", "$text-error"))
             self.retitle(Content.assemble(*parts))
         return changed
+
+    def _look_for_files(self, pool: PoolView, run: RunView | None, now: float) -> bool:
+        """Have its nodes asked what ranks wrote, now and then while the run goes on, and once when it is over."""
+        if (asked := self._asked) is not None:
+            if not asked.done():
+                return False
+            self._asked = None
+            try:
+                files, trouble = asked.result().files, ""
+            except (SkywardError, OSError) as error:
+                files, trouble = [], words_of(error)
+            key = first_key("run.fetch", self.app.keys)
+            return run is not None and self._pane.show_files(run.id, files, trouble, key)
+        session = self.app.session
+        if session is None or run is None or not pool.is_live or not self._pane.size.height:
+            return False
+        about = run.id, run.state
+        if about != self._about or (run.state == "running" and now > self._asked_at + LOOK):
+            self._about, self._asked_at = about, now
+            self._asked = session.files(pool.key, run.id)
+        return False
 
     def copied(self) -> tuple[str, str] | None:
         from ..saving import results_text

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -28,6 +29,9 @@ from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES
 from ..words import failure, one_line
 from .base import BaseScreen, newest_run, pool_status
+
+if TYPE_CHECKING:
+    from skyward_core.front.base import Front
 
 
 class RunScreen(BaseScreen[None]):
@@ -268,6 +272,26 @@ class RunScreen(BaseScreen[None]):
         if action == "launch_here":
             return self._view is None or self._view.is_live
         return True
+
+    def action_fetch(self) -> None:
+        pool, run, session = self.pool, self.run, self.app.session
+        if pool is None or run is None or session is None:
+            return self.flash("no run whose files could be fetched")
+        self.flash(f"fetching the files of run {run.id}")
+        # The app's worker and not this screen's: what is under way comes although the screen is left.
+        self.app.run_worker(self._fetch(session, pool.key, run.id), name="fetch", exclusive=False)
+        return None
+
+    async def _fetch(self, session: Front, pool: str, run: str) -> None:
+        from ..saving import fetched_words
+
+        try:
+            haul = await settled(session.fetch_files(pool, run))
+        except (SkywardError, OSError) as error:
+            self.app.flash(f"run {run}: {words_of(error)}", "error")
+        else:
+            said, good = fetched_words(haul)
+            self.app.flash(f"run {run}: {said}", "done" if good else "error")
 
     def action_errors(self) -> None:
         run = self.run

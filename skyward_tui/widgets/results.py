@@ -5,10 +5,13 @@ from __future__ import annotations
 from textual.content import Content
 
 from skyward_core.model.outcome import Summary, signal_name
+from skyward_core.model.sizes import size_in_words
+from skyward_core.model.written_file import WrittenFile
 from skyward_core.views.views import RunView, TaskView
+from skyward_core.wire.safe_text import field
 
 from ..theme import look
-from ..words import clip, failure, number, one_line, took
+from ..words import ago, clip, count, failure, number, one_line, took
 from .roll import Roll
 
 
@@ -49,6 +52,8 @@ class ResultsPane(Roll):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
+        self._files: list[WrittenFile] = []
+        self._trouble = self._files_of = self._key = ""
 
     def update(self, run: RunView | None) -> bool:
         """Look at a run; returns whether anything is new."""
@@ -58,8 +63,24 @@ class ResultsPane(Roll):
         self.run, self._state = run, state
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
         self._head = [] if run is None else [*_cause_row(run), *_aggregate_rows(run)]
+        if run is None or run.id != self._files_of:
+            self._files, self._trouble = [], ""
         self.refresh()
         return True
+
+    def show_files(self, run: str, files: list[WrittenFile], trouble: str, key: str) -> bool:
+        """What the ranks of a run wrote on their nodes, or why nobody can tell; says whether that is new.
+
+        Args:
+            key: that fetches them.
+        """
+        self._key = key
+        if self.run is None or self.run.id != run:
+            return False
+        is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
+        self._files, self._trouble, self._files_of = files, trouble, run
+        self.refresh()  # ages are, in any case
+        return is_new
 
     def head(self, width: int) -> list[Content]:
         return [
@@ -68,9 +89,11 @@ class ResultsPane(Roll):
         ]
 
     def row_count(self, width: int) -> int:
-        return len(self._tasks)
+        return len(self._tasks) + (1 + len(self._files) if self._files or self._trouble else 0)
 
     def row(self, index: int, width: int) -> Content:
+        if index >= len(self._tasks):
+            return self._file_row(index - len(self._tasks), width)
         task = self._tasks[index]
         mark = look(task.state)
         seconds = took(task.outcome.seconds) if task.outcome else ""
@@ -81,6 +104,18 @@ class ResultsPane(Roll):
         note = clip(task_note(task), max(0, width - len(name) - len(head)))
         dim = "$muted" if task.state in ("collateral", "waiting") else ""
         return Content.assemble((name, "bold"), (head, mark.style), (note, dim))
+
+    def _file_row(self, index: int, width: int) -> Content:
+        if index == 0:
+            size = size_in_words(sum(file.size for file in self._files))
+            said = (
+                self._trouble
+                or f"{count(len(self._files), 'file')} on its nodes, {size}; {self._key} fetches"
+            )
+            return Content.assemble((" files ", "bold"), (clip(field(said), max(0, width - 7)), "$muted"))
+        file = self._files[index - 1]
+        head = f" n{file.node:<4}{size_in_words(file.size):>9}  {ago(file.age):>8}  "
+        return Content.assemble((head, "$muted"), clip(field(file.path), max(0, width - len(head))))
 
 
 def _cause_row(run: RunView) -> list[tuple[str, str, str]]:

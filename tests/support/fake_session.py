@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
+from skyward_core.model.written_file import FetchedFile, WrittenFile
+from skyward_core.pool.outputs.listing import Listing
+from skyward_core.pool.outputs.outputs import Haul
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Task
 from skyward_core.views import events as ev
@@ -40,6 +44,7 @@ class FakeSession:
     now: float = NOW
     stored: dict[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
+    written: list[WrittenFile] = field(default_factory=list)
 
     # What the app calls
 
@@ -79,6 +84,13 @@ class FakeSession:
         self.cancelled.append((pool, run))
         self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
+
+    def files(self, pool: str, run: str | None = None) -> Future[Listing]:
+        return done(Listing(self.written, 0, {}, {}))
+
+    def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
+        came = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
+        return done(Haul(came, []))
 
     def down(self, pool: str) -> Future[Receipt]:
         view = self.view(pool)

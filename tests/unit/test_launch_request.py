@@ -153,6 +153,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
         plugins=draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True)),
+        outputs=draw(st.lists(st.sampled_from(("out/**", "*.pt", "a b", "-x", "☃'\"")), unique=True)),
         one=draw(st.booleans()),
         keep=draw(st.booleans()),
         detach=draw(st.booleans()),
@@ -173,6 +174,7 @@ HOSTILE = st.builds(
     ranks_per_node=st.none() | st.integers(-2, 70) | st.just("gpu"),
     accelerator=st.none() | TEXT,
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
+    outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
     keep=st.booleans(),
     detach=st.booleans(),
@@ -246,7 +248,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
-    request = replace(request, detach=False, timeout=None)
+    request = replace(request, detach=False, timeout=None, outputs=())
     form = form_of(request)
     again = request_of(form)
     assert same_spec(again.spec(), request.spec())

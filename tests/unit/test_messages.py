@@ -19,6 +19,7 @@ from tests.support.any_text import CHARACTERS
 from tests.support.sample_frames import BEGAN, LOG, OUTCOME, RECORD, SUMMARY, WELCOME
 
 ERROR = {"type": "ValueError", "message": "no", "traceback": ""}
+OUTPUT = {"path": "out/a b\n.pt", "version": "1a.2b.3c"}
 CALL: dict[str, Any] = {"t": "call", "run": "r", "i": 0, "fn": ["ab" * 16, 9], "args": ["cd" * 16, 9]}
 
 
@@ -64,6 +65,24 @@ def test_a_file_is_named_and_never_a_path(name: Any) -> None:
     assert refused(from_client, {"t": "fetch", "id": 1, "f": name})
     assert refused(from_client, {"t": "drop", "id": 1, "blobs": [name]})
     assert refused(from_client, CALL | {"fn": [name, 1]})
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a\x00b", "a" * 5000, None, 7]
+)
+def test_what_ranks_wrote_is_named_below_their_folder(path: Any) -> None:
+    file = OUTPUT | {"path": path}
+    assert refused(from_client, {"t": "output", "id": 1} | file)
+    told = {
+        "t": "known",
+        "id": 1,
+        "files": [file | {"size": 1, "at": 1.5}],
+        "more": 0,
+        "folder": "/w",
+        "now": 2.5,
+    }
+    with pytest.raises(WireError):
+        messages.answer("written", told)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +179,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     "client": {
         "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
-        "fetch": ASKED | {"f": "x.result"}, "peers": ASKED | PAPERS,
+        "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
+        "peers": ASKED | PAPERS,
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
         "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
@@ -174,6 +194,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "files": {
         "blob": {"name": "ab"}, "put": {"name": "ab", "size": 1}, "result": {"name": "r.0.result", "at": 0}, "go": {},
+        "output": OUTPUT | {"at": 0}, "whole": {"sha256": "ab" * 32},
         "there": {}, "comes": {"size": 1}, "answer": {"error": "no such file"},
     },
     "to worker": {
@@ -209,6 +230,7 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
         "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "line": {"port": 7}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
+        "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}

@@ -63,6 +63,9 @@ STORY: list[ev.Event] = [
     ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
     ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
+    ev.OutputFetched(
+        pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"
+    ),
     ev.PoolState(pool="p", at=40.0, state="stopping", detail="asked to"),
     ev.PoolEnded(pool="p", at=41.0, receipt={"created": 2, "gone": [0], "unaccounted": ["i-1"]}),
 ]
@@ -70,6 +73,10 @@ STORY: list[ev.Event] = [
 
 def test_the_story_tells_of_every_kind_of_event() -> None:
     assert {type(event) for event in STORY} == set(ev.Event.kinds.values())
+
+
+def test_where_files_of_ranks_are_is_safe_to_show() -> None:
+    assert view_of(*STORY).runs["r1"].outputs == {"/o/o": "full"}
 
 
 def test_a_rank_is_at_something_before_its_function_runs() -> None:

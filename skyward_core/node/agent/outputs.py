@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOKED_AT = 200_000  # files and folders: more take seconds
 NAMED = 10_000  # files in one answer
 LETTERS = 4 << 20  # of their paths
-TICK = 0.02  # seconds by which a file's time may lag behind the clock's
+TICK = 0.01  # seconds by which a file's time may lag behind the clock's
 
 
 class OutputDesk:

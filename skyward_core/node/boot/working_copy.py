@@ -135,7 +135,7 @@ class Copy:
 
     def lists(self, items: Iterable[Item]) -> bool:
         """Whether these are the very files that were sent last."""
-        return sent(self.list) == {item.path: item for item in items}
+        return self.list.exists() and sent(self.list) == {item.path: item for item in items}
 
     def apply(
         self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.written_file import WrittenFile
-from ...wire.frames import Header, WireError
+from ...wire.frames import WireError
 from ...wire.output_names import matches
 from ..context import PoolContext
 from ..links.link import Link
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import WrittenAnswer
+    from ...wire.frame_types import WrittenAnswer, WrittenKeys
 
 SLACK = 2.0  # seconds between two clocks that count as showing the same time
 PATIENCE = 60.0  # seconds that a node may take to look through its disk
@@ -84,11 +84,8 @@ class _Told(NamedTuple):
 
 
 async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _Told:
-    request: Header = {"t": "written", "patterns": list(patterns)}
-    if run is not None:
-        request["run"] = run
-    else:
-        request["since"] = link.by_its_clock(context.row.created_at) - SLACK
+    when = {"run": run} if run else {"since": link.by_its_clock(context.row.created_at) - SLACK}
+    request = {"t": "written", "patterns": list(patterns)} | when
     asking = asyncio.ensure_future(link.ask(request))
     deadline = time.monotonic() + PATIENCE
     while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
@@ -103,8 +100,8 @@ async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: s
         return _Told([], why=str(error))
     if why := answer.get("error"):
         return _Told([], why=why)
-    files = [
-        WrittenFile(each["path"], each["size"], link.by_our_clock(each["at"]), link.node, each["version"])
-        for each in answer["files"]
-    ]
-    return _Told(files, answer["more"], answer["folder"])
+    return _Told([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
+
+
+def _file(told: WrittenKeys, link: Link) -> WrittenFile:
+    return WrittenFile(told["path"], told["size"], link.by_our_clock(told["at"]), link.node, told["version"])

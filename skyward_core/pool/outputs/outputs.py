@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...model.errors import PoolError, UsageError
+from ...model.sizes import size_in_words
 from ...model.written_file import FetchedFile, WrittenFile
 from ...views import events as ev
 from ...wire.output_names import pattern
@@ -244,11 +245,11 @@ class Outputs:
     def _words(self, node: int, folder: str, files: Sequence[WrittenFile]) -> str:
         """What nobody has fetched of one node: how much, where, and its largest by name."""
         largest = sorted(files, key=lambda file: -file.size)[:NAMED]
-        named = ", ".join(f"{safe(file.path)} ({in_words(file.size)})" for file in largest)
+        named = ", ".join(f"{safe(file.path)} ({size_in_words(file.size)})" for file in largest)
         more = f" and {len(files) - len(largest):,} more" if len(files) > len(largest) else ""
         many = f"{len(files):,} files" if len(files) > 1 else "1 file"
         where = f"node {node} ({self._context.machines[node].address}) in {folder}"
-        return f"{many}, {in_words(sum(file.size for file in files))}, on {where}: {named}{more}"
+        return f"{many}, {size_in_words(sum(file.size for file in files))}, on {where}: {named}{more}"
 
 
 def _checked(patterns: Sequence[str]) -> list[str]:
@@ -266,12 +267,3 @@ def within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:
             chosen.append(file)
             most -= file.size
     return chosen
-
-
-def in_words(size: float) -> str:
-    """A number of bytes for people."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"

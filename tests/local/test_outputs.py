@@ -1,0 +1,388 @@
+"""What ranks write on hosts: named, fetched once and whole, during runs and by hand, whatever is cut, killed, full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.pool.links import direct
+from skyward_core.pool.links.direct import Direct
+from skyward_core.pool.links.link import Link
+from skyward_core.pool.outputs import fetching, outputs
+from skyward_core.transport.background_loop import submit
+from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from tests.support.child import Child
+from tests.support.cli import COMMAND
+from tests.support.sshd import Host
+from tests.support.waiting import wait_until
+
+LARGE = 24_000_000
+
+
+@sky.function
+def write(files: dict[str, int], seed: int = 0) -> None:
+    """Write files of so many bytes: what a rank puts there differs from rank to rank."""
+    import random
+
+    for path, size in files.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(random.Random(seed + sky.instance_info().rank).randbytes(size))
+
+
+@sky.function
+def write_and_wait(go_on: str) -> None:
+    Path("live").mkdir(exist_ok=True)
+    rank = sky.instance_info().rank
+    Path("live/both.txt").write_text(f"rank {rank}")
+    if rank == 1:
+        Path("live/one.txt").write_text("alone")
+    wait_until(lambda: Path(go_on).exists())
+    Path("live/last.txt").write_text(f"late {rank}")
+
+
+@sky.function
+def keep_writing(until: str) -> None:
+    with open("growing.bin", "wb", buffering=0) as file:
+        while not Path(until).exists():
+            file.write(os.urandom(1000))
+            threading.Event().wait(0.002)
+
+
+def content(size: int, rank: int = 0, seed: int = 0) -> bytes:
+    import random
+
+    return random.Random(seed + rank).randbytes(size)
+
+
+class Hosts:
+    """Two on loopback, each with a home of its own, served by a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+        self.all = [Host(folder / f"host{number}") for number in range(2)]
+        self.all[1].authorized.write_bytes(self.all[0].authorized.read_bytes())
+        for host in self.all:
+            self._do(host.start())
+        self.known = folder / "known"
+        self.known.write_text("".join(host.known_line() for host in self.all))
+
+    def _do(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def provider(self, number: int = 2) -> sky.SSH:
+        addresses = [f"127.0.0.1:{host.port}" for host in self.all[:number]]
+        key = str(self.all[0].client_key)
+        return sky.SSH(addresses, keys=key, known_hosts=str(self.known), config=False)
+
+    def cut(self) -> None:
+        def abort() -> None:
+            for host in self.all:
+                for connection in list(host.connections):
+                    connection.abort()
+
+        self.loop.call_soon_threadsafe(abort)
+
+    def stop(self) -> None:
+        for host in self.all:
+            self._do(host.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    made = Hosts(tmp_path_factory.mktemp("hosts"))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[Path]:
+    """The client's working folder."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "sent.txt").write_text("as it was")
+    (folder / "mine.txt").write_text("as it was")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(outputs, "SETTLED", 0.2)
+        patch.setattr(outputs, "LOOK", (0.1, 0.1))
+        patch.setattr(fetching, "PAUSE", 0.1)
+        patch.setattr(direct, "MOVES", 0)  # a cut of SSH cuts all
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def pool(hosts: Hosts, project: Path) -> Iterator[sky.Compute]:
+    """Two nodes of one rank each, that fetch ``live/`` by themselves."""
+    with sky.Compute(
+        name="writers",
+        provider=hosts.provider(),
+        image=sky.Image(workdir=project, outputs=["live/**"]),
+        options=sky.Options(console=False, grace=2.0),
+    ) as compute:
+        yield compute
+    assert compute.receipt is not None and compute.receipt.ok
+    (first, *_) = compute.receipt.notes
+    assert first.startswith("stays there: ") and " (127.0.0.1:" in first and not compute.receipt.lost
+
+
+@pytest.fixture
+def through_ssh(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """No line but SSH; from which bytes on files were asked for."""
+    asked: list[int] = []
+    take = Link.take
+
+    async def noted(link: Link, path: str, incoming: IncomingOutput) -> None:
+        asked.append(incoming.at)
+        await take(link, path, incoming)
+
+    async def none(ways: Direct, link: Link, path: str, incoming: IncomingOutput) -> bool:
+        return False
+
+    monkeypatch.setattr(Link, "take", noted)
+    monkeypatch.setattr(Direct, "take", none)
+    return asked
+
+
+def paths(files: list[Any]) -> list[tuple[int, str]]:
+    return [(file.node, file.path) for file in files]
+
+
+def parts(folder: Path) -> list[Path]:
+    return list((folder / PARTS).glob("*"))
+
+
+def test_what_ranks_wrote_is_named(pool: sky.Compute) -> None:
+    pool.run_all(write({"a/__pycache__/x.pyc": 1, "mine.txt": 5}))
+    before, over = set(pool.pool.view.runs), time.time()
+    wait_until(lambda: time.time() > over + 0.05)  # clocks of file systems are no finer
+    odd = ["a/new\nline", "a/\x1b[2Jescape", "a/\udcff", "a/..b", "a/ü.bin"]
+    write({path: 3 for path in odd} | {"big.bin": 1000}) @ pool
+    (run,) = pool.pool.view.runs.keys() - before
+    expected = sorted((node, path) for node in (0, 1) for path in [*odd, "big.bin"])
+    assert paths(pool.files(run=run)) == expected
+    # What was sent, and is as it was, is nobody's work; what a run before wrote is that run's.
+    assert paths(pool.files()) == sorted([*expected, (0, "mine.txt"), (1, "mine.txt")])
+    assert paths(pool.files("*.bin", "!", run=run)) == [
+        (n, p) for n in (0, 1) for p in ("a/ü.bin", "big.bin")
+    ]
+    assert {file.size for file in pool.files("big.bin")} == {1000}
+    assert all(file.age < 60 for file in pool.files())
+    for pattern in ("../x", "/etc/passwd"):
+        with pytest.raises(UsageError, match="leads out"):
+            pool.files(pattern)
+    with pytest.raises(PoolError, match="does not remember run 123abc"):
+        pool.files(run="123abc")
+
+
+def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path: Path) -> None:
+    write({"f/shared": 10, "f/\udcff\n": 4}) @ pool
+    target = tmp_path / "to"
+    assert sorted(pool.fetch("f/**", to=target)) == sorted(
+        target / rank / name for rank in ("r0", "r1") for name in ("f/shared", "f/\udcff\n")
+    )
+    assert (target / "r1/f/shared").read_bytes() == content(10, 1)
+    assert not (target / PARTS).exists()
+    haul = submit(pool.pool.outputs.fetch(["f/**"], target)).result()
+    assert not any(each.is_new or each.error for each in haul.files)  # none came a second time
+
+    # An earlier state, as it was left, gives way; what a person changed, or put there, does not.
+    (target / "r1/f/shared").write_text("my notes")
+    write({"f/shared": 10}, seed=5) @ pool
+    with pytest.raises(PoolError, match="has been changed here since it was fetched"):
+        pool.fetch("f/shared", to=target)
+    assert (target / "r0/f/shared").read_bytes() == content(10, 0, 5)
+    assert (target / "r1/f/shared").read_text() == "my notes"
+
+    write({"f/only": 7}) >> pool
+    another = tmp_path / "another"
+    (another / "f").mkdir(parents=True)
+    (another / "f/only").write_text("not yours")
+    with pytest.raises(PoolError, match="is there, did not come from this file"):
+        pool.fetch("f/only", to=another)
+    (another / "f/only").write_bytes(b"1234567")  # as large
+    with pytest.raises(PoolError, match="is another file"):
+        pool.fetch("f/only", to=another)
+    assert (another / "f/only").read_bytes() == b"1234567" and not (another / PARTS).exists()
+    leads_out = tmp_path / "leads"
+    leads_out.mkdir()
+    (leads_out / "f").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(PoolError, match="leads out"):
+        pool.fetch("f/only", to=leads_out)
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
+def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
+    @sky.function
+    def link() -> None:
+        (Path.home() / "secret").write_text("nobody's business")
+        for name, leads_to in {"l/file": "../../../../../secret", "l/folder": "/etc", "l/loop": "."}.items():
+            Path("l").mkdir(exist_ok=True)
+            Path(name).symlink_to(leads_to)
+
+    link() @ pool
+    assert pool.files("l/**") == [] and pool.fetch("l/**", to=tmp_path) == []
+
+
+def test_a_file_is_gone_on_with_after_a_cut(
+    pool: sky.Compute, hosts: Hosts, tmp_path: Path, through_ssh: list[int]
+) -> None:
+    write({"cut.pt": LARGE}) >> pool
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(lambda: pool.fetch("cut.pt", to=tmp_path))
+        wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(tmp_path)))
+        hosts.cut()
+        assert coming.result(60) == [tmp_path / "cut.pt"]
+    assert (tmp_path / "cut.pt").read_bytes() in [content(LARGE, rank) for rank in (0, 1)]
+    assert len(through_ssh) > 1 and through_ssh[0] == 0 and through_ssh[-1] > 1_000_000
+
+
+def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: keep_writing(str(stop)) >> pool)
+        wait_until(lambda: pool.files("growing.bin"))
+        with pytest.raises(PoolError, match="written to while it was read"):
+            pool.fetch("growing.bin", to=tmp_path / "to")
+        assert [path for path in (tmp_path / "to").rglob("*") if path.is_file()] == []
+        stop.touch()
+        running.result()
+    (came,) = pool.fetch("growing.bin", to=tmp_path / "to")
+    assert came.stat().st_size == pool.files("growing.bin")[0].size
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
+def test_a_full_disk_is_named_and_nothing_half_is_left(
+    pool: sky.Compute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"disk/small": 1000, "disk/too_large": 9_000_000}) >> pool
+    full = tmp_path / "full"
+    full.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(full)], check=True)
+    try:
+        for spare, said in (
+            (fetching.SPARE, "no room: it needs 9,000,000 bytes"),
+            (-(1 << 40), "No space left"),
+        ):
+            monkeypatch.setattr(fetching, "SPARE", spare)
+            with pytest.raises(PoolError, match=f"disk/too_large of node . *{said}".replace(" *", ": .*")):
+                pool.fetch("disk/**", to=full)
+            assert [path.name for path in full.rglob("*") if path.is_file()] == ["small"]
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_outputs_come_while_the_run_goes_on_and_after_it(
+    pool: sky.Compute, project: Path, tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
+        wait_until(
+            lambda: (
+                sorted(path.name for path in project.glob("outputs/*/r1/live/*")) == ["both.txt", "one.txt"]
+            )
+        )
+        assert not list(project.glob("outputs/*/*/live/last.txt"))
+        go_on.touch()
+        running.result()
+    (folder,) = {path.parents[2] for path in project.glob("outputs/*/r1/live/both.txt")}
+    # What one rank alone wrote has no need of a folder of its rank's.
+    wait_until(lambda: (folder / "live/one.txt").exists() and (folder / "r0/live/last.txt").exists())
+    wait_until(lambda: not pool.pool.view.runs[folder.name].outputs.get(str(folder / "r1/live/one.txt"), ""))
+    found = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.txt")}
+    assert found == {
+        "live/one.txt": "alone",
+        "r0/live/both.txt": "rank 0",
+        "r1/live/both.txt": "rank 1",
+        "r0/live/last.txt": "late 0",
+        "r1/live/last.txt": "late 1",
+    }
+    assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_the_command_line_names_and_fetches_them(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
+    write({"cli/\x1b[2Jx": 3, "cli/large.pt": 2 * LARGE}) >> pool
+    env = os.environ | {"SKYWARD_HOME": str(world), "COLUMNS": "200"}
+
+    def cli(*words: str, status: int = 0) -> str:
+        done = subprocess.run(
+            [*COMMAND, *words], env=env, capture_output=True, text=True, timeout=60, cwd=tmp_path
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout
+
+    listed = cli("files", "writers", "cli/**")
+    assert "48 MB" in listed and "\x1b" not in listed
+    # Killed half way: nothing has the file's name, and the next one goes on.
+    with Child([*COMMAND, "fetch", "writers", "cli/large.pt", "--to", "to"], env=env, cwd=tmp_path) as child:
+        wait_until(lambda: any(part.stat().st_size for part in parts(tmp_path / "to")))
+        child.kill()
+        child.wait()
+    assert [path for path in (tmp_path / "to").rglob("large.pt")] == []
+    (half,) = parts(tmp_path / "to")
+    assert 0 < half.stat().st_size < 2 * LARGE
+    (row,) = json.loads(cli("fetch", "writers", "cli/large.pt", "--to", "to", "--json"))["files"]
+    assert row["is_new"] and Path(row["target"]).read_bytes() in [content(2 * LARGE, r) for r in (0, 1)]
+    assert not (tmp_path / "to" / PARTS).exists()
+
+
+class Rented:
+    """The hosts as machines that end with their pool."""
+
+    name, about, machine = "rented", "hosts for a while", "rented host"
+
+    def __init__(self, inner: sky.SSH) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("hosts", "default_nodes"):
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("most", ["1 MB", 0])
+def test_what_goes_with_its_machine_is_fetched_or_named(
+    hosts: Hosts, project: Path, tmp_path: Path, most: int | str
+) -> None:
+    @sky.function
+    def checkpoint_at_the_end() -> None:
+        write.fn({"end/small": 500_000, "end/large": 3_000_000})
+
+    options = sky.Options(console=False, grace=2.0, keep_outputs=most)
+    provider: Callable[..., Any] = Rented
+    with sky.Compute(
+        provider=provider(hosts.provider(1)), nodes=1, image=sky.Image(workdir=project), options=options
+    ) as compute:
+        checkpoint_at_the_end() >> compute
+        key = compute.pool.row.key
+    assert compute.receipt is not None
+    came = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
+    (lost,) = compute.receipt.lost
+    if most:
+        assert came == ["end", "small"] and lost.startswith("1 file, 3 MB, on node 0 ")
+    else:
+        assert came == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost
+    assert f"lost: {lost}" in str(compute.receipt)
+
+
+def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
+    with sky.Compute(provider=sky.Local(), options=sky.Options(console=False, grace=1.0)) as compute:
+        assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []
+    assert compute.receipt is not None and not compute.receipt.notes

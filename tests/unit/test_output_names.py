@@ -1,0 +1,132 @@
+"""Which files of a working folder are meant by a pattern, and that no name leads out of it: not of a rank, not of a
+client."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyward_core.model.errors import SpecError
+from skyward_core.model.spec import Image
+from skyward_core.node.agent.output_file import OutputFile, version_of
+from skyward_core.node.agent.outputs import written
+from skyward_core.node.boot.working_copy import Item, to_json
+from skyward_core.wire.messages import is_below
+from skyward_core.wire.output_names import CHANGED, matches, pattern
+
+NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
+    ["..", ".", "", "**", "*.pt"]
+)
+PATHS = st.lists(NAMES, min_size=1, max_size=5).map("/".join)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "meant"),
+    [
+        ("out/a", "out/**", True),
+        ("out/x/a", "out/**", True),
+        ("a/out/x", "out/**", False),
+        ("x/y/a.pt", "*.pt", True),
+        ("x/a.ptx", "*.pt", False),
+        ("ck/b/a.pt", "ck/*.pt", False),
+        ("ck/a.pt", "ck/**/*.pt", True),
+        ("ck/b/c/a.pt", "ck/**/*.pt", True),
+        ("a/b/c", "**/c", True),
+        ("b/out/c", "out", True),
+        ("out/c", "./out/", True),
+        ("a\nb/c", "a?b/c", True),
+    ],
+)
+def test_patterns_mean_what_people_expect(path: str, text: str, meant: bool) -> None:
+    assert matches(path, [pattern(text)]) is meant
+    assert matches(path, [])
+
+
+@pytest.mark.parametrize("text", ["/etc/passwd", "../x", "a/../../b", "~/x", "", ".", "a//b", "a\0b", 3])
+def test_patterns_that_lead_out_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"leads out|names no files|should be text"):
+        pattern(text)
+    with pytest.raises(SpecError, match="outputs"):
+        Image(outputs=[text])
+
+
+@given(path=PATHS, text=PATHS)
+def test_whatever_a_name_and_a_pattern_are_they_stay_below(path: str, text: str) -> None:
+    assert is_below(path) == (
+        os.path.normpath(path) == path and not path.startswith(("/", "..")) and path != "."
+    )
+    try:
+        wanted = pattern(text)
+    except ValueError:
+        return
+    assert ".." not in wanted.split("/") and not wanted.startswith("/")
+    assert matches(path, [wanted]) in (True, False)
+
+
+def test_no_pattern_takes_long() -> None:
+    assert not matches("/".join("a" * 60 for _ in range(60)), ["**/" * 30 + "*a" * 30 + "b"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b", "d/a", "d/e/a", "é\n", "\udcff"]), st.binary(max_size=9), max_size=5
+    ),
+    st.dictionaries(
+        st.sampled_from(["l", "d/l", "m"]), st.sampled_from(["/etc", "..", "a", "d", "l"]), max_size=4
+    ),
+    PATHS,
+)
+def test_nothing_but_files_of_the_folder_is_given_out(
+    files: dict[str, bytes], links: dict[str, str], asked: str
+) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "copy"
+        (folder / "d/e").mkdir(parents=True)
+        (Path(made) / "outside").write_bytes(b"secret")
+        Path(f"{folder}.json").write_bytes(to_json([Item("sent", 1, 5, 0o644)]))
+        (folder / "sent").write_bytes(b"s")
+        os.utime(folder / "sent", ns=(5, 5))
+        for path, data in files.items():
+            (folder / path).write_bytes(data)
+        for path, target in links.items():
+            (folder / path).symlink_to(target)
+        rows, more = written(str(folder), [], 0.0, float("inf"))
+        assert more == 0 and {row["path"] for row in rows} == set(files)
+        for row in rows:
+            file = OutputFile(str(folder), row["path"], row["version"])
+            assert b"".join(file.pieces(0)) == files[row["path"]]
+            file.check()
+            file.close()
+        for path in (asked, *links, *(f"{link}/a" for link in links), f"l/../../{'outside'}"):
+            try:
+                there = (folder / path).lstat()
+                OutputFile(str(folder), path, version_of(there)).close()
+            except (OSError, ValueError):
+                continue
+            assert path in files or path == "sent"
+
+
+def test_what_changes_while_it_is_read_is_told_as_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    (folder / "x").write_bytes(b"1" * 3_000_000)
+    version = version_of((folder / "x").lstat())
+    for change in (b"2" * 3_000_000, b"short"):
+        (folder / "x").write_bytes(b"1" * 3_000_000)
+        version = version_of((folder / "x").lstat())
+        file = OutputFile(str(folder), "x", version)
+        pieces = file.pieces(1_000_000)
+        got = len(next(pieces))
+        (folder / "x").write_bytes(change)
+        assert got + sum(map(len, pieces)) == 2_000_000  # as many as were said, so that a line goes on
+        with pytest.raises(OSError, match=CHANGED):
+            file.check()
+        file.close()
+        with pytest.raises(OSError, match=CHANGED):
+            OutputFile(str(folder), "x", version)
