@@ -210,7 +210,7 @@ def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> i
 def torchrun(
     training_script: str, nnodes: str | None, nproc_per_node: str, as_module: bool, as_json: bool, **said: Any
 ) -> int:
-    """Run a script that was written for PyTorch's torchrun: each rank runs it as its main program.
+    """Run a script on a pool, with the options of PyTorch's torchrun.
 
     torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
     script is the script's own.

@@ -50,7 +50,13 @@ def test_a_metric_as_json_and_as_a_table() -> None:
 def test_the_command_lists_what_there_is() -> None:
     command = [sys.executable, "-m", "tests.bench"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["local", "logs", "startup", "ssh"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [
+        "local",
+        "logs",
+        "startup",
+        "ssh",
+        "torchrun",
+    ]
     assert (
         subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2
     )

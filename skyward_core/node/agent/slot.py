@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 START_ATTEMPTS = 2
 UNUSABLE = "its plugins could not be entered"
+ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged
 SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
@@ -402,7 +403,8 @@ class Slot:
             else:
                 self._gang_lost(process, error.get("message", killed) if error else killed)
             if not killed:
-                self._expect_end(process, self._state.config.grace)
+                grace = self._state.config.grace
+                self._expect_end(process, max(grace, ENDING) if used_up else grace)
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
