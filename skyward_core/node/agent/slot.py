@@ -294,6 +294,8 @@ class Slot:
     def exit_process(self, reason: str, grace: float) -> None:
         """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
         process = self.process
+        if process is not None and process.epoch == SPENT:
+            self._expect_end(process, grace)  # from now on somebody does wait for it
         if process is None or process.killed:
             return
         setting_up = process.epoch is not None and not process.ready
@@ -413,7 +415,7 @@ class Slot:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
             call.parting = (header, body)
             call.disarm()
-            asyncio.get_running_loop().call_later(PARTING, self._part, call)
+            asyncio.get_running_loop().call_later(ENDING if used_up else PARTING, self._part, call)
         else:
             self._finish(call, header, body)
             if killed:

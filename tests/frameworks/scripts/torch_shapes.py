@@ -159,16 +159,21 @@ def tensor_parallel(out):
     return whole
 
 
+def all_shapes(out):
+    made = {}
+    for shape in (ddp, gpt, fsdp2, tensor_parallel):
+        torch.manual_seed(1234)
+        made[shape.__name__] = shape(out)
+    return made
+
+
 @record
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
     out = parser.parse_args().out
     init_process_group(backend="gloo")
-    made = {}
-    for shape in (ddp, gpt, fsdp2, tensor_parallel):
-        torch.manual_seed(1234)
-        made[shape.__name__] = shape(out)
+    made = all_shapes(out)
     if torch.distributed.get_rank() == 0:
         torch.save(made, out)
     destroy_process_group()
