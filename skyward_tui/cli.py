@@ -220,14 +220,15 @@ def torchrun(
     shape = nproc_per_node, nodes_of(nnodes)
     with _console(as_json) as console:
         from skyward_core.front.launch_request import LaunchRequest
+        from skyward_core.front.providers import DEFAULT
 
         from .commands.run import run as execute
 
         for note in notes:
             console.note(note)
         if not asked["pool"] or shape != ("1", None):
-            where = asked["provider"] or ("ssh" if asked["hosts"] else None)
-            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, where)}
+            is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT)
+            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, is_here=is_here)}
         if as_module:
             asked["module"] = training_script
             training_script = str(file_of(training_script))
