@@ -227,7 +227,7 @@ def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> i
 def torchrun(
     training_script: str, nnodes: str | None, nproc_per_node: str, as_module: bool, as_json: bool, **said: Any
 ) -> int:
-    """Run a script that was written for PyTorch's torchrun: each rank runs it as its main program.
+    """Run a script on a pool, with the options of PyTorch's torchrun.
 
     torchrun's own options are all known. What one of them cannot mean here is said, or refused. What stands behind the
     script is the script's own.
@@ -237,14 +237,15 @@ def torchrun(
     shape = nproc_per_node, nodes_of(nnodes)
     with _console(as_json) as console:
         from skyward_core.front.launch_request import LaunchRequest
+        from skyward_core.front.providers import DEFAULT
 
         from .commands.run import run as execute
 
         for note in notes:
             console.note(note)
         if not asked["pool"] or shape != ("1", None):
-            where = asked["provider"] or ("ssh" if asked["hosts"] else None)
-            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, where)}
+            is_here = not asked["hosts"] and asked["provider"] in (None, DEFAULT)
+            asked |= {"nodes": shape[1], "ranks_per_node": ranks_of(nproc_per_node, is_here=is_here)}
         if as_module:
             asked["module"] = training_script
             training_script = str(file_of(training_script))

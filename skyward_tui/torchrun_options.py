@@ -117,13 +117,15 @@ def nodes_of(text: str | None) -> int | None:
     return int(least)
 
 
-def ranks_of(text: str, provider: str | None) -> int | Literal["gpu"]:
+def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:
     """``--nproc-per-node`` as ranks of each node.
+
+    Args:
+        is_here: whether the nodes are this machine.
 
     Raises:
         click.UsageError: it is no number of them, or one that only the machine itself could tell.
     """
-    is_here = provider in (None, "local")
     if text == "auto":
         text = "cpu" if is_here and not Path("/dev/nvidia0").exists() else "gpu"
     if text == "cpu" and is_here:

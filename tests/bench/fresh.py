@@ -34,7 +34,7 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
     Raises:
         BenchError: it failed or took too long; holds the end of its standard error.
     """
-    _compile()
+    compile_ours()
     command = [sys.executable, "-m", "tests.bench.fresh", function, json.dumps(args)]
     with tempfile.TemporaryDirectory() as home:
         environment = os.environ | {"SKYWARD_HOME": home}  # a ledger of its own, not the person's
@@ -50,7 +50,7 @@ def fresh(function: str, *args: Any, timeout: float = 180.0) -> Any:
 
 
 @cache
-def _compile() -> None:
+def compile_ours() -> None:
     """Have bytecode of this checkout, as an installation has it, the peer's too, whatever the environment says."""
     for package in ("skyward_core", "skyward_tui"):
         compileall.compile_dir(ROOT / package, quiet=1)

@@ -56,6 +56,7 @@ def test_the_command_lists_what_there_is() -> None:
         "startup",
         "ssh",
         "outputs",
+        "torchrun",
     ]
     assert (
         subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2

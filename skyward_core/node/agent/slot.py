@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 START_ATTEMPTS = 2
 UNUSABLE = "its plugins could not be entered"
+ENDING = 60.0  # seconds, at least, that one has to end which nobody stops: its exit handlers may upload what it logged
 SPENT = -1  # the epoch of a process that has left its gang, and takes no other call
 PARTING = 1.0  # seconds that a call's outcome waits for the end of the worker that it ended
 
@@ -297,6 +298,8 @@ class Slot:
     def exit_process(self, reason: str, grace: float) -> None:
         """Let an idle worker leave its contexts and end as Python does; SIGKILL after the grace."""
         process = self.process
+        if process is not None and process.epoch == SPENT:
+            self._expect_end(process, grace)  # from now on somebody does wait for it
         if process is None or process.killed:
             return
         setting_up = process.epoch is not None and not process.ready
@@ -406,7 +409,8 @@ class Slot:
             else:
                 self._gang_lost(process, error.get("message", killed) if error else killed)
             if not killed:
-                self._expect_end(process, self._state.config.grace)
+                grace = self._state.config.grace
+                self._expect_end(process, max(grace, ENDING) if used_up else grace)
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
@@ -415,7 +419,7 @@ class Slot:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.
             call.parting = (header, body)
             call.disarm()
-            asyncio.get_running_loop().call_later(PARTING, self._part, call)
+            asyncio.get_running_loop().call_later(ENDING if used_up else PARTING, self._part, call)
         else:
             self._finish(call, header, body)
             if killed:

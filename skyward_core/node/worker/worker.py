@@ -181,6 +181,8 @@ class WorkerProcess:
         if not self._used:
             self._flush()
             os._exit(code)  # no user code was here
+        if (used := sys.modules.get("skyward_core.runtime.used_up")) and used.why() and not self._orphaned:
+            grace = 0  # nobody waits for it: it ends as a script does, in its own time
         if grace:
             share = 1 if self._orphaned else 0.9
             faulthandler.dump_traceback_later(grace * share, exit=self._orphaned, file=2)

@@ -1,0 +1,56 @@
+"""Scripts that were written for torchrun: what comes of them here is what comes of them there, to the last bit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.cli import Cli
+
+SCRIPTS = Path(__file__).with_name("scripts")
+
+
+def by_us(cli: Cli, script: str, *args: str) -> None:
+    cli("torchrun", "--standalone", "--nproc-per-node", 2, script, *args)
+
+
+def by_torchrun(cli: Cli, script: str, *args: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        script,
+        *args,
+    ]
+    done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_the_shapes_that_people_bring_train_to_the_same_weights(tmp_path):
+    """accelerate, transformers' Trainer, DDP with snapshots, a GPT, FSDP2 and tensor parallelism."""
+    import torch
+
+    cli = Cli(tmp_path)
+    for script in SCRIPTS.glob("*.py"):
+        shutil.copy(script, cli.folder)
+    words = [
+        "--max_steps=4",
+        "--per_device_train_batch_size=4",
+        "--report_to=none",
+        "--save_strategy=no",
+        "--use_cpu",
+    ]
+    for whose, by in (("ours", by_us), ("theirs", by_torchrun)):
+        by(cli, "trainer_shapes.py", f"{whose}.pt", "--output_dir", whose, *words)
+    ours, theirs = (
+        torch.load(cli.folder / f"{whose}.pt", weights_only=False) for whose in ("ours", "theirs")
+    )
+    assert ours.keys() == theirs.keys() and len(ours) == 6
+    for shape, weights in theirs.items():
+        same = {name: torch.equal(value, ours[shape][name]) for name, value in weights.items()}
+        assert same and all(same.values()), (shape, same)

@@ -1,0 +1,155 @@
+"""Flags of a function, what stands behind ``--``, and torchrun's options, on the command line; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_tui.cli import cli
+from skyward_tui.commands import run as run_command
+
+SCRIPT = """
+import skyward_core as sky
+
+@sky.function
+def train(epochs: int, lr: float = 0.1, fast: bool = False, *, run_name: str = "x", **more): ...
+
+@sky.function
+def other(n: int = 1): ...
+"""
+
+Asked = Callable[..., LaunchRequest | str]
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What a command line comes to: the request, or what it says as it refuses."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "two.py").write_text(SCRIPT)
+    (tmp_path / "one.py").write_text(SCRIPT.partition("@sky.function\ndef other")[0])
+    (tmp_path / "plain.py").write_text("print(__name__)\n")
+    (tmp_path / "-odd.py").write_text("print(__name__)\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/train.py").write_text("")
+    found: list[LaunchRequest] = []
+    notes: list[str] = []
+
+    def execute(request: LaunchRequest, console: Any) -> int:
+        request.call()
+        found.append(request)
+        return 0
+
+    monkeypatch.setattr(run_command, "run", execute)
+    monkeypatch.setattr("skyward_tui.commands.console.Console.note", lambda self, text: notes.append(text))
+
+    def ask(line: str) -> LaunchRequest | str:
+        found.clear()
+        notes.clear()
+        done = CliRunner().invoke(cli, line.split(), terminal_width=400)
+        return found[0] if found else "\n".join([done.output, *notes])
+
+    ask.notes = notes  # type: ignore[attr-defined]
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("one.py --epochs 5", ["epochs=5"]),
+        ("one.py --epochs=5 --lr -0.5 -n 3 --fast", ["epochs=5", "lr=-0.5", "fast=true"]),
+        ("one.py --no-fast --run-name a -a epochs=2", ["epochs=2", "fast=false", "run_name=a"]),
+        ("two.py:train --fast no --epochs 1 --other 7", ["fast=no", "epochs=1", "other=7"]),
+    ],
+)
+def test_flags_of_a_function(asked, line, arguments):
+    request = asked(f"run {line}")
+    assert isinstance(request, LaunchRequest), request
+    assert (list(request.arguments), request.script_args) == (arguments, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "two.py:other --nodse 4",
+            "no option --nodse, and other has no such argument; did you mean --nodes?",
+        ),
+        ("two.py:other --zebra 4", "it takes --n"),
+        ("two.py:other --n", "--n of other wants a value"),
+        ("two.py:other 5", "'5' is no flag of other"),
+        ("one.py --epochs five", "argument epochs of train wants int, got 'five'"),
+        ("plain.py --epochs 5", "goes behind --: plain.py -- --epochs 5"),
+        ("one.py:train -- --epochs 5", "leave one of them out"),
+        ("plain.py -a n=5 -- 5", "takes no --arg"),
+    ],
+)
+def test_what_no_function_takes_is_refused(asked, line, says):
+    assert says in asked(f"run {line}")
+
+
+@pytest.mark.parametrize(
+    ("line", "script", "own"),
+    [
+        ("plain.py", "plain.py", ()),
+        ("plain.py -n 2 -- --epochs 3 --help", "plain.py", ("--epochs", "3", "--help")),
+        ("one.py -- -x -- y", "one.py", ("-x", "--", "y")),
+        ("one.py --", "one.py", ()),
+        ("-n 2 -- -odd.py a", "-odd.py", ("a",)),
+    ],
+)
+def test_a_script_is_run_as_a_whole(asked, line, script, own):
+    request = asked(f"run {line}")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.script, request.script_args) == (script, own)
+
+
+def test_the_help_of_run_shows_what_a_scripts_function_takes(asked):
+    said = " ".join(asked("run one.py --help").split())
+    assert "Arguments of train:" in said and "--epochs INT [required]" in said
+    assert "--fast / --no-fast [default: False]" in said and "--run-name STR [default: 'x']" in said
+    assert "Arguments of other" in asked("run two.py -h") and "Arguments of" not in asked("run plain.py -h")
+
+
+def test_torchruns_options(asked):
+    request = asked("torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.nodes, request.ranks_per_node, request.script_args) == (2, 4, ("--nnodes", "7", "-m"))
+    assert [note.partition(" ")[0] for note in asked.notes] == ["--max-restarts", "--tee"]
+    request = asked("torchrun --standalone --rdzv-backend c10d --node-rank 0 -m package.train a")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.module, request.script, request.script_args) == (
+        "package.train",
+        "package/train.py",
+        ("a",),
+    )
+    assert not asked.notes
+    for line, says in (
+        ("--nnodes 1:4 plain.py", "is a range"),
+        ("--nnodes x plain.py", "no number from 1"),
+        ("--nproc-per-node 65 plain.py", "no number from 1 to 64"),
+        ("--nproc-per-node cpu --hosts a plain.py", "on this machine also cpu"),
+        ("--node_rank 1 plain.py", "one command starts all nodes"),
+        ("--no-python ls", "ranks run Python scripts alone"),
+        ("-m package.nothing", "neither package/nothing.py nor"),
+        ("--nprocs 2 plain.py", "No such option"),
+    ):
+        assert says in asked(f"torchrun {line}"), line
+
+
+def test_every_option_of_the_torchrun_that_is_installed_is_known():
+    import re
+    from importlib.util import find_spec
+
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        pytest.skip("torch is not installed")
+    source = Path(found.origin).with_name("distributed").joinpath("run.py").read_text()
+    # --local-rank is what another launcher gave to scripts; the text tells of it.
+    theirs = set(re.findall(r'"(--[a-z-]+)"', source.partition("def parse_args")[0])) - {"--local-rank"}
+    ours = {name for each in cli.commands["torchrun"].params for name in each.opts}
+    assert theirs and theirs <= ours
