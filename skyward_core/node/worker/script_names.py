@@ -40,6 +40,12 @@ from skyward_core.node.worker.script_names import Spawned
 del sys.path[0]
 __getattr__ = Spawned({sources!r}, __file__, {files!r})
 """
+SPAWNERS = (
+    "multiprocessing.spawn",
+    "multiprocess.spawn",
+    "loky.backend.spawn",
+    "joblib.externals.loky.backend.spawn",
+)
 FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
@@ -124,10 +130,10 @@ class ScriptNames:
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
         self._written = 0
         self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
-        if "multiprocessing.spawn" in sys.modules:
-            self._patch(sys.modules["multiprocessing.spawn"])
-        else:
-            sys.meta_path.insert(0, AtImport("multiprocessing.spawn", self._patch))
+        there = {name for name in SPAWNERS if name in sys.modules}
+        for name in there:
+            self._patch(sys.modules[name])
+        sys.meta_path.insert(0, AtImport(self._patch, *set(SPAWNERS) - there))
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
@@ -196,11 +202,13 @@ class ScriptNames:
 
 def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
     """Have multiprocessing's children run a file in the place of the script, unless it is ""."""
-    prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+    prepare: Callable[..., dict[str, Any]] = spawn.get_preparation_data
 
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = prepare(name)
-        if "init_main_from_name" not in data and (path := stand_in()):
+    def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        data = prepare(*args, **kwargs)
+        # Children of loky have need of the script only where it says so.
+        wanted = "init_main_from_path" in data or "loky" not in spawn.__name__
+        if wanted and "init_main_from_name" not in data and (path := stand_in()):
             data["init_main_from_path"] = path
         return data
 
@@ -218,7 +226,8 @@ class Spawned:
         self._sources = list(sources)
         self._files = files
         self._lock = threading.RLock()
-        _have_children_run(sys.modules["multiprocessing.spawn"], lambda: stand_in)
+        for spawn in filter(None, map(sys.modules.get, SPAWNERS)):
+            _have_children_run(spawn, lambda: stand_in)
 
     def __call__(self, name: str) -> Any:
         with self._lock:

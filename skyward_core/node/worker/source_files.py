@@ -66,7 +66,7 @@ class SourceFiles:
             self._fill(sys.modules["linecache"])
         elif not self._waits:
             self._waits = True
-            sys.meta_path.insert(0, AtImport("linecache", self._fill))
+            sys.meta_path.insert(0, AtImport(self._fill, "linecache"))
 
     def _fill(self, linecache: Any) -> None:
         import tokenize
