@@ -388,11 +388,23 @@ def raises() -> str:
     return __file__
 
 
+@sky.function
+def open_to_others() -> list[str]:
+    """What of the node's own folder another user could read or write."""
+    node = Path(os.environ["SKYWARD_NODE"].rpartition(":")[2])
+    return [
+        str(each)
+        for each in (node, *node.glob("agent.*"), *node.glob("sent-source"))
+        if each.stat().st_mode & 0o077
+    ]
+
+
 def ask(compute: Any) -> dict[str, object]:
     """What a rank gives, and what becomes of it here."""
     show = Box.show
     found = {
         "seen": seen() >> compute,
+        "open": open_to_others() >> compute,
         "left": [leaves(status) >> compute for status in (None, 0, False)],
         "box": [type(made := box(1) >> compute) is Box, made.show(), Box.show is show],
     }

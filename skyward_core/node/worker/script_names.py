@@ -118,11 +118,13 @@ class ScriptNames:
     Args:
         folder: where stand-ins for the script are written; nobody else may write there.
         files: where the node has the source of scripts.
+        together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought.
     """
 
-    def __init__(self, folder: str, files: Files) -> None:
+    def __init__(self, folder: str, files: Files, *, together: bool = False) -> None:
         self._folder = folder
         self._files = files
+        self._together = together
         self._started_by = sys.modules[MAIN]  # its code still runs
         self._main = sys.modules[MAIN] = Main()
         self._scripts = {MAIN}
@@ -156,7 +158,7 @@ class ScriptNames:
         names = fn.names if args is None else fn.names | args.names
         space = vars(self._main)
         space["_spaces"] = fn.spaces if args is None else fn.spaces + args.spaces
-        for name, value in self._placed.items():
+        for name, value in () if self._together else self._placed.items():
             if name not in names and space.get(name) is value:
                 del space[name]
         space.update(names)

@@ -72,8 +72,11 @@ class SourceFiles:
         import tokenize
 
         for name, file in self._shown.items():
-            with tokenize.open(file) as text:
-                lines = text.readlines()
+            try:
+                with tokenize.open(file) as text:
+                    lines = text.readlines()
+            except (OSError, SyntaxError, UnicodeDecodeError):
+                continue  # gone, or in no encoding that it names: it shows no lines, as in a plain process
             # Without a time it is never looked for on the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._shown.clear()
