@@ -316,14 +316,24 @@ def _is_script(space: dict[str, Any]) -> bool:
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 
+def _move(made: Any) -> None:
+    line = vars(made).get(
+        "__firstlineno__"
+    )  # of a class; to Python that belongs to the module, and goes with it
+    with suppress(Exception):  # a class may refuse
+        made.__module__ = MAIN
+        if line is not None:
+            made.__firstlineno__ = line
+
+
 def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
     """What the script defines, by name; from now on all of it says that it is ``__main__``'s."""
     names = {}
     own = {}
     for each in made:
         if getattr(each, "__module__", None) in scripts:
-            with suppress(Exception):  # a class may refuse
-                each.__module__ = MAIN
+            if each.__module__ != MAIN:
+                _move(each)
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
