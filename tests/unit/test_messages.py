@@ -156,7 +156,8 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ending": {"by": "", "why": ""}, "error": {"message": ""},
     },
     "client": {
-        "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"}, "source": {"hash": "ab", "name": "train.py"},
+        "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
+        "source": {"hash": "ab", "name": "train.py"},
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
         "fetch": ASKED | {"f": "x.result"}, "peers": ASKED | PAPERS,
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
