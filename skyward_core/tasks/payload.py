@@ -23,7 +23,7 @@ from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
-from ..wire.pickling import Nowhere, find_culprit, flat, make_cached, make_new_type
+from ..wire.pickling import Nowhere, find_culprit, flat, make_cached, make_new_type, reduce_cached_property
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
@@ -132,6 +132,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         {
             io.TextIOWrapper: _stdout_or_file,
             functools._lru_cache_wrapper: _cached,
+            functools.cached_property: reduce_cached_property,
             typing.NewType: _new_type,
         }
     )

@@ -29,6 +29,11 @@ def make_new_type(name: str, base: Any) -> Any:
     return NewType(name, base)
 
 
+def reduce_cached_property(made: Any) -> Any:
+    """How a ``functools.cached_property`` pickles, which before Python 3.12 has a lock."""
+    return type(made), (made.func,), {"attrname": made.attrname}
+
+
 def set_unless_found(kind: type, state: Any) -> type:
     """Fill a class that was made of a pickle, unless it is the one that stands here under its name."""
     found: Any = sys.modules.get(kind.__module__)

@@ -8,6 +8,7 @@
 Each prints what it has found, as JSON; `test_plain_and_rank.py` compares.
 """
 
+import abc
 import asyncio
 import collections
 import contextlib
@@ -72,6 +73,25 @@ class Box(typing.Generic[T]):
 
     def show(self) -> str:
         return f"Box of {self.held}"
+
+    @functools.cached_property
+    def once(self) -> list[Any]:
+        return [self.held]
+
+
+class Slim(abc.ABC):
+    __slots__ = ("a",)
+
+    @abc.abstractmethod
+    def go(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slimmer(Slim):
+    b: int = 1
+
+    def go(self) -> None:
+        super().go()
 
 
 class Wrong(Exception):
@@ -246,7 +266,7 @@ def run_by_subprocess() -> bool:
 
 
 OWN: tuple[Any, ...] = (Cfg, Colour, Box, square, cached, Pair, UserId)
-NESTED: tuple[Any, ...] = (Cfg.Inner, Box.show, Wrong)
+NESTED: tuple[Any, ...] = (Cfg.Inner, Box.show, Wrong, Slim, Slimmer)
 
 
 def points() -> dict[str, Callable[[], object]]:
@@ -272,7 +292,12 @@ def points() -> dict[str, Callable[[], object]]:
         "repr": lambda: [repr(Cfg()), repr(Colour.RED), repr(Box[int]), repr(Pair(1, 2)), repr(Cfg.Inner)],
         "type hints": lambda: [str(typing.get_type_hints(each)) for each in (Cfg, box_of)],
         "copies": lambda: [copy.deepcopy(Cfg(7)) == Cfg(7), copy.copy(Box(3)).show(), again(Pair(1, 2))],
-        "pickled instances": lambda: [again(Cfg(9)) == Cfg(9), again(Colour.RED) is Colour.RED],
+        "pickled instances": lambda: [
+            again(Cfg(9)) == Cfg(9),
+            again(Colour.RED) is Colour.RED,
+            repr(again(Slimmer())),
+            again(Box(1)).once,
+        ],
         "pickled by name": lambda: [again(each) is each for each in OWN + NESTED],
         "names in pickles": lambda: names_in([Cfg(), square, Colour.RED, Cfg.Inner]),
         "saved": saved,
@@ -388,11 +413,23 @@ def raises() -> str:
     return __file__
 
 
+@sky.function
+def open_to_others() -> list[str]:
+    """What of the node's own folder another user could read or write."""
+    node = Path(os.environ["SKYWARD_NODE"].rpartition(":")[2])
+    return [
+        str(each)
+        for each in (node, *node.glob("agent.*"), *node.glob("sent-source"))
+        if each.stat().st_mode & 0o077
+    ]
+
+
 def ask(compute: Any) -> dict[str, object]:
     """What a rank gives, and what becomes of it here."""
     show = Box.show
     found = {
         "seen": seen() >> compute,
+        "open": open_to_others() >> compute,
         "left": [leaves(status) >> compute for status in (None, 0, False)],
         "box": [type(made := box(1) >> compute) is Box, made.show(), Box.show is show],
     }

@@ -89,6 +89,7 @@ def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any]) -> None:
     assert more_variables(plain, found["seen"]) == VARIABLES
     assert found["seen"]["umask"] == ["0o2", "0o100664"]
     assert found["left"] == [None] * 3
+    assert found["open"] == []
     assert found["box"] == [True, "Box of 1", True]
     assert f'File "{folder / SCRIPT}"' in found["traceback"][0]
     assert run(SCRIPT, "load", "saved.pickle") is True
@@ -128,6 +129,7 @@ async def test_over_ssh(folder: Path, plain: dict[str, Any]) -> None:
     assert rank["environment"]["HOME"] == str(host.home)
     assert more_variables(plain, rank) - os.environ.keys() == VARIABLES | {"SSH_CONNECTION", "LC_CTYPE"}
     assert found["left"] == [None] * 3
+    assert found["open"] == []
     assert found["box"] == [True, "Box of 1", True]
     # The files are the host's; a person reads of their own.
     assert f'File "{folder / SCRIPT}"' in found["traceback"][0]

@@ -1,6 +1,8 @@
 """joblib and scikit-learn of the client, run on the pool."""
 
 import os
+import subprocess
+import sys
 
 import joblib
 import numpy as np
@@ -65,3 +67,30 @@ def test_when_the_pool_is_gone_joblib_is_as_it_was():
         assert joblib.Parallel()._backend is not before
         assert joblib.Parallel().n_jobs == 3
     assert joblib.Parallel()._backend is before
+
+
+# No main guard: a child that ran the script would make pools without end.
+CHILDREN = """
+import multiprocess, joblib, skyward_core as sky
+
+class Wide:
+    def __init__(self, x): self.x = x
+
+def wide(x): return Wide(x * x)
+
+@sky.function
+def work():
+    parallel = joblib.Parallel(n_jobs=2, backend="loky")
+    squares = [each.x for each in parallel(joblib.delayed(wide)(i) for i in range(4))]
+    with multiprocess.get_context("spawn").Pool(1) as pool:
+        return squares, pool.map(wide, [3])[0].x
+
+with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
+    print(work() >> compute)
+"""
+
+
+def test_children_that_other_libraries_start_have_what_a_script_defines(tmp_path):
+    (script := tmp_path / "children.py").write_text(CHILDREN)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=90)
+    assert done.stdout == "([0, 1, 4, 9], 9)\n", done.stderr

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,3 +185,61 @@ def test_nothing_listens_where_other_machines_could_come(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}
+
+
+OWN_CLASSES = """
+import dataclasses, inspect, sys
+import torch
+import skyward_core as sky
+
+@dataclasses.dataclass
+class Cfg:
+    width: int = 3
+
+class Net(torch.nn.Module):
+    def __init__(self, cfg: Cfg):
+        super().__init__()
+        self.layer = torch.nn.Linear(cfg.width, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return doubled(self.layer(x))
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    if bool(x.sum() > 1e9):  # a branch: nothing that could be traced
+        return x
+    return 2 * x
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, at): return torch.tensor([float(at), OFFSET])
+
+OFFSET = 0.5
+
+def stacked(items): return torch.stack(items).sum(0)
+
+@sky.function
+def work():
+    cfg = Cfg()
+    net = Net(cfg)
+    torch.save({"cfg": cfg, "net": net}, "checkpoint.pt")
+    loaded = torch.load("checkpoint.pt", weights_only=False)
+    x = torch.ones(2, cfg.width)
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=2, num_workers=1, multiprocessing_context="spawn", collate_fn=stacked
+    )
+    return [
+        loaded["cfg"] == cfg,
+        bool(torch.equal(loaded["net"](x), torch.jit.script(net)(x))),
+        "2 * x" in torch.jit.script(doubled).code or "torch.mul" in torch.jit.script(doubled).code,
+        [each.tolist() for each in loader],
+    ]
+
+with sky.Compute(provider=sky.Local(), nodes=1, options=sky.Options(console=False)) as compute:
+    print(work() >> compute)
+"""
+
+
+def test_what_a_script_defines_is_saved_compiled_and_loaded_by_workers(tmp_path: Path) -> None:
+    (script := tmp_path / "own.py").write_text(OWN_CLASSES)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.stdout == "[True, True, True, [[1.0, 1.0], [5.0, 1.0]]]\n", done.stderr

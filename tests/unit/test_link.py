@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
+import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ from skyward_core.model.errors import HostKeyError, PoolError, UsageError
 from skyward_core.pool.client_name import ourselves
 from skyward_core.pool.links import link as module
 from skyward_core.pool.links.link import Link
+from skyward_core.tasks.task import SourceText
 from skyward_core.transport.incoming_result import Landing
-from skyward_core.wire.frames import VERSION, Decoder, Header, WireError, frame
+from skyward_core.wire.frames import INLINE, VERSION, Decoder, Header, WireError, frame
 from tests.support.waiting import until
 
 WELCOME = {
@@ -157,6 +160,42 @@ async def test_what_was_not_answered_is_asked_again(link: Link) -> None:
     sent = transport.pipe.sent
     assert sent[1][0] == {"t": "tail", "cursors": {"r000.out": 99}}
     assert [(h["i"], body) for h, body in sent if h["t"] == "call"] == [(0, b"payload"), (5, b"while down")]
+
+
+def text(content: str, place: str = "/home/me/train.py") -> SourceText:
+    return SourceText(content, "train.py", place, content.encode() * 9)
+
+
+async def test_source_is_sent_once_ahead_of_calls_and_again_to_who_may_be_new(link: Link) -> None:
+    transport, _ = parts(link)
+    transport.pipe.sent.clear()
+    for index, source in enumerate((text("a0"), text("a0"), text("b1", place=""))):
+        link.bring((source, source))
+        link.call(asked("r", index), b"")
+    told = [(header["t"], header.get("hash", header.get("i"))) for header, _ in transport.pipe.sent]
+    assert told == [("source", "a0"), ("call", 0), ("call", 1), ("source", "b1"), ("call", 2)]
+    assert zlib.decompress(transport.pipe.sent[0][1]) == b"a0" * 9
+    transport.pipe.on_lost(None)
+    link.bring((text("c2"),))
+    await until(lambda: link.up)
+    kinds = [header["t"] for header, _ in transport.pipe.sent]
+    assert kinds[2:8] == ["source"] * 3 + ["call"] * 3
+    transport.shares_files = True
+    link.bring((text("d3"), text("e4", place="")))
+    assert transport.pipe.sent[-1][0] == {"t": "source", "hash": "e4", "name": "train.py"}
+    assert len(transport.pipe.sent) == len(kinds) + 1
+
+
+async def test_source_that_is_too_large_stays_here_and_few_are_kept(link: Link) -> None:
+    transport, _ = parts(link)
+    transport.pipe.sent.clear()
+    link.bring((SourceText("0", "train.py", "/train.py", random.Random(1).randbytes(INLINE + 1)),))
+    assert transport.pipe.sent == []
+    link.bring(text(f"c{number}") for number in range(module.SOURCES + 1))
+    transport.pipe.on_lost(None)
+    await until(lambda: link.up)
+    again = [header["hash"] for header, _ in transport.pipe.sent if header["t"] == "source"]
+    assert again == [f"c{number}" for number in range(1, module.SOURCES + 1)]
 
 
 async def test_acknowledgements_are_gathered_and_outlive_a_drop(link: Link) -> None:

@@ -178,6 +178,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "client": {
         "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
+        "source": {"hash": "ab", "name": "train.py"},
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "peers": ASKED | PAPERS,

@@ -61,6 +61,9 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
         wanted: whether the client still waits. One that has left may have been told that nothing is here: from the
             lock on it is told otherwise.
     """
+    before = os.umask(0o077)  # what the agent itself writes is for nobody else
+    login = os.environ.pop(UMASK, None)
+    config = replace(config, umask=before if login is None else int(login, 8))
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life
@@ -89,9 +92,6 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
 def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     """Be the agent until its end; tells ``ready`` (a pipe) once it listens."""
     folder = Path(config.folder)
-    before = os.umask(0o077)
-    login = os.environ.pop(UMASK, None)
-    config = replace(config, umask=before if login is None else int(login, 8))
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(config.paths.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(null, 0)

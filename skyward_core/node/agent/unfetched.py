@@ -57,7 +57,8 @@ def settle(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = 
     if not runs or until <= time.time():
         shutil.rmtree(folder, ignore_errors=True)
         return
-    shutil.rmtree(paths.blobs, ignore_errors=True)
+    for unneeded in (paths.blobs, paths.sources):
+        shutil.rmtree(unneeded, ignore_errors=True)
     told = {"until": until, "runs": runs, "bytes": _size(folder)}
     partial = Path(f"{paths.kept_facts}.part")
     partial.write_text(json.dumps(told), encoding="utf-8")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import cloudpickle
 
-from ...wire.pickling import set_unless_found
+from ...wire.pickling import reduce_cached_property, set_unless_found
 
 
 class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """cloudpickle's, which leaves a class as it is where it stands under its name: it came from there, and what a rank
     has of it (functions with globals of their own, other files) is a copy."""
+
+    dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
+        {functools.cached_property: reduce_cached_property}
+    )
 
     def reducer_override(self, value: Any) -> Any:
         made = super().reducer_override(value)

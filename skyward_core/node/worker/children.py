@@ -41,7 +41,7 @@ class Children:
         if "subprocess" in sys.modules:
             self._patch(sys.modules["subprocess"])
         else:
-            sys.meta_path.insert(0, AtImport("subprocess", self._patch))
+            sys.meta_path.insert(0, AtImport(self._patch, "subprocess"))
         os.system = self._system
 
     def drain(self) -> None:
@@ -107,20 +107,22 @@ class Children:
 
 
 class AtImport:
-    """Does something to a module as soon as it is imported."""
+    """Does something to modules as soon as each is imported."""
 
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name = name
+    def __init__(self, then: Callable[[Any], None], *names: str) -> None:
+        self._names = set(names)
         self._then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != self._name:
+        if name not in self._names:
             return None
         from importlib.machinery import PathFinder
 
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            sys.meta_path.remove(self)
+            self._names.remove(name)
+            if not self._names:
+                sys.meta_path.remove(self)
             execute = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:

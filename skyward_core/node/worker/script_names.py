@@ -40,6 +40,12 @@ from skyward_core.node.worker.script_names import Spawned
 del sys.path[0]
 __getattr__ = Spawned({sources!r}, __file__, {files!r})
 """
+SPAWNERS = (
+    "multiprocessing.spawn",
+    "multiprocess.spawn",
+    "loky.backend.spawn",
+    "joblib.externals.loky.backend.spawn",
+)
 FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
@@ -112,11 +118,13 @@ class ScriptNames:
     Args:
         folder: where stand-ins for the script are written; nobody else may write there.
         files: where the node has the source of scripts.
+        together: whether calls run at one time; then ``__main__`` goes on holding what earlier ones brought.
     """
 
-    def __init__(self, folder: str, files: Files) -> None:
+    def __init__(self, folder: str, files: Files, *, together: bool = False) -> None:
         self._folder = folder
         self._files = files
+        self._together = together
         self._started_by = sys.modules[MAIN]  # its code still runs
         self._main = sys.modules[MAIN] = Main()
         self._scripts = {MAIN}
@@ -124,10 +132,10 @@ class ScriptNames:
         self._latest: tuple[Loaded | None, Loaded | None] = (None, None)
         self._written = 0
         self._moved: dict[str, str] = {}  # the node's own files, by the clients' names
-        if "multiprocessing.spawn" in sys.modules:
-            self._patch(sys.modules["multiprocessing.spawn"])
-        else:
-            sys.meta_path.insert(0, AtImport("multiprocessing.spawn", self._patch))
+        there = {name for name in SPAWNERS if name in sys.modules}
+        for name in there:
+            self._patch(sys.modules[name])
+        sys.meta_path.insert(0, AtImport(self._patch, *set(SPAWNERS) - there))
 
     def load(self, source: Source) -> Loaded:
         """Unpickle what a call needs."""
@@ -150,7 +158,7 @@ class ScriptNames:
         names = fn.names if args is None else fn.names | args.names
         space = vars(self._main)
         space["_spaces"] = fn.spaces if args is None else fn.spaces + args.spaces
-        for name, value in self._placed.items():
+        for name, value in () if self._together else self._placed.items():
             if name not in names and space.get(name) is value:
                 del space[name]
         space.update(names)
@@ -196,11 +204,13 @@ class ScriptNames:
 
 def _have_children_run(spawn: Any, stand_in: Callable[[], str]) -> None:
     """Have multiprocessing's children run a file in the place of the script, unless it is ""."""
-    prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+    prepare: Callable[..., dict[str, Any]] = spawn.get_preparation_data
 
-    def get_preparation_data(name: str) -> dict[str, Any]:
-        data = prepare(name)
-        if "init_main_from_name" not in data and (path := stand_in()):
+    def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        data = prepare(*args, **kwargs)
+        # Children of loky have need of the script only where it says so.
+        wanted = "init_main_from_path" in data or "loky" not in spawn.__name__
+        if wanted and "init_main_from_name" not in data and (path := stand_in()):
             data["init_main_from_path"] = path
         return data
 
@@ -218,7 +228,8 @@ class Spawned:
         self._sources = list(sources)
         self._files = files
         self._lock = threading.RLock()
-        _have_children_run(sys.modules["multiprocessing.spawn"], lambda: stand_in)
+        for spawn in filter(None, map(sys.modules.get, SPAWNERS)):
+            _have_children_run(spawn, lambda: stand_in)
 
     def __call__(self, name: str) -> Any:
         with self._lock:
@@ -306,14 +317,24 @@ def _is_script(space: dict[str, Any]) -> bool:
     return space.get("__name__") == MAIN or ("__name__" in space and space.get("__package__", "") is None)
 
 
+def _move(made: Any) -> None:
+    line = vars(made).get(
+        "__firstlineno__"
+    )  # of a class; to Python that belongs to the module, and goes with it
+    with suppress(Exception):  # a class may refuse
+        made.__module__ = MAIN
+        if line is not None:
+            made.__firstlineno__ = line
+
+
 def _named(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
     """What the script defines, by name; from now on all of it says that it is ``__main__``'s."""
     names = {}
     own = {}
     for each in made:
         if getattr(each, "__module__", None) in scripts:
-            with suppress(Exception):  # a class may refuse
-                each.__module__ = MAIN
+            if each.__module__ != MAIN:
+                _move(each)
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each

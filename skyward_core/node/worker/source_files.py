@@ -66,14 +66,17 @@ class SourceFiles:
             self._fill(sys.modules["linecache"])
         elif not self._waits:
             self._waits = True
-            sys.meta_path.insert(0, AtImport("linecache", self._fill))
+            sys.meta_path.insert(0, AtImport(self._fill, "linecache"))
 
     def _fill(self, linecache: Any) -> None:
         import tokenize
 
         for name, file in self._shown.items():
-            with tokenize.open(file) as text:
-                lines = text.readlines()
+            try:
+                with tokenize.open(file) as text:
+                    lines = text.readlines()
+            except (OSError, SyntaxError, UnicodeDecodeError):
+                continue  # gone, or in no encoding that it names: it shows no lines, as in a plain process
             # Without a time it is never looked for on the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._shown.clear()

@@ -116,7 +116,7 @@ class WorkerProcess:
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder, (paths.sources, *folders))
+        self._script = ScriptNames(paths.folder, (paths.sources, *folders), together=capacity > 1)
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None
