@@ -301,7 +301,9 @@ def results(run: str, as_json: bool) -> int:
 @click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
 @_json
 def lock(run: str, node: int | None, as_json: bool) -> int:
-    """Print what was installed for a run, for "run --lock" to install it again.
+    """Print the lock of what was installed for a run.
+
+    "run --lock FILE" installs it again.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """

@@ -505,7 +505,7 @@ async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
 
 
 async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host: Host, known: Path) -> None:
-    lies(host, {"python": "/env/bin/python", "idle_timeout": 1e9})
+    lies(host, {"python": "/env/bin/python", "installed": {}, "idle_timeout": 1e9})
     transport = SSHTransport(target(host, known), "p.0", patience=0)
     with pytest.raises(PoolError, match=r"ended the command|lost the connection"):
         await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
