@@ -348,6 +348,7 @@ class LaunchScreen(BaseScreen[None]):
         try:
             found = await self._work_out(form)
             if found.plan is not None:
+                self._show_plan(found.told, form)
                 await self._begin(form, found.plan)
                 return
         except SkywardError as error:
