@@ -14,13 +14,13 @@ from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json
-from ..packaged import PREFIX, examples
+from ..packaged import meant
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
@@ -38,7 +38,7 @@ def run(request: LaunchRequest, console: Console) -> int:
         found = _live(session, request.pool)
         if found is not None:
             if request.shapes_pool:
-                raise PoolExistsError(
+                raise UsageError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
                     "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator and --plugin to "
                     f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
@@ -54,10 +54,9 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     try:
         return request.plan()
     except ScriptError as error:
-        script = Path(request.script)
-        if script.exists() or script.stem not in {example.stem for example in examples()}:
-            raise
-        raise ScriptError(f"{error}\nthere is an example of that name: run {PREFIX}{script.stem}") from error
+        if example := meant(Path(request.script)):
+            raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
+        raise
 
 
 def attach(pool: str, console: Console) -> int:
