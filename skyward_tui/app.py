@@ -309,7 +309,7 @@ class SkywardApp(AppFace):
             from .dialogs.teardown import TeardownScreen
 
             keys = [pool.key for pool in self.pools() if not pool.is_over]
-            self.push_screen(TeardownScreen(keys), self._quit_if)
+            self.push_screen(TeardownScreen(keys, asked=True), self._quit_if)
 
     def _quit_if(self, all_gone: bool | None) -> None:
         if all_gone:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.front.providers import DEFAULT, available
-from skyward_core.model.errors import SkywardError, SpecError
+from skyward_core.model.errors import ScriptError, SkywardError, SpecError
 from skyward_core.views.views import PoolView
 
-from .packaged import located, named
+from .packaged import located, meant, named
 from .words import count, one_line
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ def functions_of(script: str) -> list[FunctionInfo]:
     if not script.strip():
         raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
     try:
-        return list_functions(path_of(script))
+        return list_functions(path := path_of(script))
+    except ScriptError as error:
+        example = f"; there is an example of that name: {found}" if (found := meant(path)) else ""
+        raise FieldError("script", f"{error}{example}") from error
     except SkywardError as error:
         raise FieldError("script", str(error)) from error
 

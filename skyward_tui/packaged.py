@@ -53,6 +53,12 @@ def located(target: str) -> str:
     return f"{example(name)}{colon}{function}"
 
 
+def meant(script: Path) -> str:
+    """The example that a script which is not there was perhaps meant to be; "" where there is none."""
+    there = script.exists() or script.stem not in {path.stem for path in examples()}
+    return "" if there else f"{PREFIX}{script.stem}"
+
+
 def named(script: str) -> str:
     """A script as it is written on the command line: an example by its name."""
     path = Path(script)

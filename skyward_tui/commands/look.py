@@ -30,7 +30,8 @@ def ls(everything: bool, console: Console) -> int:
     for pool in found:
         if pool.state == "unreachable" or (not pool.is_live and not everything):
             console.note(f"pool {pool.name}: {detail_of(pool)}")
-    rows = [("pool", "state", "provider", "nodes", "price", "ends", "runs")]
+    when = "ends" if all(pool.ended_at is None for pool in pools) else "ends, or ended"
+    rows = [("pool", "state", "provider", "nodes", "price", when, "runs")]
     for pool in pools:
         runs = ", ".join(
             f"{run.id} {run.function} {run.state}" + unfetched(pool, run.id) for run in pool.runs.values()

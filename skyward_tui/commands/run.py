@@ -15,13 +15,13 @@ from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError
+from skyward_core.model.errors import ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json
-from ..packaged import PREFIX, examples
+from ..packaged import meant
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
@@ -39,7 +39,7 @@ def run(request: LaunchRequest, console: Console) -> int:
         found = _live(session, request.pool)
         if found is not None:
             if request.shapes_pool:
-                raise PoolExistsError(
+                raise UsageError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
                     "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --plugin, --lock, "
                     "--requirements, --project and --output to "
@@ -60,10 +60,9 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     try:
         return request.plan()
     except ScriptError as error:
-        script = Path(request.script)
-        if script.exists() or script.stem not in {example.stem for example in examples()}:
-            raise
-        raise ScriptError(f"{error}\nthere is an example of that name: run {PREFIX}{script.stem}") from error
+        if example := meant(Path(request.script)):
+            raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
+        raise
 
 
 def attach(pool: str, console: Console) -> int:

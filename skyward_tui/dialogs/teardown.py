@@ -36,13 +36,15 @@ class TeardownScreen(Dialog[bool]):
 
     Args:
         pools: their keys.
+        asked: whether the person has just been asked, so that where no word is needed it begins at once.
     """
 
     BINDINGS = bindings("teardown")
     DEFAULT_CSS = beside(__file__)
 
-    def __init__(self, pools: list[str]) -> None:
+    def __init__(self, pools: list[str], *, asked: bool = False) -> None:
         super().__init__()
+        self._asked = asked
         self._keys = pools
         self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
@@ -97,6 +99,10 @@ class TeardownScreen(Dialog[bool]):
         return Content.assemble(*parts)
 
     # Confirming
+
+    def on_mount(self) -> None:
+        if self._asked and not self._word:
+            self._begin()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one("#down", Button).disabled = event.value.strip() != self._word

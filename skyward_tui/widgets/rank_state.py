@@ -62,7 +62,7 @@ def _state(
         phase, since = before
         return RankState(rank, node.index, phase, now - since, link_note(node) or BEFORE[phase])
     if task is None:
-        return RankState(rank, node.index, *_without_task(node, run))
+        return RankState(rank, node.index, *_without_task(node, run, now))
     if task.outcome is not None:
         return RankState(rank, node.index, task.state, task.outcome.seconds, task_note(task))
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
@@ -73,12 +73,14 @@ def _state(
     return RankState(rank, node.index, task.state, seconds, note)
 
 
-def _without_task(node: NodeView, run: RunView | None) -> tuple[str, float | None, str]:
+def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str, float | None, str]:
     note = link_note(node)
     if node.phase == "gone":
         return "gone", None, ""
     if node.phase != "ready":
-        return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip()
+        left = 0.0 if node.retry_at is None else node.retry_at - now
+        again = f"; tried again in {duration(left)}" if left > 0 else ""
+        return "starting", None, note or f"node {node.index}: {node.phase} {node.detail}".rstrip() + again
     expected = run is not None and run.state == "running" and run.kind == "broadcast"
     return "waiting" if expected else "idle", None, note
 

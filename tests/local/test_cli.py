@@ -151,6 +151,7 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
     assert "ranks 0 to 1, not 2" in cli("logs", found["run"], "--rank", 2, status=2).stderr
     # By the pool's name, shortened; and from the list of what was.
     assert cli("logs", "endings", "--rank", 0).stdout == "seen by rank 0\n"
+    assert " ends, or ended " in cli("ls", "--all").stdout
     [pool] = cli.json("ls", "--all")["pools"]
     assert (pool["name"], pool["state"], pool["nodes"]) == (found["pool"], "gone", 2)
     assert pool["created_at"] < pool["ended_at"]
@@ -189,7 +190,7 @@ def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
 
 @pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--plugin", "torch")])
 def test_the_name_of_a_pool_that_is_up_is_taken(shared: Cli, options: tuple[object, ...]) -> None:
-    done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=1)
+    done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=2)
     assert done.stderr.startswith("error: pool dev is up already (2 nodes on local)")
     assert shared.pools()["dev"]["state"] == "up"
 

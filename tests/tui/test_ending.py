@@ -65,6 +65,18 @@ async def test_the_app_stays_where_a_teardown_on_the_way_out_failed(
         assert app.is_running and not session.detached
 
 
+async def test_who_chose_to_tear_down_on_the_way_out_is_not_asked_again(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("free", 1)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ " in screen_text(app))
+        await pilot.press("q")
+        await until(pilot, lambda: isinstance(app.screen, QuitScreen))
+        app.screen.dismiss("down")
+        await until(pilot, lambda: session.torn_down == ["free"])
+
+
 async def test_hiding_a_teardown_on_the_way_out_is_no_way_out(app: SkywardApp, session: FakeSession) -> None:
     session.auto = False
     session.pool("paid", 1, price=4.0)

@@ -392,6 +392,7 @@ async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None
     [
         ({"script": ""}, "script", "ctrl+o"),
         ({"script": "nowhere.py"}, "script", "no such script"),
+        ({"script": "hello"}, "script", "there is an example of that name: example:hello"),
         ({"script": "."}, "script", "folder"),
         ({"script": "plain.py"}, "script", "@sky.function"),
         ({"script": "broken.py"}, "script", "line 1 does not parse"),

@@ -41,3 +41,15 @@ def test_a_run_that_is_over_is_not_said_to_print_yet(session: FakeSession) -> No
     assert nothing_yet(rank_states(view, run, session.now), run) == "nothing printed yet"
     session.emit(view, ev.RunEnded(pool="quiet", run=run.id, state="failed", at=session.now))
     assert nothing_yet(rank_states(view, run, session.now), run) == "nothing was printed in this run"
+
+
+def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(session: FakeSession) -> None:
+    view = session.pool("far", 1, state="starting", phase="running")
+    refused = ev.NodePhase(
+        pool="far", node=0, phase="running", detail="gpu1: connection refused", retry_at=session.now + 4
+    )
+    session.emit(view, refused)
+    (state,) = rank_states(view, None, session.now)
+    assert state.note == "node 0: running gpu1: connection refused; tried again in 0:04"
+    (state,) = rank_states(view, None, session.now + 5)
+    assert state.note == "node 0: running gpu1: connection refused"
