@@ -91,7 +91,7 @@ class Slimmer(Slim):
     b: int = 1
 
     def go(self) -> None:
-        super().go()
+        super().__init__()
 
 
 class Wrong(Exception):
@@ -292,12 +292,8 @@ def points() -> dict[str, Callable[[], object]]:
         "repr": lambda: [repr(Cfg()), repr(Colour.RED), repr(Box[int]), repr(Pair(1, 2)), repr(Cfg.Inner)],
         "type hints": lambda: [str(typing.get_type_hints(each)) for each in (Cfg, box_of)],
         "copies": lambda: [copy.deepcopy(Cfg(7)) == Cfg(7), copy.copy(Box(3)).show(), again(Pair(1, 2))],
-        "pickled instances": lambda: [
-            again(Cfg(9)) == Cfg(9),
-            again(Colour.RED) is Colour.RED,
-            repr(again(Slimmer())),
-            again(Box(1)).once,
-        ],
+        "pickled instances": lambda: [again(Cfg(9)) == Cfg(9), again(Colour.RED) is Colour.RED],
+        "pickled odd instances": lambda: [repr(again(Slimmer())), again(Box(1)).once],
         "pickled by name": lambda: [again(each) is each for each in OWN + NESTED],
         "names in pickles": lambda: names_in([Cfg(), square, Colour.RED, Cfg.Inner]),
         "saved": saved,

@@ -15,11 +15,16 @@ from ...wire.frames import FAILURE, INLINE, is_plain
 if TYPE_CHECKING:
     from ...wire.frame_types import ErrorWords, SummaryWords, Told
 
-_open = open  # user code may put something else in the place of what is built in
+_open, _os_open = open, os.open  # user code may put something else in the place of what is built in
 TEXT = 200  # characters of a summary
 JSON_LIMIT = 16 * 1024  # characters of a value that travels in a summary as it is
 DEPTH = 32  # levels of it
 MESSAGE = 8192  # characters of an exception's message
+
+
+def own_file(path: str, flags: int) -> int:
+    """Opens what nobody else may read, whatever the person's umask says: clients take such files as they are."""
+    return _os_open(path, flags, 0o600)
 
 
 class Pickled:
@@ -37,7 +42,7 @@ class Pickled:
         data = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
         self.size += data.nbytes
         if self._file is None and self.size > INLINE and self._path is not None:
-            self._file = _open(self._path, "wb", buffering=0)
+            self._file = _open(self._path, "wb", buffering=0, opener=own_file)
             for piece in self._pieces:
                 self._put(piece)
             self._pieces.clear()

@@ -191,10 +191,12 @@ class ScriptNames:
                         'process that multiprocessing starts by "spawn" or "forkserver": start it while the function '
                         "runs that needs it"
                     )
+            from .results import own_file  # children have no need of it
+
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
             root = __file__.rsplit("/", 4)[0]
-            with _open(path, "w", encoding="utf-8") as file:
+            with _open(path, "w", encoding="utf-8", opener=own_file) as file:
                 file.write(STAND_IN.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
                     file.write(FILE.format(file=script))
