@@ -304,7 +304,6 @@ class WrittenAnswer(AgentKnown):
     files: list[WrittenKeys]
     more: int
     folder: str
-    now: float
 
 
 # -- what clients ask of an agent ------------------------------------------------------------------------
