@@ -313,7 +313,6 @@ class WrittenAnswer(AgentKnown):
     files: list[WrittenKeys]
     more: int
     folder: str
-    now: float
 
 
 # -- what clients ask of an agent ------------------------------------------------------------------------

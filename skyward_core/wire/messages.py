@@ -385,7 +385,7 @@ ANSWERS: Mapping[str, Checks] = {
         "secrets": all_of(is_text),
         "apps": is_flag,
     },
-    "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text, "now": is_number},
+    "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
 FAILS = {"line", "peers", "pull", "written"}  # what may not be possible: an error is an answer, too

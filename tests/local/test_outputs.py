@@ -10,17 +10,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.pool.links import direct
 from skyward_core.pool.links.direct import Direct
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.outputs import fetching, outputs
+from skyward_core.tasks.own_interpreter import own
 from skyward_core.transport.background_loop import submit
 from skyward_core.transport.incoming_output import PARTS, IncomingOutput
 from tests.support.child import Child
@@ -380,6 +383,16 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     else:
         assert came == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost
     assert f"lost: {lost}" in str(compute.receipt)
+    plan = LaunchPlan(
+        script=Path("x.py"),
+        interpreter=own(),
+        function=None,  # type: ignore[arg-type]
+        values={},
+        pool=compute.spec,
+        plugins=(),
+    )
+    assert f"the newest {most or '0 bytes'} of the rest" in plan.loses_files
+    assert not replace(plan, keep=True).loses_files
 
 
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:

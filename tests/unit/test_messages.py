@@ -231,7 +231,7 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
         "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "line": {"port": 7}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
-        "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w", "now": 2.5},
+        "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
     }  # fmt: skip
     good = answers[asked] | {"t": "known", "id": 1}

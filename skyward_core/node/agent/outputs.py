@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +51,7 @@ class OutputDesk:
             since, until = self._time_of(header)
             folder = self._state.config.cwd
             files, more = await asyncio.to_thread(written, folder, header["patterns"], since, until)
-            answer = {"files": files, "more": more, "folder": folder, "now": time.time()}
+            answer = {"files": files, "more": more, "folder": folder}
         except (OSError, ValueError) as error:
             answer = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)

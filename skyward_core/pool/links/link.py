@@ -523,16 +523,19 @@ class Link:
 
     async def _bring(self, header: Header, download: _Download) -> None:
         self._next_id += 1
-        self._files[self._next_id] = download
-        if not self.send({**header, "id": self._next_id}):
-            del self._files[self._next_id]
-            raise ConnectionError(f"the link to node {self.node} is down")
-        await download.done
+        number = self._next_id
+        self._files[number] = download
+        try:
+            if not self.send({**header, "id": number}):
+                raise ConnectionError(f"the link to node {self.node} is down")
+            await download.done
+        finally:
+            self._files.pop(number, None)  # what may still come is nobody's
 
     def _download(self, header: AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])
         if download is not None and download.take(header, body):
-            del self._files[header["id"]]
+            self._files.pop(header["id"], None)
 
     def _write(self, header: Mapping[str, Any], body: bytes = b"") -> None:
         if _log.isEnabledFor(DEBUG):

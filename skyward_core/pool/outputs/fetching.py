@@ -17,13 +17,14 @@ from ...wire.output_names import CHANGED
 from ..context import PoolContext
 from ..links.direct import Direct
 from ..links.link import Link
-from .listing import listing
+from .listing import FROZEN, listing
 from .record import OutputRecord
 
 SPARE = 1 << 20  # bytes of the client's disk that are left free
 PAUSE = 1.0  # seconds before a file that was just being written is looked at again
 TICK = 0.2  # seconds between two words on how far it is
-STUCK = 60.0  # seconds without a byte, the link being down, after which a file is given up for now
+STUCK = 60.0  # seconds without a byte, and without a link, after which a node is given up for now
+HURRIED = 5.0  # the same where the pool is being torn down
 
 Progress = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
@@ -62,6 +63,7 @@ class Fetching:
         self._tries = tries
         self._arriving: dict[WrittenFile, IncomingOutput] = {}
         self._done = 0  # bytes
+        self._given_up: dict[int, str] = {}  # nodes, and why
 
     async def fetch(
         self, files: Sequence[WrittenFile], aim: Aim, progress: Progress | None = None
@@ -183,16 +185,35 @@ class Fetching:
             OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
         """
         since, at = time.monotonic(), incoming.at
-        while True:
+        while not (why := self._given_up.get(file.node, "")):
             link = self._context.links[file.node]
             try:
-                return await self._by_the_best_way(link, file.path, incoming)
+                return await self._unless_it_freezes(link, file.path, incoming)
             except ConnectionError as error:
                 if incoming.at > at:
                     since, at = time.monotonic(), incoming.at
-                if link.gone or self._context.detached or time.monotonic() - since > STUCK:
-                    raise OSError(str(error)) from error
+                patience = HURRIED if self._context.leaving else STUCK
+                if link.gone or self._context.detached or time.monotonic() - since > patience:
+                    self._given_up[file.node] = str(error)
                 await asyncio.sleep(0.1)  # the link is on its way up again
+        raise OSError(why)
+
+    async def _unless_it_freezes(self, link: Link, path: str, incoming: IncomingOutput) -> None:
+        """Take it, as long as its node says anything at all.
+
+        Raises:
+            ConnectionError: the link is down, or the node silent; what has come is kept.
+        """
+        taking = asyncio.ensure_future(self._by_the_best_way(link, path, incoming))
+        try:
+            while not taking.done():
+                at = incoming.at
+                await asyncio.wait([taking], timeout=TICK * 5)
+                if not taking.done() and link.quiet > FROZEN and incoming.at == at:
+                    raise ConnectionError(f"node {link.node} has said nothing for {link.quiet:.0f} s")
+            taking.result()
+        finally:
+            taking.cancel()
 
     async def _by_the_best_way(self, link: Link, path: str, incoming: IncomingOutput) -> None:
         # Standalone nodes listen nowhere.

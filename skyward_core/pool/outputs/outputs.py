@@ -219,7 +219,9 @@ class Outputs:
             give_up: bring nothing home.
         """
         context = self._context
-        if self._keeping is not None and not give_up:
+        if self._keeping is not None:
+            if give_up or self._book.runs:  # some that do not end: their nodes do not answer
+                self._keeping.cancel()
             await asyncio.wait([self._keeping])
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
