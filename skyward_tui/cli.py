@@ -125,8 +125,12 @@ def cli(context: click.Context) -> int:
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
+    # Looking for garbage among what the app is made of would be an eighth of its way to the first paint.
+    gc.disable()
     from .app import SkywardApp
 
+    gc.freeze()
+    gc.enable()
     app = SkywardApp()
     app.run()
     return app.return_code or 0

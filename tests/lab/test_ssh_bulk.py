@@ -23,7 +23,7 @@ from skyward_tui.widgets.rank_state import link_note
 from . import Host, Lab
 from .pools import DEADLINE, Client, on_lines, pool, until
 
-SIZE = 20_000_000
+SIZE = 10_000_000
 PORTS = "1024-65534"  # as `ip rule` takes a range
 
 
@@ -184,7 +184,7 @@ def test_results_go_on_where_a_pulled_cable_stopped_them(pair: Lab) -> None:
         noise(SIZE) @ compute  # so that the hosts listen
         nodes, before = compute.pool.view.nodes, received(pair)
         try:
-            pair.client.limit_rate(100)
+            pair.client.limit_rate(25)
             running = beside.submit(lambda: noise(SIZE) @ compute)
             until(lambda: received(pair) - before > SIZE, "a part of it")
             pair.client.unplug()
@@ -203,7 +203,7 @@ def test_an_argument_comes_whole_after_a_pulled_cable(pair: Lab) -> None:
         nodes = compute.pool.view.nodes
         blobs = pair.hosts[0].home
         try:
-            pair.client.limit_rate(100)
+            pair.client.limit_rate(50)
             running = beside.submit(lambda: digest(data) @ compute)
             until(lambda: coming(blobs) > SIZE // 2, "a part of it")
             pair.client.unplug()
