@@ -15,7 +15,7 @@ from skyward_core.front.scripts import Task
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import ScriptError, SkywardError, UsageError
+from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
