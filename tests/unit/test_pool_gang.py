@@ -40,7 +40,7 @@ class FakeLink:
         if header["t"] in self.silent:
             await asyncio.Event().wait()
         answers: dict[str, tuple[Header, bytes]] = {
-            "ports": ({"t": "known", "ports": [100 + self.node]}, b""),
+            "ports": ({"t": "known", "ports": [100 + self.node], "accelerators": 0}, b""),
             "ping": ({"t": "pong"}, b""),
             "where": ({"t": "known", "runs": self.runs}, b""),
             "form": ({"t": "formed", "epoch": 5, "head_addr": "a", "head_port": 99}, b""),
@@ -120,7 +120,7 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
     gang.started.clear()
     await gang.start()
     peers = [{"node": node, "ports": [100 + node]} for node in range(3)]
-    info = {"head_addr": "a", "head_port": 99, "peers": peers}
+    info = {"head_addr": "a", "head_port": 99, "peers": peers, "total_accelerators": 0}
     for link in gang.links:
         (header,) = link.of("gang")
         hooks = {"hooks": True, "apps": False, "secrets": ["hush"]}

@@ -74,7 +74,7 @@ async def listing(
     return found
 
 
-class _Told(NamedTuple):
+class _NodesFiles(NamedTuple):
     """By one node."""
 
     files: list[WrittenFile]
@@ -83,7 +83,7 @@ class _Told(NamedTuple):
     why: str = ""  # it did not
 
 
-async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _Told:
+async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _NodesFiles:
     when = {"run": run} if run else {"since": link.by_its_clock(context.row.created_at) - SLACK}
     request = {"t": "written", "patterns": list(patterns)} | when
     asking = asyncio.ensure_future(link.ask(request))
@@ -92,15 +92,15 @@ async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: s
         await asyncio.wait([asking], timeout=1.0)
     if not asking.done():
         asking.cancel()
-        return _Told([], why=f"it has said nothing for {link.quiet:.0f} s")
+        return _NodesFiles([], why=f"it has said nothing for {link.quiet:.0f} s")
     answer: WrittenAnswer
     try:
         answer, _ = asking.result()
     except (ConnectionError, WireError) as error:
-        return _Told([], why=str(error))
+        return _NodesFiles([], why=str(error))
     if why := answer.get("error"):
-        return _Told([], why=why)
-    return _Told([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
+        return _NodesFiles([], why=why)
+    return _NodesFiles([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
 
 
 def _file(told: WrittenKeys, link: Link) -> WrittenFile:
