@@ -33,6 +33,8 @@ BEHAVIOUR = set(dir(RunError)) - {
     "__weakref__",
     "__annotations__",
 }
+# What Python itself looks for: when such a class is made, and in each error that it prints.
+RUNS_CODE = {"__init_subclass__", "__notes__"}
 KIND = "_kind"  # of such a class the type of the cause
 UNTOLD = {"hint", "field", "__notes__", *OF_RUNS}  # attributes of a cause that would say something else here
 # Where these stand in an error, Python looks among the names of whoever prints it for one that was meant.
@@ -101,7 +103,7 @@ def _class(kind: type[Exception]) -> type[RunError] | None:
         if not each.__flags__ & MADE_BY_PROGRAMS:
             continue
         for name, value in vars(each).items():
-            if name == "__init_subclass__" or (name in OF_RUNS and hasattr(value, "__set__")):
+            if name in RUNS_CODE or (name in OF_RUNS and hasattr(value, "__set__")):
                 return None
             if name in BEHAVIOUR:
                 given[name] = getattr(RunError, name)
