@@ -15,7 +15,7 @@ from pathlib import Path
 from ..views import events as ev
 from ..wire.content_name import BLOB
 from ..wire.frames import encoder
-from ..wire.messages import is_log
+from ..wire.value_checks import is_log
 from .home import pool_dir
 
 _json = encoder(only_ascii=True)

@@ -12,8 +12,8 @@ from ..model.errors import UsageError
 from ..model.hint import Hint
 from ..views.logs import About, Line, Lines
 from ..views.weave import STREAMS, Piece, Place, place_of_end, weave
-from ..wire.messages import is_log
 from ..wire.node_paths import ERR, OUT
+from ..wire.value_checks import is_log
 from .archive import log_files, rank_of
 from .home import pool_dir
 from .ledger import Ledger

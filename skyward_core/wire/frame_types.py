@@ -1,6 +1,6 @@
 """Frames between machines as type checkers see them: one type for each kind in the tables of :mod:`.messages`. Those
-that stay on a node are in :mod:`.node_frame_types`; what a host says before there are frames, in
-:mod:`.host_fact_types`.
+that stay on a node are in :mod:`.node_frame_types`, those on lines for files in :mod:`.file_frame_types`; what a host
+says before there are frames, in :mod:`.host_fact_types`.
 
 Nothing loads these modules when a program runs: who needs one imports it for type checkers only. Who takes frames off a
 stream gets headers of no type (:data:`.frames.Heard`), says once which side they come from, and what handles one kind
@@ -500,54 +500,6 @@ class ClientMove(TypedDict):
     t: Literal["move"]
 
 
-# -- what is said over lines for files -------------------------------------------------------------------
-
-
-class FileBlob(TypedDict):
-    t: Literal["blob"]
-    name: str
-
-
-class FilePut(TypedDict):
-    t: Literal["put"]
-    name: str
-    size: int
-
-
-class FileResult(TypedDict):
-    t: Literal["result"]
-    name: str
-    at: int
-
-
-class FileOutput(OutputKeys):
-    t: Literal["output"]
-    at: int
-
-
-class FileWhole(TypedDict):
-    t: Literal["whole"]
-    sha256: str
-
-
-class FileGo(TypedDict):
-    t: Literal["go"]
-
-
-class FileThere(TypedDict):
-    t: Literal["there"]
-
-
-class FileComes(TypedDict):
-    t: Literal["comes"]
-    size: int
-
-
-class FileAnswer(TypedDict):
-    t: Literal["answer"]
-    error: str
-
-
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
@@ -597,5 +549,3 @@ FromClient = (
     | ClientForm
     | ClientMove
 )
-FileAsked = FileBlob | FilePut | FileResult | FileOutput
-OfFiles = FileAsked | FileGo | FileWhole | FileThere | FileComes | FileAnswer

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .frames import WireError
-from .messages import Checks, all_of, is_count, is_file, is_flag, is_number, is_port, is_text, or_none
+from .value_checks import Checks, all_of, is_count, is_file, is_flag, is_number, is_port, is_text, or_none
 
 
 def _is_path(value: Any) -> bool:

@@ -8,25 +8,40 @@ know them does nothing with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
-from math import isfinite
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from .frames import CHUNK, FAILURE, INLINE, MOST, PLUGINS, VERSION, Header, WireError
+from .frames import CHUNK, FAILURE, INLINE, PLUGINS, VERSION, Header, WireError
+from .value_checks import (
+    Checks,
+    all_of,
+    each_of,
+    is_any,
+    is_below,
+    is_blob,
+    is_call,
+    is_count,
+    is_file,
+    is_flag,
+    is_log,
+    is_number,
+    is_number_of_ranks,
+    is_place,
+    is_plain,
+    is_port,
+    is_rank,
+    is_run,
+    is_span,
+    is_text,
+    made_of,
+    names_log,
+    one_of,
+    or_none,
+)
 
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
-LOGS = ("out", "err", "marks", "metrics")  # what of a worker has a file each
-LONGEST = 4096  # of a path, as Linux has it
-RANKS, CALLS = 1 << 20, 1 << 24  # ranks of a pool, calls of a run; far beyond what works
-
-# Patterns take longer to be made than a process that starts has.
-_ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
-
-Check = Callable[[Any], object]
-Checks = dict[str, Check]
 
 
 class FrameForm:
@@ -53,174 +68,26 @@ class FrameForm:
 Forms = Mapping[str, FrameForm]
 
 
-def is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def is_number(value: Any) -> bool:
-    """Neither infinite nor NaN."""
-    return (type(value) is float or type(value) is int) and -MOST < value < MOST
-
-
-def is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST
-
-
-def is_call(value: Any) -> bool:
-    return type(value) is int and 0 <= value < CALLS
-
-
-def is_rank(value: Any) -> bool:
-    """A rank or a node; -1 where a call has none."""
-    return type(value) is int and -1 <= value < RANKS
-
-
-# Nearly all names are of letters and digits only: to ask that first is quicker than to look for each letter.
-def is_run(value: Any) -> object:
-    if type(value) is not str or not 0 < len(value) <= 64:
-        return False
-    return (value.isalnum() and value.isascii()) or not value.strip(_IN_RUN)
-
-
-def is_file(value: Any) -> object:
-    """A file's name: never a path."""
-    if type(value) is not str or not 0 < len(value) <= 200:
-        return False
-    return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
-
-
-def is_below(value: Any) -> bool:
-    """The path of a file below a folder: relative, without a way up."""
-    if type(value) is not str or not 0 < len(value) <= LONGEST or "\0" in value:
-        return False
-    return all(part not in ("", ".", "..") for part in value.split("/"))
-
-
-def is_log(value: Any) -> object:
-    """A log file's name: its rank, its slot, its stream."""
-    return type(value) is str and _names_log(value)
-
-
-@lru_cache(1024)
-def _names_log(name: str) -> bool:
-    rank, *slot, stream = name.split(".") if 0 < name.count(".") < 3 else ("", "")
-    return (
-        rank.startswith("r")
-        and _is_digits(rank[1:], 3, 7)
-        and all(_is_digits(number, 1, 4) for number in slot)
-        and stream in LOGS
-    )
-
-
-def _is_digits(text: str, least: int, most: int) -> bool:
-    return least <= len(text) <= most and text.isascii() and text.isdigit()
-
-
-def _one_of(*values: str) -> Check:
-    return lambda value: type(value) is str and value in values
-
-
-def or_none(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
-def all_of(check: Check) -> Check:
-    return lambda value: type(value) is list and all(map(check, value))
-
-
-def _each(name: Callable[[str], object], check: Check) -> Check:
-    """A dictionary; JSON has only text for keys."""
-
-    def each(value: Any) -> bool:
-        if type(value) is not dict:
-            return False
-        for key, one in value.items():  # noqa: SIM110  a generator takes longer than a small object's checks
-            if not (name(key) and check(one)):
-                return False
-        return True
-
-    return each
-
-
-def _made_of(needs: Checks, may: Checks = {}, *, only: bool = False) -> Check:  # noqa: B006  never changed
-    known = {**needs, **may}
-    find = known.get
-
-    def check(value: Any) -> bool:
-        if type(value) is not dict or not value.keys() >= needs.keys():
-            return False
-        for key, one in value.items():
-            found = find(key)
-            if only if found is None else not found(one):
-                return False
-        return True
-
-    return check
-
-
-def _is_some(ranks: Any) -> bool:
-    """How many ranks a node has; none where its agent only gives out results."""
-    return type(ranks) is int and 0 <= ranks <= 4096
-
-
-def _is_span(value: Any) -> bool:
-    if type(value) is not list or len(value) != 2:
-        return False
-    start, end = value
-    return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
-
-
-def _is_blob(value: Any) -> object:
-    if type(value) is not list or len(value) != 2:
-        return False
-    name, size = value
-    return type(size) is int and 0 <= size < MOST and is_file(name)
-
-
-def _is_place(value: Any) -> bool:
-    """A rank's :class:`InstanceInfo`, as an object; who uses it looks into it."""
-    return type(value) is dict
-
-
-def is_port(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 16
-
-
-def _is_plain(value: Any, depth: int = 40) -> bool:
-    """Of JSON's types, no number that others cannot read, not deep: other programs and threads write it down."""
-    kind = type(value)
-    if kind is dict:
-        value = value.values()
-    elif kind is not list:
-        return kind is not float or isfinite(value)
-    return depth > 0 and all(_is_plain(each, depth - 1) for each in value)
-
-
-_is_any: Check = lambda value: True  # noqa: E731
-_IS_SUMMARY = _made_of(
+_IS_SUMMARY = made_of(
     {"type": is_text, "text": is_text},
-    {"json": _is_plain, "is_json": is_flag, "size": is_count},
+    {"json": is_plain, "is_json": is_flag, "size": is_count},
     only=True,
 )
-_IS_ERROR = _made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
-_IS_PLUGIN_ERROR = _made_of(
+_IS_ERROR = made_of({"type": is_text, "message": is_text}, {"traceback": is_text}, only=True)
+_IS_PLUGIN_ERROR = made_of(
     {"type": is_text, "message": is_text}, {"traceback": is_text, "plugin": is_text}, only=True
 )
 _OF_PLUGINS: Checks = {"hooks": is_flag, "apps": is_flag, "alone": is_flag, "secrets": all_of(is_text)}
 _SET_UP: Checks = {"epoch": is_count} | _OF_PLUGINS
-_SPANS = _each(_names_log, _is_span)
-_SIZES = _each(_names_log, is_count)
+_SPANS = each_of(names_log, is_span)
+_SIZES = each_of(names_log, is_count)
 _CALL: Checks = {"run": is_run, "i": is_call}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _ASKED: Checks = {"id": is_count}
 _PAPERS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
 _WHEN: Checks = {"at": is_number}
-_RUN_KIND: Checks = {"kind": _one_of("", "broadcast", "single", "gather")}
-_ENDING: Checks = {"kind": _one_of("returned", "raised", "exited", "lost", "collateral")}
+_RUN_KIND: Checks = {"kind": one_of("", "broadcast", "single", "gather")}
+_ENDING: Checks = {"kind": one_of("returned", "raised", "exited", "lost", "collateral")}
 _TOLD: Checks = {
     "summary": or_none(_IS_SUMMARY),
     "error": or_none(_IS_ERROR),
@@ -242,7 +109,7 @@ _RECORD: Checks = {
     "total": is_call,
     "opened_at": is_number,
 } | _RUN_KIND
-_ASKED_TO_RUN: Checks = _CALL | {"fn": _is_blob, "args": _is_blob}
+_ASKED_TO_RUN: Checks = _CALL | {"fn": is_blob, "args": is_blob}
 _HOW_TO_RUN: Checks = {
     "rank": or_none(is_rank),
     "timeout": or_none(is_number),
@@ -256,20 +123,20 @@ _HOW_TO_RUN: Checks = {
     "next": is_count,
     "taken": is_count,
 } | _RUN_KIND
-_REMEMBERED = _made_of(
+_REMEMBERED = made_of(
     _RECORD
     | {
-        "outcomes": all_of(_made_of({"t": _one_of("outcome")} | _CALL | _PLACE | _ENDING, _ENDED)),
-        "began": all_of(_made_of({"t": _one_of("began")} | _CALL | _PLACE, _WHEN)),
+        "outcomes": all_of(made_of({"t": one_of("outcome")} | _CALL | _PLACE | _ENDING, _ENDED)),
+        "began": all_of(made_of({"t": one_of("began")} | _CALL | _PLACE, _WHEN)),
         "returned": is_call,
     },
-    {"items": all_of(_made_of({"t": _one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
+    {"items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
-_UNFETCHED = _each(is_run, is_count)
+_UNFETCHED = each_of(is_run, is_count)
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
-_WRITTEN = _made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
-_MODULES = _each(is_text, is_text)
+_WRITTEN = made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
+_MODULES = each_of(is_text, is_text)
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
@@ -281,13 +148,13 @@ FROM_AGENT: Forms = {
             "broken": is_text,
             "node": is_rank,
             "address": is_text,
-            "ranks_per_node": _is_some,
+            "ranks_per_node": is_number_of_ranks,
             "lease": or_none(is_number),
             "runs": all_of(_REMEMBERED),
         },
         {
             "now": is_number,
-            "phases": all_of(_made_of(_PHASE)),
+            "phases": all_of(made_of(_PHASE)),
             "unfetched": _UNFETCHED,
             "modules": _MODULES,
             "cwd": is_text,
@@ -380,13 +247,13 @@ ANSWERS: Mapping[str, Checks] = {
     "line": {"port": is_port},
     "peers": {"port": is_port},
     "setup": {
-        "env": or_none(_each(is_text, is_text)),
+        "env": or_none(each_of(is_text, is_text)),
         "known": is_flag,
         "secrets": all_of(is_text),
         "apps": is_flag,
     },
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
-    "where": {"runs": _each(is_run, _made_of({"calls": is_call, "active": is_call, "total": is_call}))},
+    "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
 FAILS = {"line", "peers", "pull", "written"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
@@ -416,7 +283,7 @@ FROM_CLIENT: Forms = {
     ),
     "ack": FrameForm(
         "These outcomes have been taken, and need not be kept; all of a run where it names no calls.",
-        {"calls": _each(is_run, or_none(all_of(is_call)))},
+        {"calls": each_of(is_run, or_none(all_of(is_call)))},
     ),
     "credit": FrameForm(
         "A generator may go on until it has yielded so many values.", _CALL | {"next": is_count}
@@ -443,7 +310,7 @@ FROM_CLIENT: Forms = {
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS
     ),
     "pull": FrameForm(
-        "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": _is_any}
+        "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}
     ),
     "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
     "line": FrameForm("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
@@ -457,7 +324,7 @@ FROM_CLIENT: Forms = {
     ),
     "gang": FrameForm(
         "Set the ranks up for this epoch, `fresh` in other processes; the body is the plugins, pickled.",
-        {"epoch": is_count, "info": _is_place},
+        {"epoch": is_count, "info": is_place},
         _OF_PLUGINS | {"fresh": is_flag},
         body=PLUGINS,
     ),
@@ -484,9 +351,9 @@ FROM_WORKER: Forms = {
         {
             "phase": is_text,
             "age": is_number,
-            "state": _one_of("fresh", "entering", "entered"),
-            "env": _each(is_text, is_text),
-            "info": _is_place,
+            "state": one_of("fresh", "entering", "entered"),
+            "env": each_of(is_text, is_text),
+            "info": is_place,
             "modules": _MODULES,
         }
         | _SET_UP,
@@ -521,11 +388,11 @@ FROM_WORKER: Forms = {
 TO_WORKER: Forms = {
     "setup": FrameForm(
         "Set the process up for this epoch: its place, and the pool's plugins, which are the body.",
-        {"info": _is_place},
+        {"info": is_place},
         {"gang": is_flag, "failed": _IS_PLUGIN_ERROR} | _SET_UP,
         body=PLUGINS,
     ),
-    "place": FrameForm("Which rank the process is, where the gang has not been formed.", {"info": _is_place}),
+    "place": FrameForm("Which rank the process is, where the gang has not been formed.", {"info": is_place}),
     "call": FrameForm(
         "Run a function, as a client asked for it.", _ASKED_TO_RUN, _HOW_TO_RUN, body=2 * INLINE
     ),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from .messages import is_below
+from .value_checks import is_below
 
 if TYPE_CHECKING:
     import re

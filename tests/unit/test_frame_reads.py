@@ -15,7 +15,7 @@ from typing import Any, get_args, is_typeddict
 import pytest
 
 import skyward_core
-from skyward_core.wire import frame_types, host_fact_types, node_frame_types
+from skyward_core.wire import file_frame_types, frame_types, host_fact_types, node_frame_types
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -215,7 +215,7 @@ def keys_of(made: Any) -> set[str]:
     return {key for one in get_args(made) for key in keys_of(one)}
 
 
-TYPES = vars(frame_types) | vars(node_frame_types) | vars(host_fact_types)
+TYPES = vars(frame_types) | vars(file_frame_types) | vars(node_frame_types) | vars(host_fact_types)
 KEYS = {name: keys for name, made in TYPES.items() if (keys := keys_of(made))}
 
 

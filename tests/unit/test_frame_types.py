@@ -9,15 +9,23 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
-from skyward_core.wire import frame_types, host_fact_types, host_facts, messages, node_frame_types
-from skyward_core.wire.messages import Check, FrameForm
+from skyward_core.wire import (
+    file_frame_types,
+    frame_types,
+    host_fact_types,
+    host_facts,
+    messages,
+    node_frame_types,
+)
+from skyward_core.wire.messages import FrameForm
+from skyward_core.wire.value_checks import Check
 from tests.protocol_page import _words
 
 SIDES: dict[str, tuple[Any, Mapping[str, FrameForm]]] = {
     "agent": (frame_types.FromAgent, messages.FROM_AGENT),
     "client": (frame_types.FromClient, messages.FROM_CLIENT),
     "worker": (node_frame_types.FromWorker, messages.FROM_WORKER),
-    "files": (frame_types.OfFiles, messages.OF_FILES),
+    "files": (file_frame_types.OfFiles, messages.OF_FILES),
     "to worker": (node_frame_types.ToWorker, messages.TO_WORKER),
 }
 
@@ -142,6 +150,6 @@ def test_what_stands_in_frames_has_the_keys_that_are_looked_for(made: Any, check
     ],
 )
 def test_nothing_loads_the_types_when_it_runs(module: str) -> None:
-    types = {made.__name__ for made in (frame_types, node_frame_types, host_fact_types)}
+    types = {made.__name__ for made in (frame_types, file_frame_types, node_frame_types, host_fact_types)}
     code = f"import sys, {module}; sys.exit(not sys.modules.keys().isdisjoint({types}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

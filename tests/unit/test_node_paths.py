@@ -10,8 +10,8 @@ import pytest
 
 import skyward_core
 from skyward_core.wire import node_paths
-from skyward_core.wire.messages import is_log
 from skyward_core.wire.node_paths import ERR, MARKS, METRICS, OUT, NodePaths, log_stem
+from skyward_core.wire.value_checks import is_log
 
 ROOT = Path(skyward_core.__file__).parent
 FILES = {

@@ -16,8 +16,8 @@ from skyward_core.model.spec import Image
 from skyward_core.node.agent.output_file import OutputFile, version_of
 from skyward_core.node.agent.outputs import written
 from skyward_core.node.boot.working_copy import Item, to_json
-from skyward_core.wire.messages import is_below
 from skyward_core.wire.output_names import CHANGED, matches, pattern
+from skyward_core.wire.value_checks import is_below
 
 NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
     ["..", ".", "", "**", "*.pt"]

@@ -25,7 +25,8 @@ from ...wire.frames import Decoder, Header, frame
 from ...wire.tls_stream import CLIENT, TIMEOUT, CannotReach, LineError, RefusedByPeer, TlsLine, Whole, context
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FileAsked, FileComes, PapersKeys
+    from ...wire.file_frame_types import FileAsked, FileComes
+    from ...wire.frame_types import PapersKeys
     from ...wire.node_frame_types import HelperPeers, HelperPull
 
 IDLE = 60.0  # seconds that a client may leave a line without a request; it ends it itself before that

@@ -7,8 +7,8 @@ import os
 import stat
 from collections.abc import Iterator
 
-from ...wire.messages import is_below
 from ...wire.output_names import CHANGED
+from ...wire.value_checks import is_below
 
 PIECE = 1 << 19  # bytes at a time
 

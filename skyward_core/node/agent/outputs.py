@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...wire.messages import is_below
 from ...wire.output_names import BY_PRODUCTS, matches
+from ...wire.value_checks import is_below
 from ..boot.working_copy import PART, Item, sent
 from .output_file import OutputFile, version_of
 

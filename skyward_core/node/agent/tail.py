@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ...wire.frames import CHUNK
 from ...wire.marks import WIDTH, decode
-from ...wire.messages import is_log
 from ...wire.node_paths import ERR, MARKS, METRICS, OUT
 from ...wire.redact import Redactor
+from ...wire.value_checks import is_log
 from .connection import Connection
 
 POLL = 0.03  # seconds between looks at the files' sizes while ranks are busy

@@ -21,6 +21,7 @@ from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, f
 from ...wire.messages import answer as admit_answer
 from ...wire.messages import from_agent
 from ..client_name import ourselves
+from .download import Download
 
 if TYPE_CHECKING:
     from ...tasks.task import SourceText
@@ -98,7 +99,7 @@ class Link:
         self._sources: dict[str, SourceText] = {}  # that calls name
         self._claims: set[str] = set()
         self._waiting: dict[int, tuple[str, asyncio.Future[tuple[Heard, bytes]]]] = {}  # what was asked
-        self._files: dict[int, _Download] = {}
+        self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
         self._next_id = 0
@@ -507,7 +508,7 @@ class Link:
             ConnectionError: the link went down; what has come is kept for the next attempt.
         """
         if not await self.transport.fetch(name, landing.path, 0, landing.size):
-            await self._bring({"t": "fetch", "f": name, "at": landing.at}, _Download(landing))
+            await self._bring({"t": "fetch", "f": name, "at": landing.at}, Download(landing))
 
     async def take(self, path: str, incoming: IncomingOutput) -> None:
         """Bring a file that ranks wrote here.
@@ -517,11 +518,11 @@ class Link:
             ConnectionError: the link went down; what has come is kept for the next attempt.
         """
         asked = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
-        download = _Download(incoming)
+        download = Download(incoming)
         await self._bring(asked, download)
         incoming.sha256 = download.sha256
 
-    async def _bring(self, header: Header, download: _Download) -> None:
+    async def _bring(self, header: Header, download: Download) -> None:
         self._next_id += 1
         number = self._next_id
         self._files[number] = download
@@ -563,47 +564,3 @@ def is_news(header: OfRuns, body: bytes) -> bool:
     """
     valued = header.get("t") == "item" or header.get("kind") in ("returned", "raised")
     return valued and not body and "file" not in header
-
-
-class Arriving(Protocol):
-    """Where the bytes of a file go as they come."""
-
-    size: int
-    at: int
-
-    def write(self, data: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _Download:
-    """A file on its way here."""
-
-    def __init__(self, landing: Arriving) -> None:
-        self.sha256 = ""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._landing = landing
-
-    def take(self, header: AgentData, body: bytes) -> bool:
-        if header.get("error"):
-            self.fail(OSError(header["error"]))
-            return True
-        try:
-            self._landing.write(body)
-            if not header["last"]:
-                return False
-            self.sha256 = header.get("sha256", "")
-            self._landing.close()
-            if self._landing.at < self._landing.size:
-                raise OSError(f"only {self._landing.at:,} bytes came of {self._landing.size:,}")
-        except OSError as error:
-            self.fail(error)
-            return True
-        if not self.done.done():
-            self.done.set_result(None)
-        return True
-
-    def fail(self, error: Exception) -> None:
-        self._landing.close()
-        if not self.done.done():
-            self.done.set_exception(error)

@@ -11,7 +11,7 @@ from ...model.outcome import Outcome, Summary
 from ...model.states import RunStatus
 from ...store.ledger_rows import RunRow
 from ...views import events as ev
-from ...wire.messages import CALLS
+from ...wire.value_checks import CALLS
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News

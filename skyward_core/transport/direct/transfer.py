@@ -19,7 +19,7 @@ from .endpoint import CONNECT_TIMEOUT, Endpoint
 from .idle_streams import IdleStreams
 
 if TYPE_CHECKING:
-    from ...wire.frame_types import FileComes, FileWhole
+    from ...wire.file_frame_types import FileComes, FileWhole
 
 
 class Transfer:

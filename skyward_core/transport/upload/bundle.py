@@ -51,6 +51,7 @@ LOADED = (
     "skyward_core/wire/messages.py",
     "skyward_core/wire/node_paths.py",
     "skyward_core/wire/redact.py",
+    "skyward_core/wire/value_checks.py",
 )
 # What some nodes load. No node can keep what it compiles; but bytecode is larger than source, and that of the rest
 # would be sent in vain.
