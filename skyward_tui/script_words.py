@@ -28,11 +28,16 @@ class ScriptCommand(click.Command):
         if "--" in args:
             at = args.index("--")
             args, own = args[:at], args[at + 1 :]
-            if own and not any(map(_is_script, args)) and _is_script(own[0]):
+            if own and not self._names_script(ctx, args) and _is_script(own[0]):
                 args, own = [*args, f"./{own[0]}" if own[0].startswith("-") else own[0]], own[1:] or None
         ctx.meta[OWN_WORDS] = own
         ctx.meta["script"] = next(filter(_is_script, args), None)
         return super().parse_args(ctx, args)
+
+    def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
+        """Whether one of these words is neither an option nor the value of one."""
+        target = self.make_parser(ctx).parse_args(list(args))[0].get("target")
+        return isinstance(target, str) and not target.startswith("-")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

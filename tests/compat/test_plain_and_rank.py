@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "plain-and-rank.md"
 PATIENCE = 100
 ANYWHERE = {"signals", "session", "frozen garbage", "faulthandler", "threads", "buffering", "unraisablehook"}
 OF_LOCAL = ANYWHERE | {"niceness"}
-VARIABLES = {"SKYWARD_NODE", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
+VARIABLES = {"COMPUTE_POOL", "SKYWARD_NODE", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
 # A cell of a notebook: a main module without a file, and source that is known by a name that no file has.
 CELL = f"""
@@ -32,6 +32,15 @@ linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
 sys.argv = ["", *sys.argv[1:]]
 exec(compile(text, name, "exec"))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_own_ways() -> Iterator[None]:
+    """What a shell tells Python goes to this machine's ranks and not to those of others, and is none of our points."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+            patch.delenv(name, raising=False)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ for each in pkgutil.iter_modules(skyward_tui.commands.__path__):
     importlib.import_module(f"skyward_tui.commands.{each.name}")
 """
 # As -m has it: first of all of the import path is the working folder.
-RUN = "sys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
+RUN = "import os, sys\nsys.path[0] = os.getcwd()\nskyward_tui.cli.main()\n"
 
 
 LOADED = Loaded([sys.executable], PRELOADED, RUN)

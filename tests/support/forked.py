@@ -23,7 +23,7 @@ from typing import Any
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
 _LOOP = f"""
-import ctypes, gc, json, os, signal, socket, sys
+import ctypes, gc, io, json, os, signal, socket, sys
 _python, _requests = ctypes.pythonapi, socket.socket(fileno=int(sys.argv.pop()))
 gc.freeze()
 while True:
@@ -44,8 +44,12 @@ for _number, _each in enumerate(_streams):
     os.dup2(_each, _number)
     os.close(_each)
 for _number, (_name, _mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
-    _old, _lines = getattr(sys, _name), 1 if _name == "stderr" else -1
-    _new = open(_number, _mode, _lines, _old.encoding, _old.errors, closefd=False)
+    _old = getattr(sys, _name)
+    _bytes = open(_number, _mode + "b", 0 if _old.write_through and _mode == "w" else -1, closefd=False)
+    _new = io.TextIOWrapper(
+        _bytes, _old.encoding, _old.errors, line_buffering=_old.line_buffering, write_through=_old.write_through
+    )
+    _new.mode = _mode
     setattr(sys, _name, _new)
     setattr(sys, f"__{{_name}}__", _new)
 _asked = json.loads(_data)

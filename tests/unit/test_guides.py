@@ -62,7 +62,11 @@ def parse(command: str) -> click.Context:
     _, name, *arguments = shlex.split(command)
     found = cli.commands.get(name)
     assert found is not None, f"no command {name}"
-    return found.make_context(name, arguments)
+    parent = click.Context(cli, **cli.context_settings)
+    context = found.make_context(name, arguments, parent=parent)
+    if context.args:  # may be flags of a script's function: no guide has any
+        raise click.UsageError(f"no option: {context.args}")
+    return context
 
 
 def anchors(text: str) -> set[str]:

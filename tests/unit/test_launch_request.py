@@ -79,7 +79,8 @@ def said(words: list[str]) -> LaunchRequest:
     run = cli.commands["run"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skyward_tui.commands.run.run", execute)
-        with run.make_context("run", list(words)) as context:
+        parent = click.Context(cli, **cli.context_settings)
+        with run.make_context("run", list(words), parent=parent) as context:
             run.invoke(context)
     return asked[0]
 

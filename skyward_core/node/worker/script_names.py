@@ -179,7 +179,9 @@ class ScriptNames:
 
     def _stand_in(self) -> str:
         loaded = [each for each in self._latest if each is not None]
-        if not loaded:
+        if (
+            not loaded or sys.modules.get(MAIN) is not self._main
+        ):  # a whole script is in its place: it has a file
             return ""
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
