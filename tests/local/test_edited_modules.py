@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +20,8 @@ from tests.support.faults import on_loop
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False, grace=1)
+SECOND = time.time_ns() // 10**9 * 10**9
+EDITS = itertools.count()
 TEXT = "import os\n\ndef version():\n    return {version!r}, os.getpid()\n"
 
 
@@ -32,9 +36,12 @@ def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def write(folder: Path, name: str, version: str) -> None:
-    """As editors do: the new file takes the old one's place."""
-    (folder / "new").write_text(TEXT.format(version=version))
-    (folder / "new").replace(folder / f"{name}.py")
+    """As editors do: the new file takes the old one's place. All in one second, by which Python tells what it has
+    compiled before."""
+    new = folder / "new"
+    new.write_text(TEXT.format(version=version))
+    os.utime(new, ns=(0, SECOND + next(EDITS)))
+    new.replace(folder / f"{name}.py")
 
 
 def loaded(name: str) -> ModuleType:

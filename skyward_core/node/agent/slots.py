@@ -201,6 +201,9 @@ class Slots:
 
     def forget_modules(self) -> None:
         """Other processes take the place of all that have loaded some."""
+        from . import old_bytecode  # few pools need it
+
+        old_bytecode.remove(self._state.config.cwd, self._state.modules)
         self._state.modules.clear()
         self._audience.tell({"t": "modules", "files": {}})
 
