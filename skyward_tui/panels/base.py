@@ -85,6 +85,10 @@ class RunPanel(Panel):
         """What stands above all panels; its style sheet says at which sizes."""
         return ()
 
+    def offers(self, action: str) -> bool:
+        """Whether a key of the screen, by the id of its action, is worth a hint, as far as this panel knows."""
+        return True
+
     def close_one(self) -> bool:
         """Close what is open in it, one thing at a time; whether there was one."""
         return False

@@ -58,8 +58,11 @@ class ResultsPanel(RunPanel):
             except (SkywardError, OSError) as error:
                 files, trouble = [], words_of(error)
             key = first_key("run.fetch", self.app.keys)
-            return run is not None and self._pane.show_files(run.id, files, trouble, key)
+            return self._about is not None and self._pane.show_files(self._about[0], files, trouble, key)
         session = self.app.session
+        if pool.is_over and self._about is not None:  # so are its nodes, and what was on them
+            run_id, self._about = self._about[0], None
+            return self._pane.show_files(run_id, [], "", "")
         if session is None or run is None or not pool.is_live or not self._pane.size.height:
             return False
         about = run.id, run.state
@@ -67,6 +70,9 @@ class ResultsPanel(RunPanel):
             self._about, self._asked_at = about, now
             self._asked = session.files(pool.key, run.id)
         return False
+
+    def offers(self, action: str) -> bool:
+        return action != "run.fetch" or self._pane.has_files
 
     def copied(self) -> tuple[str, str] | None:
         from ..saving import results_text

@@ -36,10 +36,14 @@ class BaseScreen(Screen[Result]):
     DEFAULT_CSS = beside(__file__)
     app = getters.app(AppFace)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._hint_bar = HintBar()  # what is said before the screen is there stands in it then
+
     def compose(self) -> ComposeResult:
         yield Crumbs()
         yield from self.body()
-        yield HintBar()
+        yield self._hint_bar
         yield TooSmall()
 
     def body(self) -> ComposeResult:
@@ -59,7 +63,7 @@ class BaseScreen(Screen[Result]):
         others = [action for action in of(self.SCOPE) if action.label and action not in wanted]
         last = [action for action in named(*ALWAYS) if action.scope in (self.SCOPE, "app")]
         hints = [action for action in (*wanted, *others) if action not in last]
-        self.query_one(HintBar).show(self._keys_of(hints), self._keys_of(last), now)
+        self._hint_bar.show(self._keys_of(hints), self._keys_of(last), now)
 
     def is_useful(self, action: Action) -> bool:
         """Whether an action that can be done is worth a hint now."""
@@ -86,9 +90,9 @@ class BaseScreen(Screen[Result]):
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message in the hint line: "info", "done" or "error"."""
         now = self.app.clock()
-        bar = self.query_one(HintBar)
-        bar.flash(text, kind, now + FLASH_SECONDS)
-        bar.show((), (), now)
+        self._hint_bar.flash(text, kind, now + FLASH_SECONDS)
+        if self._hint_bar.is_attached:
+            self._hint_bar.show((), (), now)
 
 
 def newest_run(pool: PoolView) -> RunView | None:

@@ -114,7 +114,7 @@ class RunScreen(BaseScreen[None]):
             return self.context == "run.prompt"
         if action.id == "run.errors":
             return run is not None and any(run.counts.get(kind) for kind in FAILURES)
-        return True
+        return all(panel.offers(action.id) for panel in self.panels.values())
 
     def pulse(self, now: float) -> None:
         pool = self.pool

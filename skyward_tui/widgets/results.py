@@ -82,6 +82,11 @@ class ResultsPane(Roll):
         self.refresh()  # ages are, in any case
         return is_new
 
+    @property
+    def has_files(self) -> bool:
+        """Whether ranks wrote some, as far as anybody was told."""
+        return bool(self._files)
+
     def head(self, width: int) -> list[Content]:
         return [
             Content.assemble((f" {name:<11}", "bold"), (clip(text, max(0, width - 12)), style))

@@ -13,6 +13,7 @@ from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
+from skyward_tui.dialogs.pythons import PythonsScreen
 from skyward_tui.dialogs.quit import QuitScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
 from skyward_tui.screens.errors import ErrorsScreen
@@ -41,5 +42,6 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: AskScreen("Go to rank"),
         lambda: ChoiceScreen("Sure?", "It ends.", [("no", "No", False), ("yes", "Yes", True)], "no"),
         lambda: FilesScreen(Path.cwd()),
+        lambda: PythonsScreen(None),
         lambda: HostKeyScreen(shown()),
     ]

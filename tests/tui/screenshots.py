@@ -111,7 +111,7 @@ async def take() -> None:
         await camera.press("enter", "X")
         await camera.until("Cancel")
         await camera.shoot("teardown", SMALL)
-        await camera.press("escape", "q", "q", "right", "enter", "tab", "enter")
+        await camera.press("escape", "q", "q", "right", "enter")
         await camera.until(lambda text: text.count("verified gone 4") >= 3)
         await camera.shoot("receipt", LARGE)
         await camera.press("enter")

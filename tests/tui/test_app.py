@@ -334,3 +334,18 @@ async def test_cancel_of_a_run_that_ended_says_so(app: SkywardApp, session: Fake
         await pilot.press("C")
         await until(pilot, lambda: "there is nothing to cancel" in hints(app))
         assert isinstance(app.screen, RunScreen)
+
+
+async def test_a_screen_that_comes_or_goes_can_be_told_something(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    """By work whose end nobody foresees: what is copied, a launch, a teardown."""
+    screen = RunScreen(session.pool("llama-ft").key)
+    async with app.run_test(size=(120, 24)) as pilot:
+        await until(pilot, lambda: "▶ llama-ft" in screen_text(app))
+        coming = app.push_screen(screen)
+        app.flash("said early")
+        await coming
+        await until(pilot, lambda: "said early" in hints(app))
+        await app.pop_screen()
+        screen.flash("said late")

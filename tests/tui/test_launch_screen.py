@@ -69,7 +69,7 @@ async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSe
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
-        assert "train needs epochs" in screen_text(app)
+        await until(pilot, lambda: "train needs epochs" in screen_text(app))
         await pilot.press("tab", "tab", "tab")
         await typed(app, pilot, "epochs=3 lr=1e-2")
         await until(pilot, lambda: "runs     train(epochs=3, lr=0.01) on all 4" in screen_text(app))
@@ -369,13 +369,13 @@ async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+t")
-        assert app.clipboard.startswith("# train needs epochs")
+        await until(pilot, lambda: app.clipboard.startswith("# train needs epochs"))
         await pilot.press("tab", "tab", "tab")
         await typed(app, pilot, "epochs=3")
         await until(pilot, lambda: "runs     train(epochs=3)" in screen_text(app))
         await pilot.press("ctrl+t")
+        await until(pilot, lambda: "from train import train" in app.clipboard)
         compile(app.clipboard, "copied", "exec")
-        assert "from train import train" in app.clipboard
         assert "train(epochs=3) @ pool" in app.clipboard
 
 
