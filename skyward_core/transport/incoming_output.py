@@ -39,16 +39,22 @@ class IncomingOutput:
         self.version = version
         self.sha256 = ""
         self._parts = folder / PARTS
-        self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._path = self._parts / f"{_hash(name)}.{_hash(version)}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.open(self._path, flags, 0o666)
+        self._file = self._open()
         try:
             self._have_alone()
             self._begin()
         except BaseException:
             self._shut()
             raise
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # Whoever is done takes the folder away where it is empty, and may do so just now.
+            with suppress(FileNotFoundError):
+                return os.open(self._path, flags, 0o666)
 
     def _have_alone(self) -> None:
         try:

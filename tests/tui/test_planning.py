@@ -182,10 +182,8 @@ async def test_the_python_of_a_launch_is_picked_or_typed(
         await typed(app, pilot, "program's own")
         await pilot.press("enter")
         await until(pilot, lambda: field.value == sys.executable)
-        words = f"python   Python {version} at {sys.executable} (--python)"
-        await until(
-            pilot, lambda: words in " ".join(plan_text(screen).split()).replace("python P", "python   P")
-        )
+        words = f"pythonPython{version}at{sys.executable}(--python)"  # a path may stand on several lines
+        await until(pilot, lambda: words in "".join(plan_text(screen).split()))
         form = screen.form()
         assert f"--python {sys.executable}" in command_line(form)
         await pilot.press("ctrl+n")
