@@ -28,6 +28,7 @@ from skyward_core.transport.background_loop import submit
 from skyward_core.transport.incoming_output import PARTS, IncomingOutput
 from tests.support.child import Child
 from tests.support.cli import COMMAND
+from tests.support.pool_logs import settled
 from tests.support.sshd import Host
 from tests.support.waiting import wait_until
 
@@ -213,6 +214,7 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert (target / "r1/f/shared").read_text() == "my notes"
 
     write({"f/only": 7}) >> pool
+    settled(pool)  # while it runs, another node may yet write one, too
     another = tmp_path / "another"
     (another / "f").mkdir(parents=True)
     (another / "f/only").write_text("not yours")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from skyward_core.views import events as ev
@@ -9,6 +10,9 @@ from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+SETTLING = 5  # seconds after which a picture is what it is
 
 SCRIPT = """
 import skyward_core as sky
@@ -40,9 +44,16 @@ async def show(
             await pilot.press(key)
             await pilot.pause()
         await until(pilot, lambda: ready in screen_text(app))
-        await pilot.pause(0.15)  # one more beat of the pump
-        await pilot.pause()
-        snap(app, f"{name}-{size[0]}x{size[1]}")
+        wanted = SNAPSHOTS / f"{name}-{size[0]}x{size[1]}.txt"
+        began = time.monotonic()
+        while True:  # the focus and its hints may come a few beats of the pump after the text
+            await pilot.pause(0.15)
+            await pilot.pause()
+            if screen_text(app) == (wanted.read_text("utf-8") if wanted.exists() else "") or (
+                time.monotonic() - began > SETTLING
+            ):
+                break
+        snap(app, wanted.stem)
 
 
 @at_every_size

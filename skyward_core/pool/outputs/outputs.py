@@ -151,7 +151,7 @@ class Outputs:
     def _goes_on(self, run: str | None) -> bool:
         runs = self._context.view.runs
         meant = runs.values() if run is None else filter(None, (runs.get(run),))
-        return any(each.state == "running" for each in meant)
+        return any(each.state == "running" and each.ended < each.total for each in meant)
 
     def _tell(self, run: str, each: FetchedFile) -> None:
         file = each.file
