@@ -60,12 +60,14 @@ class _LargeFinder:
 
 
 def _quieten(loader: Any) -> None:
-    run: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
-    if run is None:
+    own = getattr(loader, "__dict__", {})
+    # One loader may be there for many modules, as that of a zip file is, and be asked for without being used.
+    if "exec_module" in own or not hasattr(loader, "exec_module"):
         return
+    run: Callable[[ModuleType], None] = loader.exec_module
 
     def load(module: ModuleType) -> None:
-        del loader.exec_module  # once: it is the loader's own again
+        own.pop("exec_module", None)  # once: it is the loader's own again
         with undisturbed():
             run(module)
 

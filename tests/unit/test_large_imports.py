@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
+import importlib.util
 import inspect
+import shutil
 import sys
 import weakref
+import zipfile
 from collections.abc import Iterator
 from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
@@ -118,6 +120,20 @@ def test_finders_of_others_are_asked_as_ever(library: Path) -> None:
     sys.meta_path.insert(1, Others)  # type: ignore[arg-type]
     assert importlib.import_module("peft").seen is False
     assert found == ["peft"]
+
+
+def test_one_loader_of_many_modules_may_be_asked_for_and_not_used(library: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "all.zip"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for file in (library / "__init__.py", library / "tuners.py"):
+            zipped.write(file, f"peft/{file.name}")
+    shutil.rmtree(library)
+    sys.path.insert(0, str(archive))  # put back with the fixture's own
+    for _ in range(2):
+        assert importlib.util.find_spec("peft") is not None
+    peft = importlib.import_module("peft")
+    assert str(archive) in str(peft.__file__)
+    assert (peft.seen, importlib.import_module("peft.tuners").seen) == (False, False)
 
 
 def test_small_libraries_are_none_of_its_business(library: Path) -> None:
