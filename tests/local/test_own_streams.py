@@ -7,11 +7,14 @@ import random
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 import skyward_core as sky
 from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
 
 WAYS = (
     "echo {line} > /dev/stderr",
@@ -74,17 +77,37 @@ def test_a_child_that_prints_much_while_nobody_prints(pool: sky.Compute) -> None
     assert log_of(pool, run, 2, "err").split() == [b"%d" % n for n in range(1, 1001)]
 
 
-def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(pool: sky.Compute) -> None:
-    def job() -> None:
+def all_end_with(pool: sky.Compute, text: bytes) -> bool:
+    runs = pool.pool.view.runs
+    return bool(runs) and all(log_of(pool, last_run(pool), rank, "err").endswith(text) for rank in range(4))
+
+
+def test_a_rank_that_empties_its_own_log_is_said_and_goes_on_being_heard(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    fetched, heard = tmp_path / "fetched", tmp_path / "heard"
+
+    def job(fetched: str, heard: str) -> None:
         for number in range(200):
             print(f"before {number}", file=sys.stderr)
-        time.sleep(0.5)  # they are fetched
+        while not Path(fetched).exists():
+            time.sleep(0.01)
         with open("/dev/stderr", "w") as anew:
             anew.write("in its place\n")
-        time.sleep(0.5)
+        while not Path(heard).exists():
+            time.sleep(0.01)
         print("after", file=sys.stderr)
 
-    sky.function(job)() @ pool
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(job)(str(fetched), str(heard)) @ pool)
+        try:
+            wait_until(lambda: all_end_with(pool, b"before 199\n"))
+            fetched.touch()
+            wait_until(lambda: all_end_with(pool, b"in its place\n"))
+        finally:
+            fetched.touch()
+            heard.touch()
+        running.result()
     run = last_run(pool)
     settled(pool)
     before, said, place, after = log_of(pool, run, 3, "err").decode().rsplit("\n", 4)[0:4]
