@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from types import CodeType, ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from .info import InstanceInfo
 from .network import claim_port, interface_of, limit_threads
 
+TURNS = 4  # ports that broadcasts take in turns
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
     "skyward: this function uses torch.distributed, and no process group was made: each of the {ranks} ranks worked "
@@ -83,6 +85,7 @@ class ForCalls:
         os.environ["TORCHELASTIC_ERROR_FILE"] = error_file
         self._info = info
         self._ours: dict[str, str] = {}
+        self._ports: deque[str] = deque()
         self._before: dict[str, str] | None = None  # what stood in their places; None while they are not set
 
     def begin(self, together: bool) -> None:
@@ -91,19 +94,34 @@ class ForCalls:
         Args:
             together: whether all ranks run it.
         """
-        if _set_by_plugin or together == (self._before is not None):
+        if _set_by_plugin:
             return
-        if self._before is None:
-            if not self._ours:
-                self._ours = variables(self._info, claim_port(self._info))
-                _limit(self._info)
-            self._before = {name: os.environ[name] for name in self._ours if name in os.environ}
-            os.environ.update(self._ours)
-        else:
+        if together:
+            self._set()
+            self._next_port()
+        elif self._before is not None:
             for name in self._ours:
                 os.environ.pop(name, None)
             os.environ.update(self._before)
             self._before = None
+
+    def _set(self) -> None:
+        if self._before is None:
+            if not self._ours:
+                self._ports.extend(str(claim_port(self._info)) for _ in range(TURNS))
+                self._ours = variables(self._info, int(self._ports[-1]))
+                _limit(self._info)
+            self._before = {name: os.environ[name] for name in self._ours if name in os.environ}
+            os.environ.update(self._ours)
+
+    def _next_port(self) -> None:
+        """A rank may begin its part while another is still at its part of the broadcast before: what that one has made
+        at a port, say a store, is not to be met. All ranks run broadcasts in the same order, and so agree."""
+        before = self._ours["MASTER_PORT"]
+        self._ours["MASTER_PORT"] = self._ports[0]
+        self._ports.rotate(-1)
+        if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
+            os.environ["MASTER_PORT"] = self._ours["MASTER_PORT"]
 
     def end(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""

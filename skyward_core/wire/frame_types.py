@@ -111,6 +111,7 @@ class AgentStale(Timed):
     run: str
     i: int
     why: NotRequired[str]
+    spent: NotRequired[bool]
 
 
 class Record(TypedDict):
@@ -166,6 +167,7 @@ class AgentWelcome(TypedDict):
     unfetched: NotRequired[Sizes]
     modules: NotRequired[dict[str, str]]
     cwd: NotRequired[str]
+    spent: NotRequired[bool]
 
 
 class AgentModules(TypedDict):
@@ -191,6 +193,7 @@ class AgentGang(TypedDict):
     t: Literal["gang"]
     epoch: int
     broken: str
+    spent: NotRequired[bool]
 
 
 class AgentGranted(TypedDict):

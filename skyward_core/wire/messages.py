@@ -161,6 +161,7 @@ FROM_AGENT: Forms = {
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,
+            "spent": is_flag,
         },
         head=RUNS,
     ),
@@ -194,14 +195,16 @@ FROM_AGENT: Forms = {
         {"log": _SIZES} | _WHEN,
     ),
     "stale": FrameForm(
-        "A call was not begun, for it was meant for a gang that is no more; the client sends it anew.",
+        "A call was not begun, for it was meant for a gang that is no more, or, where it is `spent`, goes on only for "
+        "calls that came before; the client sends it anew.",
         _CALL,
-        {"why": is_text} | _WHEN,
+        {"why": is_text, "spent": is_flag} | _WHEN,
     ),
     "run": FrameForm("A client has opened a run, as all others are told.", _RECORD, _WHEN),
     "gang": FrameForm(
-        "The gang of this epoch is broken, and why.",
+        "The gang of this epoch takes no other broadcast, and why; if it is `spent`, what it has been given goes on.",
         {"epoch": is_count, "broken": is_text},
+        {"spent": is_flag},
     ),
     "modules": FrameForm(
         "The files of a script's own modules that its workers have loaded, and the hash of each as it was then.",

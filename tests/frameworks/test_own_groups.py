@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
 
+OWN = """
+import os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1) * (dist.get_rank() + 1)
+dist.all_reduce(total)
+with open(f"{sys.argv[1]}.{dist.get_rank()}", "w") as file:
+    file.write(str(total.item()))
+"""
 OPTIONS = sky.Options(console=False)
 TWO = sky.Worker(ranks_per_node=2)
 
@@ -71,6 +85,41 @@ def test_code_for_torchrun_meets_without_a_plugin_and_what_makes_no_group_is_adv
     settled(bare)
     said = [log_of(bare, run, rank, "err") for run in (own_groups, last_run(bare)) for rank in (0, 1)]
     assert [b"no process group was made" in each for each in said] == [False, False, True, False]
+
+
+@sky.function
+def stays_in_its_group(folder: str, number: int) -> float:
+    """The head stays until another rank is about to meet it in the next broadcast."""
+    import torch.distributed as dist
+
+    Path(folder, f"{os.environ['RANK']}.{number}").touch()
+    dist.init_process_group("gloo")
+    try:
+        total = summed() + number
+        if dist.get_rank() == 0:
+            wait_until(lambda: len(list(Path(folder).glob("1.*"))) > len(list(Path(folder).glob("0.*"))))
+        return total
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(bare, tmp_path):
+    with ThreadPoolExecutor(3) as beside:
+        calls = [stays_in_its_group(str(tmp_path), number) for number in range(3)]
+        running = [beside.submit(bare.run_all, call) for call in calls]
+        wait_until(lambda: len(list(tmp_path.glob("1.*"))) == len(running))
+        (tmp_path / "1.last").touch()  # nothing follows the last one
+        assert sorted(each.result() for each in running) == [[3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]
+
+
+def test_scripts_at_the_same_time_each_have_a_group_of_their_own(bare, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    with ThreadPoolExecutor(2) as beside:
+        scripts = [sky.script(tmp_path / "own.py", [tmp_path / str(number)]) for number in range(3)]
+        scripts[0] @ bare
+        list(beside.map(lambda script: script @ bare, scripts[1:]))
+    assert {path.read_text() for path in tmp_path.glob("?.*")} == {"3.0"}
+    assert len(list(tmp_path.glob("?.*"))) == 6
 
 
 def test_the_group_that_is_there_is_given_where_it_is_the_one_that_is_asked_for(joined):

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import skyward_core as sky
 from tests.support.cli import Cli
 from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
 
 TRAIN = '''
 """Trains nothing."""
@@ -137,6 +139,43 @@ def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):
     assert printed(pool, 0) == ["package ['a'] package.__main__"]
 
 
+@sky.function
+def keeps_a_rank(folder: str) -> None:
+    """A task for each rank, of which one stays."""
+    from pathlib import Path
+
+    rank = sky.instance_info().rank
+    Path(folder, str(rank)).touch()
+    wait_until(lambda: rank == 0 or Path(folder, "go").exists())
+
+
+def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_for_it(pool, tmp_path):
+    assert sky.function(abs)(-3) @ pool == [3, 3]
+    view = pool.pool.view
+
+    def begin(work):
+        before = set(view.runs)
+        begun = beside.submit(work)
+        wait_until(lambda: set(view.runs) - before)
+        return begun, *(set(view.runs) - before)
+
+    with ThreadPoolExecutor(4) as beside:
+        try:
+            tasks = sky.gather(*[keeps_a_rank(str(tmp_path)) for _ in range(2)])
+            keeping, _ = begin(lambda: tasks >> pool)
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+            first, run = begin(lambda: sky.script("clicks.py", ["--epochs", "1"]) @ pool)
+            second, _ = begin(lambda: sky.script("clicks.py", ["--epochs", "2"]) @ pool)
+            third, _ = begin(lambda: sky.function(abs)(-4) @ pool)
+            # Its first rank has ended, and left no process for those behind; the other has yet to begin.
+            wait_until(lambda: view.runs[run].ended == 1 and "runs wait for broadcasts" in str(view))
+            assert not any(each.done() for each in (first, second, third))
+        finally:
+            (tmp_path / "go").touch()
+        assert (first.result(), second.result(), third.result()) == ([None, None], [None, None], [4, 4])
+        keeping.result()
+
+
 def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):
     monkeypatch.chdir(cli.folder)
     cli.write("broken.py", "x = (\n")
@@ -156,8 +195,8 @@ def test_the_command_line_runs_one_with_words_of_its_own(cli):
     found = json.loads(found.stdout.splitlines()[-1])
     assert found["function"] == "train.py"
     assert "sys.exit(4)" in found["root_cause"]["message"]
-    assert (
-        '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in cli("logs", found["run"], "--rank", 0).stdout
-    )
+    first = found["root_cause"]["rank"]  # the other is stopped, perhaps before it has said anything
+    said = cli("logs", found["run"], "--rank", first).stdout
+    assert '"argv": ["train.py", "--epochs", "3", "--how", "4"]' in said
     refused = cli("run", "train.py", "--epochs", 3, status=2).stderr
     assert "goes behind --: train.py -- --epochs 3" in refused

@@ -114,7 +114,11 @@ def test_a_lock_can_be_given_back_unclean() -> None:
 
 def test_a_gang_tells_its_state() -> None:
     assert Gang().state() == {"t": "gang", "epoch": 0, "broken": ""}
-    assert Gang(3, broken="rank 1 ended").state() == {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
+    broken = {"t": "gang", "epoch": 3, "broken": "rank 1 ended"}
+    assert Gang(3, broken="rank 1 ended").state() == broken
+    assert Gang(3, broken="rank 1 ended", spent="a script has run").state() == broken
+    spent = {"t": "gang", "epoch": 3, "broken": "a script has run", "spent": True}
+    assert Gang(3, spent="a script has run").state() == spent
 
 
 def test_a_port_is_kept_for_the_one_who_listens_on_it() -> None:

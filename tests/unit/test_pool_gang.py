@@ -21,7 +21,7 @@ class FakeLink:
     def __init__(self, node: int, log: list[tuple[int, str]]) -> None:
         self.node = node
         self.up, self.gone = True, False
-        self.epoch, self.broken = 1, ""
+        self.epoch, self.broken, self.spent = 1, "", False
         self.sent: list[tuple[Header, bytes]] = []
         self.runs: dict[str, Header] = {}
         self.silent: set[str] = set()
@@ -128,6 +128,23 @@ async def test_a_broken_gang_is_formed_anew_before_the_start(gang: Gang) -> None
         assert (link.epoch, link.broken) == (5, "")
     assert gang.head.sent[-1][1] == b"plugins"
     assert gang.started == [5]
+
+
+async def test_a_spent_gang_goes_on_for_what_it_has_been_given_before_the_next_is_formed(gang: Gang) -> None:
+    await held(gang)
+    gang.links[2].broken, gang.links[2].spent = "a script has run", True
+    gang.links[1].runs = {"r1": {"calls": 1, "active": 1, "total": 3}}
+    task = asyncio.create_task(gang.start())
+    await until(lambda: gang.log.count((1, "where")) == 2)
+    assert gang.head.of("gang") == []
+    gang.links[1].runs = {}
+    await task
+    assert gang.started == [1, 5] and not gang.links[2].spent
+    # One that is broken as well has nobody to wait for.
+    gang.links[2].broken, gang.links[2].spent, gang.links[1].broken = "a script has run", True, "rank 1 died"
+    asked = gang.log.count((1, "where"))
+    await gang.start()
+    assert gang.log.count((1, "where")) == asked
 
 
 async def test_a_new_epoch_is_newer_than_any_that_a_node_knows(gang: Gang) -> None:

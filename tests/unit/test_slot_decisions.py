@@ -28,6 +28,7 @@ class Place:
     running: dict[tuple[str, int], Call] = field(default_factory=dict)
     process: Process | None = None
     failed_starts: int = 0
+    left: int = -1
 
 
 class Node:
@@ -74,6 +75,7 @@ def place(*queue: Call, runs: int = 0, **told: Any) -> Place:
 WHOLE, BROKEN = Gang(epoch=1), Gang(epoch=1, broken="a rank died")
 HOOKED, NONE = Gang(epoch=1, broken="a rank died", hooks=True), Gang()
 APPS = Gang(epoch=2, apps=True)
+SPENT, SPENT_HOOKED = Gang(epoch=1, spent="a script ran"), Gang(epoch=1, spent="a script ran", hooks=True)
 
 ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
     "no process": ("start", place(), Node(NONE), Apps()),
@@ -105,6 +107,18 @@ ROWS: dict[str, tuple[Step, Place, Node, Apps]] = {
     "a call of its gang": ("hand over", place(of_gang(1), process=process()), Node(WHOLE), Apps()),
     "a call of another gang": ("hand back", place(of_gang(2), process=process()), Node(WHOLE), Apps()),
     "a call of a gang that broke": ("hand back", place(of_gang(1), process=process(None)), Node(BROKEN), Apps()),
+    "a call of a gang that is spent, its rank has not begun": (
+        "hand over", place(of_gang(1), process=process()), Node(SPENT), Apps(),
+    ),
+    "the same, its process starts late": ("set up", place(of_gang(1), process=process(None)), Node(SPENT), Apps()),
+    "a call behind the one that spent it": (
+        "hand back", place(of_gang(1), process=process(None), left=1), Node(SPENT), Apps(),
+    ),
+    "its gang is spent": ("look around", place(process=process(None), left=1), Node(SPENT), Apps()),
+    "a task, the gang is spent": ("hand over", place(task(), process=process(None), left=1), Node(SPENT), Apps()),
+    "a task, the gang with plugins is spent": (
+        "wait", place(task(), process=process(None), left=1), Node(SPENT_HOOKED), Apps(),
+    ),
     "ranks stand alone": ("hand over", place(of_gang(9), process=process()), Node(Gang(epoch=1, alone=True)), Apps()),
     "a call before any gang": ("wait", place(task(), process=process(None)), Node(NONE), Apps()),
     "a call where nobody can form one": (
@@ -134,6 +148,7 @@ def test_the_table_has_every_step() -> None:
         Gang,
         epoch=st.sampled_from([0, 1, 2]),
         broken=st.sampled_from(["", "so"]),
+        spent=st.sampled_from(["", "so"]),
         hooks=st.booleans(),
         apps=st.booleans(),
         alone=st.booleans(),
@@ -142,6 +157,7 @@ def test_the_table_has_every_step() -> None:
     runs=st.integers(0, 2),
     flags=st.fixed_dictionaries({"greeted": st.booleans(), "killed": st.sampled_from(["", "so"])}),
     number=st.integers(0, 1),
+    left=st.sampled_from([-1, 1, 2]),
     settled=st.booleans(),
 )
 def test_no_call_reaches_a_process_that_must_not_have_it(
@@ -151,14 +167,15 @@ def test_no_call_reaches_a_process_that_must_not_have_it(
     runs: int,
     flags: dict[str, Any],
     number: int,
+    left: int,
     settled: bool,
 ) -> None:
-    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number)
+    slot = place(*queue, runs=runs, process=process(epoch, **flags), number=number, left=left)
     step = decide(slot, Node(gang), Apps(settled))
     if step == "hand over":
         first = slot.queue[0]
         assert flags["greeted"] and not flags["killed"] and runs < slot.capacity
         if first.gang and not gang.alone:
-            assert not gang.broken and first.header["epoch"] == gang.epoch == epoch
+            assert not gang.broken and first.header["epoch"] == gang.epoch == epoch != left
     if step in ("replace", "send away"):
         assert not runs, "a process that runs a call is not ended for another's sake"

@@ -222,7 +222,8 @@ class CallDesk:
         self._register.drop(call)
         self._register.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
-            why = {"epoch": gang.epoch, "why": gang.broken}
+            health = gang.health()
+            why = {"epoch": gang.epoch, "why": health.pop("broken")} | health
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | why)
 
     def _ended_with(self, why: str) -> Ended:

@@ -67,7 +67,12 @@ class Gang:
         )
 
     def state(self) -> Header:
-        return {"t": "gang", "epoch": self.epoch, "broken": self.broken}
+        return {"t": "gang", "epoch": self.epoch} | self.health()
+
+    def health(self) -> Header:
+        """Whether it takes another broadcast, as clients are told."""
+        said: Header = {"broken": self.broken or self.spent}
+        return said | {"spent": True} if self.spent and not self.broken else said
 
     def place(self, config: AgentConfig, rank: int) -> Header:
         """The :class:`InstanceInfo` of a rank of this node, as JSON; it knows no peers before the first epoch."""

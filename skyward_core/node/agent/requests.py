@@ -136,7 +136,6 @@ class Requests:
                 "address": state.config.address,
                 "ranks_per_node": state.config.ranks_per_node,
                 "epoch": state.gang.epoch,
-                "broken": state.gang.broken,
                 "phases": self._phases.frames(),
                 "runs": [record.to_json() for record in self._register.records.values()],
                 "lease": state.lease.remaining(in_use=self._life.in_use()),
@@ -145,6 +144,7 @@ class Requests:
                 "modules": state.modules,
                 "cwd": state.config.cwd,
             }
+            | state.gang.health()
         )
 
     def _use(self, connection: Connection, header: ClientUse, body: bytes) -> None:

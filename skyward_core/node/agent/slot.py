@@ -56,6 +56,7 @@ class Place(Protocol):
     running: dict[Key, Call]
     process: Process | None
     failed_starts: int
+    left: int
 
 
 class Around(Protocol):
@@ -88,10 +89,11 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
     if process.unusable:
         return "wait" if slot.running else "send away"
     gang, epoch = node.gang, process.epoch
+    has_left = slot.left == gang.epoch
     if epoch != gang.epoch or gang.broken:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed):
             return "wait" if slot.running else "replace"
-        if epoch != gang.epoch and gang.epoch and not gang.broken and not (gang.spent and slot.number == 0):
+        if epoch != gang.epoch and gang.epoch and not gang.broken and not has_left:
             # What plugins have around the whole node comes first.
             return "set up" if not gang.apps or apps.settled else "wait"
     if not slot.queue:
@@ -101,9 +103,9 @@ def decide(slot: Place, node: Node, apps: Around) -> Step:
     call = slot.queue[0]
     if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
         return "wait"  # a client that comes to an agent which was started anew sets it up after its calls
-    if call.gang and not gang.alone and (gang.broken or call.header.get("epoch") != gang.epoch):
+    if call.gang and not gang.alone and (gang.broken or has_left or call.header.get("epoch") != gang.epoch):
         return "hand back"
-    if gang.broken and gang.hooks and slot.number == 0:
+    if gang.hooks and (has_left or (gang.broken and slot.number == 0)):
         return "wait"  # for the next epoch, which a client forms when it hears of the break
     return "hand over"
 
@@ -112,6 +114,8 @@ class Others(Protocol):
     """What a slot asks of all of them; see :class:`.slots.Slots`."""
 
     def break_gang(self, why: str) -> None: ...
+
+    def spend_gang(self, why: str) -> None: ...
 
     def task_for(self, idle: Slot) -> Call | None: ...
 
@@ -129,6 +133,7 @@ class Slot:
     Attributes:
         queue: calls that wait for it.
         running: calls that its process has been given.
+        left: the latest epoch whose process here has taken its last call.
         logs: what its process prints into.
     """
 
@@ -147,6 +152,7 @@ class Slot:
         self.running: dict[Key, Call] = {}
         self.process: Process | None = None
         self.failed_starts = 0
+        self.left = SPENT
         self.logs = RankLogs(state.config, self.rank, self.number, self.running, desk.complain)
         self._state, self._desk, self._apps, self._phases, self._others = state, desk, apps, phases, others
 
@@ -157,7 +163,6 @@ class Slot:
     def give(self, call: Call) -> None:
         call.rank = self.rank
         self.queue.append(call)
-        self._mind_spent()
         self.pump()
 
     def pump(self) -> None:
@@ -324,19 +329,8 @@ class Slot:
         theirs; what comes next is for another one."""
         gang = self._state.gang
         if self.number == 0 and process.epoch is not None and process.epoch == gang.epoch and not gang.alone:
-            gang.spent = gang.spent or why
-            process.epoch = SPENT
-
-    def _mind_spent(self) -> None:
-        """A call waits that the gang has no process for any more."""
-        gang, process = self._state.gang, self.process
-        if (
-            gang.spent
-            and self.queue
-            and self.number == 0
-            and (process is None or process.epoch != gang.epoch)
-        ):
-            self._others.break_gang(gang.spent)
+            process.epoch, self.left = SPENT, gang.epoch
+            self._others.spend_gang(why)
 
     def _kill_if(self, process: Process) -> None:
         if self.process is process:
@@ -363,7 +357,6 @@ class Slot:
             else:
                 self._desk.died(call, process, status, self.logs)
         self._others.one_less()
-        self._mind_spent()
         if self.failed_starts >= START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:

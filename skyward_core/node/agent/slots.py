@@ -102,6 +102,13 @@ class Slots:
             self._audience.tell(gang.state())
             self.pump()
 
+    def spend_gang(self, why: str) -> None:
+        """A process of the gang takes no other call: what it has been given goes on; a client forms the next."""
+        gang = self._state.gang
+        if not gang.spent and not gang.broken:
+            gang.spent = why
+            self._audience.tell(gang.state())
+
     # -- logs --------------------------------------------------------------------------------------------
 
     def most_logs(self, name: str) -> int:

@@ -86,8 +86,7 @@ class GangKeeper(Keeper):
         """
         async with self._busy:
             await self._hold()
-            if not self.whole:
-                await self._form()
+            await self._have_whole()
             send(self.epoch)
             if self._wanted:
                 await self._release()
@@ -98,10 +97,19 @@ class GangKeeper(Keeper):
             if self.whole:
                 return
             await self._hold()
-            if not self.whole:
-                await self._form()
+            await self._have_whole()
             if self._wanted:
                 await self._release()
+
+    async def _have_whole(self) -> None:
+        """Form the next epoch where there is need of it; of one that is only spent, ranks may have yet to begin what
+        they have been given."""
+        if self.whole:
+            return
+        links = self._links
+        if any(link.spent for link in links) and all(link.spent or not link.broken for link in links):
+            await self._until_idle("runs wait for broadcasts that leave no process for them")
+        await self._form()
 
     async def _hold(self) -> None:
         if not self._held:
@@ -173,13 +181,15 @@ class GangKeeper(Keeper):
     async def renew_processes(self) -> None:
         async with self._busy:
             await self._hold()
-            await self._until_idle()
+            await self._until_idle(
+                "runs wait for broadcasts that still use modules as they were before they were edited"
+            )
             await self._form(fresh=True)
             if self._wanted:
                 await self._release()
 
-    async def _until_idle(self) -> None:
-        """Wait for broadcasts that are under way. No other is begun meanwhile: the lock is ours."""
+    async def _until_idle(self, words: str) -> None:
+        """Wait for broadcasts that are under way, and say so. No other is begun meanwhile: the lock is ours."""
         told, pause = False, 0.01
         while True:
             links = [link for link in self._links if not link.gone]
@@ -188,9 +198,7 @@ class GangKeeper(Keeper):
             if not any(here["active"] for header, _ in answers for here in header["runs"].values()):
                 break
             if not told:
-                self._tell(
-                    "runs wait for broadcasts that still use modules as they were before they were edited"
-                )
+                self._tell(words)
             told, pause = True, min(2 * pause, 0.5)
             await asyncio.sleep(pause)
         if told:
@@ -207,7 +215,7 @@ class GangKeeper(Keeper):
         header, plugins = self._setup(epoch, info, fresh=fresh)
         for link in self._links:
             if link.send(header, plugins):
-                link.epoch, link.broken = epoch, ""
+                link.epoch, link.broken, link.spent = epoch, "", False
 
     async def _with_ports(self) -> tuple[list[Place], int]:
         """The nodes, each with ports that it keeps free for its ranks; and how many GPUs all of them have."""

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from ...tasks.task import SourceText
     from ...transport.direct.pipe import LinePipe
     from ...transport.incoming_output import IncomingOutput
-    from ...wire.frame_types import AgentData, AgentWelcome, ClaimAnswer, ClientCall, FromAgent, OfRuns, Timed
+    from ...wire.frame_types import (
+        AgentData,
+        AgentGang,
+        AgentWelcome,
+        ClaimAnswer,
+        ClientCall,
+        FromAgent,
+        OfRuns,
+        Timed,
+    )
     from ...wire.tls_protocol import Sealed
 
 _log = logger("link")
@@ -81,7 +90,8 @@ class Link:
         self.finished = False  # the agent said goodbye
         self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
-        self.broken = ""
+        self.broken = ""  # why the gang takes no other broadcast
+        self.spent = False  # that is: what it has been given goes on
         nothing: Heard = {}
         self.welcome: AgentWelcome = nothing  # until it has come
         self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
@@ -278,7 +288,7 @@ class Link:
             case "gang":
                 if header["epoch"] < self.epoch:
                     return  # news of an epoch that we have replaced meanwhile
-                self.epoch, self.broken = header["epoch"], header["broken"]
+                self._learn_gang(header)
             case "welcome":
                 self._greet(header)
                 return
@@ -336,9 +346,13 @@ class Link:
         self.welcome = header
         ahead = time.time() - header.get("now", time.time())
         self._clock = ahead if abs(ahead) > SAME_TIME else 0.0
-        self.epoch, self.broken = header["epoch"], header["broken"]
+        self._learn_gang(header)
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_result(None)
+
+    def _learn_gang(self, header: AgentGang | AgentWelcome) -> None:
+        self.epoch, self.broken = header["epoch"], header["broken"]
+        self.spent = header.get("spent", False)
 
     def _lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None

@@ -148,7 +148,7 @@ class RunBook:
             case "item":
                 run.on_item(link, header, body)
             case "stale":
-                run.on_stale(header["i"], header.get("why", ""))
+                run.on_stale(header["i"], header.get("why", ""), spent=header.get("spent", False))
             case "began":
                 self._news.emit(
                     ev.RankBegan(

@@ -278,12 +278,12 @@ class Run(RunResults):
         error = ErrorInfo("ValuesLost", said)
         self._take(link, Outcome(index, rank, link.node, "lost", error=error))
 
-    def on_stale(self, index: int, why: str) -> None:
-        """A call was handed back: its gang broke before it began."""
+    def on_stale(self, index: int, why: str, *, spent: bool = False) -> None:
+        """A call was handed back: its gang broke before it began, or is spent, and goes on for runs before this one."""
         self._stale.add(index)
         self._broke = self._broke or why
         if not self._stopping:
-            self._stop("its gang broke before all ranks began")
+            self._stop("its gang broke before all ranks began", breaks=not spent)
         self._check_end()
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
@@ -391,17 +391,18 @@ class Run(RunResults):
             self._around.background.later(self._around.ended, self)
             self._tell()
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: str, *, breaks: bool = True) -> None:
+        """``breaks``: its gang, where it has one, ends with it."""
         if self._stopping or self.state != "running":
             return
         self._stopping = True
         if self.total == len(self.outcomes):
             return
-        gang = self.kind == "broadcast"
+        gang = self.kind == "broadcast" and breaks
         for link in self._context.links:
             header: Header = {"t": "stop", "run": self.id, "why": why, "grace": self._context.options.grace}
             link.send(header | ({"break": link.epoch} if gang else {}))
-            if self.calls_on(link):
+            if breaks and self.calls_on(link):
                 # What is stopped there takes a gang's worker with it; the agent will say so, but a run that
                 # is started meanwhile must not count on it.
                 link.broken = link.broken or "a run was stopped"
