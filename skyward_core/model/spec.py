@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal
 
-from ..wire.redact import SHORTEST, each_text, without_credentials
+from ..wire.redact import SHORTEST, each_text, for_keeping
 from . import spec_checks
 from .errors import SpecError
 from .interpreter import Interpreter
@@ -326,7 +326,8 @@ class PoolSpec(_Spec):
         return self.world_size > 1 or self.worker.ranks_per_node == "gpu"
 
     def describe(self) -> dict[str, Any]:
-        """The spec as JSON, without secrets: no variables, and no credentials in URLs."""
+        """The spec as JSON, without secrets: no variables, and neither credentials nor their values in URLs."""
+        kept = for_keeping(os.environ | self.image.env)
         return {
             "name": self.name,
             "provider": self.provider.name,
@@ -335,7 +336,7 @@ class PoolSpec(_Spec):
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),
             "options": self.options.describe(),
-            "image": each_text(self.image.describe(), without_credentials),
+            "image": each_text(self.image.describe(), kept),
             "variables": sorted(self.image.env),
-            "interpreter": self.interpreter and each_text(self.interpreter.describe(), without_credentials),
+            "interpreter": self.interpreter and each_text(self.interpreter.describe(), kept),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from ..store.ledger_rows import PoolRow, Receipt
 from ..tasks.own_interpreter import own
 from ..transport.base import image_elsewhere
 from ..views import events as ev
-from ..wire.redact import each_text, without_credentials
+from ..wire.redact import each_text, for_keeping
 from .background import Background
 from .context import PoolContext
 from .edited_modules import EditedModules
@@ -124,7 +125,7 @@ class Pool:
             image_elsewhere(whole, python.describe())  # before anything is rented
         written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
         if packages:
-            written["image"] = each_text(whole, without_credentials)
+            written["image"] = each_text(whole, for_keeping(os.environ | image.env))
         try:
             row = ledger.intend(token, spec.name, provider.to_json(), written)
         except PoolExistsError:

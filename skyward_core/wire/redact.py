@@ -80,6 +80,21 @@ def without_credentials(text: str) -> str:
     return _URL.sub(shortened, text)
 
 
+def for_keeping(env: Mapping[str, str]) -> Callable[[str], str]:
+    """What makes a text one that may be written down: without credentials in its URLs, and, where there is a URL in it,
+    with the values of secret variables blanked, wherever in the URL they stand.
+
+    Args:
+        env: the variables.
+    """
+    redactor = Redactor(secret_values(env))
+
+    def kept(text: str) -> str:
+        return redactor.text(without_credentials(text)) if "://" in text else text
+
+    return kept
+
+
 def _is_only_user(match: re.Match[str]) -> bool:
     """Whether what stands before the host is no secret: over ssh, say, a user's name; over http a token may."""
     return not match["scheme"].lower().endswith(("http", "https"))

@@ -31,7 +31,10 @@ INDEX_KEY = f"idx-{OURS}" + "NeitherThat" * 3
 SEEN = (TOKEN, PASSWORD, INDEX_KEY, TOKEN[:12])
 IMAGE = sky.Image(
     env={"DB_PASSWORD": PASSWORD},
-    pip_indexes=(sky.PipIndex(url=f"https://me:{INDEX_KEY}@index.example/simple"),),
+    pip_indexes=(
+        sky.PipIndex(url=f"https://me:{INDEX_KEY}@index.example/simple"),
+        sky.PipIndex(url=f"https://index.example/{PASSWORD}/simple"),
+    ),
 )
 
 

@@ -212,12 +212,9 @@ class Startup:
         pool = self._context
         python = Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own()
         heading = f"installed for pool {pool.name} with Python {python.minor}; Image(lock=...) has it installed again"
+        text = lock_text(with_scripts(config["image"], python), installed, heading)
         try:
-            kept_locks.keep(
-                pool.archive.folder,
-                node,
-                lock_text(with_scripts(config["image"], python), installed, heading),
-            )
+            kept_locks.keep(pool.archive.folder, node, self._news.redactor.text(text))
         except OSError as error:
             self._news.complain(f"what was installed on node {node} cannot be written down: {error}")
 
