@@ -62,6 +62,7 @@ _WHERE = {
     "NoCapacity": "model.errors",
     "TooFewHosts": "model.errors",
     "Hint": "model.hint",
+    "RunFuture": "model.run_future",
     "LedgerError": "model.errors",
     "TeardownError": "model.errors",
     "HostKeyError": "model.errors",
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
     from .model.errors import Unreachable as Unreachable
     from .model.errors import UsageError as UsageError
     from .model.hint import Hint as Hint
+    from .model.run_future import RunFuture as RunFuture
     from .model.spec import Image as Image
     from .model.spec import Options as Options
     from .model.spec import PipIndex as PipIndex

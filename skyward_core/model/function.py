@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ov
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:  # agents and workers need neither, nor what they load
-    from concurrent.futures import Future
     from inspect import Signature
+
+    from .run_future import RunFuture
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class Dispatcher(Protocol):
 
     def run_group(self, group: PendingGroup) -> Any: ...
 
-    def submit(self, pending: PendingFunction[Any]) -> Future[Any]: ...
+    def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]: ...
 
 
 class Function(Generic[P, T]):
@@ -182,7 +183,7 @@ class PendingFunction(_Value, Generic[T]):
     def __matmul__(self, pool: Dispatcher) -> list[T]:
         return _dispatcher(pool, "@").run_all(self)
 
-    def __gt__(self, pool: Dispatcher) -> Future[T]:
+    def __gt__(self, pool: Dispatcher) -> RunFuture[T]:
         return _dispatcher(pool, ">").submit(self)
 
     def __and__(self, other: PendingFunction[Any] | PendingGroup) -> PendingGroup:

@@ -316,6 +316,7 @@ class WrittenAnswer(AgentKnown):
     files: list[WrittenKeys]
     more: int
     folder: str
+    forgotten: NotRequired[bool]
 
 
 # -- what clients ask of an agent ------------------------------------------------------------------------

@@ -233,6 +233,20 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
+def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    write({"own/before": 3}) @ pool
+    over = time.time()
+    wait_until(lambda: time.time() > over + 0.05)
+    running = write({"own/late": 5}) > pool
+    assert isinstance(running, sky.RunFuture) and running.result() is None
+    settled(pool)
+    assert [file.path for file in running.files("own/**")] == ["own/late"]
+    assert running.fetch(to=tmp_path) == [tmp_path / "own/late"]
+    assert running.run in pool.pool.view.runs
+
+
 def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
     @sky.function
     def link() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
+from skyward_core.model.run_future import RunFuture
 
 
 class Pool:
@@ -25,8 +25,9 @@ class Pool:
     def run_group(self, group: PendingGroup) -> Any:
         return tuple(item.local() for item in group.items), group.stream, group.ordered
 
-    def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
-        future: Future[Any] = Future()
+    def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
+        nothing: Any = None
+        future: RunFuture[Any] = RunFuture("r1", nothing)
         future.set_result(pending.local())
         return future
 

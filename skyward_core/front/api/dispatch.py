@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.errors import PoolError, UsageError
 from ...model.function import PendingFunction, PendingGroup
+from ...model.run_future import RunFuture
 from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
 
@@ -123,21 +124,21 @@ class Dispatching:
             return self._as_they_come(self._dispatch("gather", tasks), ordered=group.ordered)
         return tuple(self._run("gather", tasks))
 
-    def submit(self, pending: PendingFunction[Any]) -> Future[Any]:
+    def submit(self, pending: PendingFunction[Any]) -> RunFuture[Any]:
         """``pending > compute``: run a call on one node, and wait for nothing.
 
         Args:
             pending: the call.
 
         Returns:
-            A future of its value. To cancel it cancels the run.
+            A future of its value, which also names the run, and what its ranks write. To cancel it cancels the run.
 
         Raises:
             NotPicklableError: an argument cannot travel.
             PoolError: the pool is not up.
         """
-        future: Future[Any] = Future()
         run = self._dispatch("single", [self._task(pending)])
+        future: RunFuture[Any] = RunFuture(run.id, self)
 
         def settle(done: Future[Run]) -> None:
             if not future.set_running_or_notify_cancel():

@@ -25,6 +25,10 @@ LETTERS = 4 << 20  # of their paths
 TICK = 0.01  # seconds by which a file's time may lag behind the clock's
 
 
+class UnknownRun(OSError):
+    """This node had no call of it, or has forgotten it."""
+
+
 class OutputDesk:
     """What clients ask of them. Disks are read in threads: a rank's may be slow, or far away."""
 
@@ -52,6 +56,8 @@ class OutputDesk:
             folder = self._state.config.cwd
             files, more = await asyncio.to_thread(written, folder, header["patterns"], since, until)
             answer = {"files": files, "more": more, "folder": folder}
+        except UnknownRun as error:
+            answer = {"error": str(error), "forgotten": True}
         except (OSError, ValueError) as error:
             answer = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
@@ -62,7 +68,7 @@ class OutputDesk:
             return header.get("since", 0.0), float("inf")
         record = self._state.register.records.get(run)
         if record is None:
-            raise OSError(f"this node does not remember run {run}")
+            raise UnknownRun(f"this node does not remember run {run}")
         return record.opened_at - TICK, _end_of(record)
 
     async def _give(self, connection: Connection, header: ClientOutput) -> None:

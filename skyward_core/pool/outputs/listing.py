@@ -59,12 +59,16 @@ async def listing(
     """
     links = [link for link in context.links if nodes is None or link.node in nodes]
     told = await asyncio.gather(*(_ask(link, context, patterns, run) for link in links))
+    view = context.view.runs.get(run or "")
+    if view is not None and view.kind != "broadcast" and not all(each.forgotten for each in told):
+        # Its calls went to some nodes only.
+        told = [each._replace(why="") if each.forgotten else each for each in told]
     found = Listing([], sum(each.more for each in told), {}, {})
     seen: set[tuple[str, str]] = set()
     for link, each in zip(links, told, strict=True):
         if each.why:
             found.failures[link.node] = each.why
-        else:
+        elif each.folder:
             found.folders[link.node] = each.folder
         for file in each.files:
             if (file.path, file.version) not in seen and matches(file.path, patterns):
@@ -81,6 +85,7 @@ class _NodesFiles(NamedTuple):
     more: int = 0
     folder: str = ""
     why: str = ""  # it did not
+    forgotten: bool = False  # as it knows nothing of the run
 
 
 async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _NodesFiles:
@@ -99,7 +104,7 @@ async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: s
     except (ConnectionError, WireError) as error:
         return _NodesFiles([], why=str(error))
     if why := answer.get("error"):
-        return _NodesFiles([], why=why)
+        return _NodesFiles([], why=why, forgotten=bool(answer.get("forgotten")))
     return _NodesFiles([_file(each, link) for each in answer["files"]], answer["more"], answer["folder"])
 
 

@@ -1,0 +1,62 @@
+"""What a call becomes that nobody waits for: its value to come, and the run that it comes of."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from .written_file import WrittenFile
+
+T = TypeVar("T")
+
+
+class _Pool(Protocol):
+    def files(self, *patterns: str, run: str | None = None) -> list[WrittenFile]: ...
+
+    def fetch(
+        self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None
+    ) -> list[Path]: ...
+
+
+class RunFuture(Future[T]):
+    """A ``concurrent.futures.Future`` of a call's value, as ``call > compute`` gives it. To cancel it cancels the run.
+
+    Attributes:
+        run: id of the run.
+    """
+
+    def __init__(self, run: str, pool: _Pool) -> None:
+        super().__init__()
+        self.run = run
+        self._pool = pool
+
+    def files(self, *patterns: str) -> list[WrittenFile]:
+        """The files that ranks wrote in their working folder while the run went on, or have by now.
+
+        Args:
+            *patterns: which, such as ``"out/**"`` or ``"*.pt"``; all where none is given.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+            PoolError: the pool is not up, or a node could not be asked.
+        """
+        return self._pool.files(*patterns, run=self.run)
+
+    def fetch(self, *patterns: str, to: str | os.PathLike[str] | None = None) -> list[Path]:
+        """Bring these files here, as ``compute.fetch`` does.
+
+        Args:
+            *patterns: which, as ``files`` takes them.
+            to: the folder that they come to; None for ``outputs/RUN``.
+
+        Returns:
+            Where they are, also those that had been fetched before.
+
+        Raises:
+            UsageError: a pattern leads out of the working folder.
+            PoolError: some could not be had; it names them, and the others are here.
+        """
+        return self._pool.fetch(*patterns, to=to, run=self.run)
