@@ -3,49 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import RunsHere
-from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
+from ..model.errors import Cancelled, LedgerError, PoolError, hint_of, what_of
 from ..model.spec import PoolSpec
-from ..providers import from_json
 from ..providers.base import Provider
 from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
-from ..tasks.own_interpreter import own
-from ..transport.base import image_elsewhere
 from ..views import events as ev
-from ..wire.redact import each_text, without_credentials
 from .background import Background
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
 from .gang.upkeep import Upkeep
+from .intent import write
 from .links.link import Link
 from .news import News
 from .nodes.heal import Healing
-from .nodes.reconcile import close_if_gone, in_words
 from .nodes.replace import Replacements
 from .nodes.roster import Roster
-from .nodes.startup import Startup, whole_image
+from .nodes.startup import Startup
 from .nodes.watch import Watch
 from .pool_end import PoolEnd
 from .runs.book import RunBook
 from .runs.launch import Launcher
-from .runs.run import Run
 from .setup_knowledge import SetupKnowledge
 from .teardown import tear_down
 
 if TYPE_CHECKING:
-    from ..model.interpreter import Interpreter
-    from ..model.spec import Image
-    from ..tasks.packages.packages import Packages
     from ..wire.frame_types import FromAgent
     from .outputs.outputs import Outputs, Rest
 
@@ -71,7 +60,7 @@ class Pool:
         self.links, self.machines = context.links, context.machines
         self.news = news = News(context)
         self.background = background = Background()
-        self.book = book = RunBook(context, news, background, self._start_anew)
+        self.book = book = RunBook(context, news, background, lambda run: self.launch.start_anew(run))
         self.runs = book.runs
         self.roster = roster = Roster(context, news)
         self._knowledge = knowledge = SetupKnowledge(context, news)
@@ -107,39 +96,16 @@ class Pool:
 
     @classmethod
     async def intend(cls, spec: PoolSpec, ledger: Ledger, cwd: str = "") -> Pool:
-        """Write the intent to the ledger and make the pool's object; nothing exists yet.
+        """Make the object of a pool that is wanted, which stands in the ledger then; nothing of it exists yet.
 
         Raises:
-            PoolExistsError: a pool of that name is up.
-            UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so.
+            as :func:`.intent.write`.
         """
-        token = secrets.token_hex(8)
-        provider: Provider = spec.provider
-        image = whole_image(spec)
-        python = spec.interpreter or own()
-        folder = str(image.workdir or cwd)
-        packages = await _packages(image, folder, python)
-        whole = packages.added_to(image.describe()) if packages else image.describe()
-        if not isinstance(provider, RunsHere):
-            image_elsewhere(whole, python.describe())  # before anything is rented
-        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
-        if packages:
-            written["image"] = each_text(whole, without_credentials)
-        try:
-            row = ledger.intend(token, spec.name, provider.to_json(), written)
-        except PoolExistsError:
-            # It may have ended by itself, by its lease for one, with nobody there to write it down.
-            other = ledger.find(spec.name)
-            closed = other and await close_if_gone(other, from_json(other.provider), ledger)
-            if not closed:
-                raise
-            row = ledger.intend(token, spec.name, provider.to_json(), written)
-        else:
-            closed = None
-        pool = cls(row, provider, ledger)
-        pool._knowledge.know(image, python, packages)
-        if closed:
-            pool.news.complain(f"of the pool that had this name before: {in_words(closed)}")
+        intent = await write(spec, ledger, cwd)
+        pool = cls(intent.row, spec.provider, ledger)
+        pool._knowledge.know(intent.image, intent.interpreter, intent.packages)
+        if intent.notice:
+            pool.news.complain(intent.notice)
         return pool
 
     async def start(self, spec: PoolSpec) -> None:
@@ -258,7 +224,7 @@ class Pool:
             detail = self.watch.down(link, detail)
         self.news.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
         if up:
-            self.watch.up(link)
+            self.watch.suspicion.up(link)
             self._greeted(link)
             return
         if link.silent:
@@ -276,9 +242,6 @@ class Pool:
         self.book.catch_up(link)
         if not link.epoch and not self.context.observer:
             self.launch.agent_is_new()
-
-    def _start_anew(self, run: Run) -> None:
-        self.launch.start_anew(run)
 
     # -- going down --------------------------------------------------------------------------------------
 
@@ -343,12 +306,3 @@ class Pool:
         await self.background.stop()
         self.book.direct.close()
         self.news.close()
-
-
-async def _packages(image: Image, folder: str, python: Interpreter) -> Packages | None:
-    """What a project's file says that the image names."""
-    if not image.packages_by:
-        return None
-    from ..tasks.packages.asked import asked  # most pools have none
-
-    return await asyncio.to_thread(asked, image, folder, python.version)
