@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from .outputs.outputs import Outputs, Rest
 
 
+QUIET = 1.0  # seconds after a start in which nothing is done that can wait
+
+
 class Pool:
     """One pool as one client has it: its parts, and what goes from one to another.
 
@@ -145,10 +148,15 @@ class Pool:
         if self.upkeep.keeper is not None:
             await self.upkeep.keeper.ensure()
         self.roster.note()
+        self.background.spawn(self._keep_locks())
         if prune_is_due():
             from ..store.prune import prune_when_due
 
             self.background.spawn(asyncio.to_thread(prune_when_due, self.ledger))
+
+    async def _keep_locks(self) -> None:
+        await asyncio.sleep(QUIET)
+        await self._startup.locks.keep_the_rest()
 
     async def _give_up(self) -> None:
         receipt = await asyncio.shield(self.down())
@@ -263,12 +271,15 @@ class Pool:
             self._rising.cancel()
             await asyncio.wait([self._rising])
 
+        locks = asyncio.create_task(self._startup.locks.keep_the_rest())
+
         async def save() -> Rest:
             return await self.outputs.save(give_up=give_up)
 
         receipt = await tear_down(
             self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
         )
+        await locks
         if not receipt.kept:
             return receipt
         from .unfetched import bring_home
@@ -293,6 +304,7 @@ class Pool:
             await asyncio.wait([self._rising])
             with suppress(LedgerError):  # who comes next then waits until this process is gone
                 self.ledger.left(self.row.token)
+        await self._startup.locks.keep_the_rest()
         for run in list(self.runs.values()):
             run.leave()
         if self._outputs is not None:

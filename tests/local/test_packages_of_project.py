@@ -36,6 +36,11 @@ def versions() -> list[str]:
     return [skytiny.VERSION, skyneeds.VERSION]
 
 
+@sky.function
+def system() -> str:
+    return sys.platform
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a lock of skytiny 1.0, while 2.0 is there, too; the newest skyneeds takes no other."""
@@ -132,6 +137,16 @@ def test_what_is_there_in_the_versions_that_are_asked_for_is_not_installed(proje
         with compute(project, **image):
             pass
     assert not list((project.parent / "sky" / "environments").glob("env-*"))
+
+
+def test_where_nobody_asks_for_packages_the_lock_tells_what_ranks_had(project: Path) -> None:
+    import cloudpickle
+
+    with compute(project) as pool:
+        assert system() >> pool == sys.platform
+    first, *lines = kept_lock(project).splitlines()
+    assert first.startswith("# nothing was installed for pool p: its ranks had Python")
+    assert f"cloudpickle=={cloudpickle.__version__}" in lines
 
 
 SCRIPT = """import sys
