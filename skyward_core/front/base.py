@@ -37,8 +37,8 @@ class Front(Protocol):
     def recall(self, pool: str) -> Future[PoolView]:
         """Have a pool that has ended, whole: with its outcomes and logs."""
 
-    def create(self, spec: PoolSpec) -> Future[PoolView]:
-        """Bring a pool up; :meth:`pools` lists it at once, the future is done when it is up."""
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
+        """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""
 
     def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
         """Run a task on every rank, or with ``one`` on a single node; done when the run is opened."""

@@ -65,9 +65,9 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
 
 
 def locks(ledger: Ledger, row: RunRow) -> dict[int, str]:
-    """What was installed on the nodes of a run's pool when it ended, node by node, as ``Image(lock=...)`` takes it.
+    """What the nodes of a run's pool had when it ended, node by node, as ``Image(lock=...)`` takes it.
 
-    None where its image asked for no packages.
+    None of other machines where nobody asked for packages.
 
     Raises:
         LedgerError, OSError: it cannot be read.

@@ -244,8 +244,14 @@ class Session:
 
     # -- doing -------------------------------------------------------------------------------------------
 
-    def create(self, spec: PoolSpec, cwd: Path | None = None) -> Future[PoolView]:
-        """Bring a pool up; its view is there at once and moves through the phases.
+    def create(
+        self, spec: PoolSpec, cwd: Path | None = None, *, begun: Future[PoolView] | None = None
+    ) -> Future[PoolView]:
+        """Bring a pool up; its view moves through the phases.
+
+        Args:
+            begun: has the view as soon as there is a pool to look at, or else why there is none. What reads it by
+                callbacks must not wait there.
 
         Raises (through the future):
             PoolExistsError: the name is taken.
@@ -254,8 +260,15 @@ class Session:
         """
 
         async def work() -> PoolView:
-            pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
+            try:
+                pool = await Pool.intend(spec, self.ledger, str(cwd or Path.cwd()))
+            except BaseException as error:
+                if begun is not None:
+                    begun.set_exception(error)
+                raise
             self._pools[pool.row.token] = pool
+            if begun is not None:
+                begun.set_result(pool.view)
             starting = asyncio.current_task()
             self._starting.add(starting)
             try:

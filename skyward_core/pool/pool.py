@@ -3,52 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import RunsHere
-from ..model.errors import Cancelled, LedgerError, PoolError, PoolExistsError, hint_of, what_of
+from ..model.errors import Cancelled, LedgerError, PoolError, hint_of, what_of
 from ..model.spec import PoolSpec
-from ..providers import from_json
 from ..providers.base import Provider
 from ..store import loggers
 from ..store.archive import rank_of
 from ..store.home import prune_is_due
 from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
-from ..tasks.own_interpreter import own
-from ..transport.base import image_elsewhere
 from ..views import events as ev
-from ..wire.redact import each_text, for_keeping
 from .background import Background
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
 from .gang.upkeep import Upkeep
+from .intent import write
 from .links.link import Link
 from .news import News
 from .nodes.heal import Healing
-from .nodes.reconcile import close_if_gone, in_words
 from .nodes.replace import Replacements
 from .nodes.roster import Roster
-from .nodes.startup import Startup, whole_image
+from .nodes.startup import Startup
 from .nodes.watch import Watch
 from .pool_end import PoolEnd
 from .runs.book import RunBook
 from .runs.launch import Launcher
-from .runs.run import Run
 from .setup_knowledge import SetupKnowledge
 from .teardown import tear_down
 
 if TYPE_CHECKING:
-    from ..model.interpreter import Interpreter
-    from ..model.spec import Image
-    from ..tasks.packages.packages import Packages
     from ..wire.frame_types import FromAgent
     from .outputs.outputs import Outputs, Rest
+
+
+QUIET = 1.0  # seconds after a start in which nothing is done that can wait
 
 
 class Pool:
@@ -72,7 +63,7 @@ class Pool:
         self.links, self.machines = context.links, context.machines
         self.news = news = News(context)
         self.background = background = Background()
-        self.book = book = RunBook(context, news, background, self._start_anew)
+        self.book = book = RunBook(context, news, background, lambda run: self.launch.start_anew(run))
         self.runs = book.runs
         self.roster = roster = Roster(context, news)
         self._knowledge = knowledge = SetupKnowledge(context, news)
@@ -108,39 +99,16 @@ class Pool:
 
     @classmethod
     async def intend(cls, spec: PoolSpec, ledger: Ledger, cwd: str = "") -> Pool:
-        """Write the intent to the ledger and make the pool's object; nothing exists yet.
+        """Make the object of a pool that is wanted, which stands in the ledger then; nothing of it exists yet.
 
         Raises:
-            PoolExistsError: a pool of that name is up.
-            UsageError, PluginError: a plugin, or the script's interpreter, cannot be used so.
+            as :func:`.intent.write`.
         """
-        token = secrets.token_hex(8)
-        provider: Provider = spec.provider
-        image = whole_image(spec)
-        python = spec.interpreter or own()
-        folder = str(image.workdir or cwd)
-        packages = await _packages(image, folder, python)
-        whole = packages.added_to(image.describe()) if packages else image.describe()
-        if not isinstance(provider, RunsHere):
-            image_elsewhere(whole, python.describe())  # before anything is rented
-        written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
-        if packages:
-            written["image"] = each_text(whole, for_keeping(os.environ | image.env))
-        try:
-            row = ledger.intend(token, spec.name, provider.to_json(), written)
-        except PoolExistsError:
-            # It may have ended by itself, by its lease for one, with nobody there to write it down.
-            other = ledger.find(spec.name)
-            closed = other and await close_if_gone(other, from_json(other.provider), ledger)
-            if not closed:
-                raise
-            row = ledger.intend(token, spec.name, provider.to_json(), written)
-        else:
-            closed = None
-        pool = cls(row, provider, ledger)
-        pool._knowledge.know(image, python, packages)
-        if closed:
-            pool.news.complain(f"of the pool that had this name before: {in_words(closed)}")
+        intent = await write(spec, ledger, cwd)
+        pool = cls(intent.row, spec.provider, ledger)
+        pool._knowledge.know(intent.image, intent.interpreter, intent.packages)
+        if intent.notice:
+            pool.news.complain(intent.notice)
         return pool
 
     async def start(self, spec: PoolSpec) -> None:
@@ -180,10 +148,15 @@ class Pool:
         if self.upkeep.keeper is not None:
             await self.upkeep.keeper.ensure()
         self.roster.note()
+        self.background.spawn(self._keep_locks())
         if prune_is_due():
             from ..store.prune import prune_when_due
 
             self.background.spawn(asyncio.to_thread(prune_when_due, self.ledger))
+
+    async def _keep_locks(self) -> None:
+        await asyncio.sleep(QUIET)
+        await self._startup.locks.keep_the_rest()
 
     async def _give_up(self) -> None:
         receipt = await asyncio.shield(self.down())
@@ -259,7 +232,7 @@ class Pool:
             detail = self.watch.down(link, detail)
         self.news.emit(ev.NodeLink(pool=self.name, node=link.node, up=up, detail=detail))
         if up:
-            self.watch.up(link)
+            self.watch.suspicion.up(link)
             self._greeted(link)
             return
         if link.silent:
@@ -277,9 +250,6 @@ class Pool:
         self.book.catch_up(link)
         if not link.epoch and not self.context.observer:
             self.launch.agent_is_new()
-
-    def _start_anew(self, run: Run) -> None:
-        self.launch.start_anew(run)
 
     # -- going down --------------------------------------------------------------------------------------
 
@@ -301,12 +271,15 @@ class Pool:
             self._rising.cancel()
             await asyncio.wait([self._rising])
 
+        locks = asyncio.create_task(self._startup.locks.keep_the_rest())
+
         async def save() -> Rest:
             return await self.outputs.save(give_up=give_up)
 
         receipt = await tear_down(
             self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
         )
+        await locks
         if not receipt.kept:
             return receipt
         from .unfetched import bring_home
@@ -331,6 +304,7 @@ class Pool:
             await asyncio.wait([self._rising])
             with suppress(LedgerError):  # who comes next then waits until this process is gone
                 self.ledger.left(self.row.token)
+        await self._startup.locks.keep_the_rest()
         for run in list(self.runs.values()):
             run.leave()
         if self._outputs is not None:
@@ -344,12 +318,3 @@ class Pool:
         await self.background.stop()
         self.book.direct.close()
         self.news.close()
-
-
-async def _packages(image: Image, folder: str, python: Interpreter) -> Packages | None:
-    """What a project's file says that the image names."""
-    if not image.packages_by:
-        return None
-    from ..tasks.packages.asked import asked  # most pools have none
-
-    return await asyncio.to_thread(asked, image, folder, python.version)

@@ -168,11 +168,15 @@ class Transport(Protocol):
 
         Returns:
             The packages of its environment, version by name, where the image asks for some; see
-            :func:`...node.boot.environment.installed_with`.
+            :func:`..node.boot.installed.installed_on`.
 
         Raises:
             PoolError: the node cannot be reached or cannot run an agent; says why and what to do.
         """
+
+    async def installed(self) -> dict[str, str] | None:
+        """The packages of the ranks' interpreter, as ``prepare`` gives them, where its image asked for none; None where
+        that cannot be told from here."""
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
         """Bring the node's copy of the working folder up to date, where it has one of its own.

@@ -107,12 +107,11 @@ def lock(run: str, node: int | None, console: Console) -> int:
         found = locks(session.ledger, row)
     if not found:
         raise UsageError(
-            f"nothing was installed for run {row.run}: nobody asked for packages, and its ranks had what there was"
+            f"nothing was installed for run {row.run}: nobody asked for packages, and its ranks had what their hosts' "
+            "Python has"
         )
     if node is not None and node not in found:
-        raise UsageError(
-            f"nothing was installed on node {node} for run {row.run}; give one of {_named(found)}"
-        )
+        raise UsageError(f"no lock is kept of node {node} for run {row.run}; give one of {_named(found)}")
     shown = min(found) if node is None else node
     if node is None and (others := [each for each in found if found[each] != found[shown]]):
         console.note(f"this is of node {shown}; node {_named(others)} had other packages: --node shows them")

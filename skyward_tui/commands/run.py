@@ -103,7 +103,8 @@ class _Job:
         self.console = console
         self.follower = Follower(console)
         self.pool = pool
-        self.key = pool  # from when it is up its own, which no other one ever has
+        self.key = pool  # its own as soon as there is one, which no other pool ever has; "" for none
+        self.begun: Future[PoolView] | None = None
         self.ours = ours
         self.leave = keep or not ours
         self.off_terminal = off_terminal
@@ -116,9 +117,9 @@ class _Job:
         try:
             if spec is not None:
                 self.console.note(f"pool {spec.name}: {count(spec.nodes, 'node')} on {spec.provider.name}")
-                creation = self.session.create(spec)
-                self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-                self.key = self.follower.wait(creation).key
+                self.key, self.begun = "", Future()
+                self.begun.add_done_callback(self._watch)
+                self.follower.wait(self.session.create(spec, begun=self.begun))
                 up = True
             else:
                 # It may have been starting when we looked.
@@ -135,6 +136,12 @@ class _Job:
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
         return self._finish(status)
+
+    def _watch(self, begun: Future[PoolView]) -> None:
+        """There is a pool of ours: hear of it. Called on the session's thread."""
+        if begun.exception() is None:
+            self.key = begun.result().key
+            self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
     def resume(self, run: RunView) -> int:
         """Follow a run that is under way."""
@@ -179,6 +186,9 @@ class _Job:
     def _finish(self, status: int) -> int:
         """Tear down where that is due, say what is left to say, and give the exit status."""
         receipt: Receipt | None = None
+        if self.begun is not None:  # nothing may begin to exist behind our back
+            with suppress(SkywardError):
+                self.follower.wait(self.begun, heed=False)
         if not self.leave and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
             try:
                 receipt = self.follower.wait(self.session.down(self.key), heed=False)
@@ -195,7 +205,7 @@ class _Job:
         return status
 
     def _is_ours(self, view: PoolView) -> bool:
-        return self.key in (view.key, view.name)
+        return self.key == view.key
 
     def _report(self, run: RunView) -> None:
         self.follower.finish()

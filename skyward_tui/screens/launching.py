@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,15 +42,9 @@ async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
         return BegunPool(used.key)
     if isinstance(plan.pool.provider, Asks):
         app.host_keys.begin(session)
-    before = {pool.key for pool in session.pools()}
-    future = session.create(plan.pool)
-    while True:
-        new = [pool.key for pool in session.pools() if pool.name == plan.pool.name and pool.key not in before]
-        if new:
-            return BegunPool(new[0], future)
-        if future.done():
-            return BegunPool(future.result().key, future)
-        await asyncio.sleep(0.02)
+    begun: Future[PoolView] = Future()
+    created = session.create(plan.pool, begun=begun)
+    return BegunPool((await settled(begun)).key, created)
 
 
 async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:

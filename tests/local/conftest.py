@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 import skyward_core as sky
 from tests.support.cli import Cli
 from tests.support.quick_starters import use_quick_starters
+from tests.support.sshd import Host
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,6 +36,25 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "home"
     monkeypatch.setenv("SKYWARD_HOME", str(path))
     return path
+
+
+@pytest.fixture
+async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
+    """A host on loopback, and a home of the client's own."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    host = Host(tmp_path / "host")
+    await host.start()
+    yield host
+    await host.stop()
+
+
+@pytest.fixture
+def known(host: Host, tmp_path: Path) -> Path:
+    """A file that knows that host's key."""
+    file = tmp_path / "known"
+    file.write_text(host.known_line())
+    return file
 
 
 @pytest.fixture(scope="module")

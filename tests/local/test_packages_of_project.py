@@ -7,7 +7,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.session import Session
 from skyward_core.model.errors import SpecError
 from skyward_core.model.spec import PoolSpec
+from skyward_core.views.views import PoolView
 from tests.support.one_host import provider
 from tests.support.pythons import make_environment
 from tests.support.sshd import Host
@@ -33,6 +34,11 @@ def versions() -> list[str]:
     import skytiny  # type: ignore[import-not-found]
 
     return [skytiny.VERSION, skyneeds.VERSION]
+
+
+@sky.function
+def system() -> str:
+    return sys.platform
 
 
 @pytest.fixture
@@ -81,15 +87,22 @@ def run_script(project: Path, lock: str) -> Any:
     """What a script gives whose imports only the lock has: nobody chose an interpreter for it."""
     (project / "needy.py").write_text(
         "import skyneeds, skytiny\nimport skyward_core as sky\n\n\n"
-        "@sky.function\ndef f():\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
+        "@sky.function\ndef f():\n    print('it runs')\n    return [skytiny.VERSION, skyneeds.VERSION]\n"
     )
     plan = LaunchRequest(script=str(project / "needy.py"), pool="p", lock=str(project / lock)).plan()
     assert plan.interpreter.source == lock and plan.spec is not None
     session = Session()
     try:
         task = plan.task()
-        session.create(plan.spec).result()
-        view = session.wait("p", session.launch("p", task).result().id).result()
+        begun: Future[PoolView] = Future()
+        printed: list[bytes] = []
+        begun.add_done_callback(
+            lambda pool: session.subscribe(pool.result().key, None, lambda *piece: printed.append(piece[3]))
+        )
+        session.create(plan.spec, begun=begun).result()
+        key = begun.result().key
+        view = session.wait(key, session.launch(key, task).result().id).result()
+        assert b"".join(printed) == b"it runs\n", "who heard of the pool as it began has all of it"
         session.down("p").result()
     finally:
         session.detach()
@@ -126,6 +139,16 @@ def test_what_is_there_in_the_versions_that_are_asked_for_is_not_installed(proje
     assert not list((project.parent / "sky" / "environments").glob("env-*"))
 
 
+def test_where_nobody_asks_for_packages_the_lock_tells_what_ranks_had(project: Path) -> None:
+    import cloudpickle
+
+    with compute(project) as pool:
+        assert system() >> pool == sys.platform
+    first, *lines = kept_lock(project).splitlines()
+    assert first.startswith("# nothing was installed for pool p: its ranks had Python")
+    assert f"cloudpickle=={cloudpickle.__version__}" in lines
+
+
 SCRIPT = """import sys
 import skyward_core as sky
 
@@ -134,15 +157,6 @@ def f():
     import mylib, skytiny
     return [skytiny.VERSION, mylib.WHERE, sys.executable, mylib.__file__]
 """
-
-
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "host")
-    await host.start()
-    (tmp_path / "known").write_text(host.known_line())
-    yield host
-    await host.stop()
 
 
 def local_library(project: Path) -> None:
@@ -162,7 +176,7 @@ def local_library(project: Path) -> None:
 
 
 async def test_hosts_have_them_and_the_packages_that_lie_here(
-    project: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+    project: Path, host: Host, known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_OFFLINE"):
         monkeypatch.delenv(name)
@@ -179,7 +193,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
         assert str(plan.packages) == f"1 of {project}/requirements.txt"
         assert [each.folder for each in plan.travelling] == [str(project.parent / "mylib")]
         assert plan.spec is not None
-        where = provider(host, project.parent / "known")
+        where = provider(host, known)
         session = Session()
         try:
             task = await asyncio.to_thread(plan.task)
@@ -201,7 +215,7 @@ async def test_hosts_have_them_and_the_packages_that_lie_here(
 
 
 async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected_to(
-    project: Path, host: Host
+    project: Path, host: Host, known: Path
 ) -> None:
     (project / "requirements.txt").write_text("-f ../wheels\nskytiny\n")
     cases: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -213,7 +227,7 @@ async def test_what_a_project_says_wrong_is_refused_before_anything_is_connected
         for image, error, why in cases:
             spec = PoolSpec(
                 name="p",
-                provider=provider(host, project.parent / "known"),
+                provider=provider(host, known),
                 image=sky.Image(workdir=project, **image),
             )
             with pytest.raises(error, match=why):

@@ -21,6 +21,7 @@ from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.store.kept_locks import kept
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
 from tests.support.cli import COMMAND, PATIENCE
@@ -98,6 +99,7 @@ class Up:
 
     def __init__(self, session: Session, script: Path, interpreter: Interpreter) -> None:
         self.session, self.script, self.interpreter = session, script, interpreter
+        self.key = ""
 
     def run(self, function: str, **values: Any) -> Any:
         task = build_task(self.script, function, values, interpreter=self.interpreter)
@@ -116,7 +118,7 @@ def up(script: Path, interpreter: Interpreter, **spec: Any) -> Iterator[Up]:
     try:
         options = Options(console=False)
         wanted = PoolSpec(name="p", provider=sky.Local(), interpreter=interpreter, options=options, **spec)
-        pool.session.create(wanted).result()
+        pool.key = pool.session.create(wanted).result().key
         yield pool
         pool.session.down("p").result()
     finally:
@@ -139,6 +141,10 @@ def test_a_script_and_its_ranks_have_the_project_s_python(
         failed = pool.run("fails")
         assert failed.state == "failed" and failed.outcomes()[0].error.type.endswith("Own")
         assert pool.run("yields").state == "done"
+    (lock,) = kept(pool.key).values()
+    first, *lines = lock.splitlines()
+    assert "skytiny==1.0" in lines and not any(line.startswith("pytest==") for line in lines)
+    assert first == f"# nothing was installed for pool p: its ranks had {chosen}, with these packages"
 
 
 def test_what_an_image_adds_comes_before_what_the_project_has(

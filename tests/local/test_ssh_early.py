@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,24 +25,8 @@ from skyward_core.transport.ssh.target import Target
 from tests.support.sshd import Host
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-
-
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "host")
-    await host.start()
-    yield host
-    await host.stop()
-
-
-@pytest.fixture
-def target(host: Host, tmp_path: Path) -> Target:
-    known = tmp_path / "known"
-    known.write_text(host.known_line())
+def target(host: Host, known: Path) -> Target:
     return Target(
         "127.0.0.1", port=host.port, keys=(str(host.client_key),), known_hosts=str(known), config=False
     )

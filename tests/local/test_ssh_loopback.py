@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import marshal
 import os
-import re
-import shlex
 import shutil
-import sys
-import threading
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import asyncssh
 import pytest
@@ -22,7 +14,6 @@ import pytest
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import (
-    Cancelled,
     CredentialsRefused,
     HostKeyError,
     NoCapacity,
@@ -33,238 +24,22 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.hint import Hint
 from skyward_core.model.spec import PoolSpec
-from skyward_core.node.boot import host as on_host
 from skyward_core.providers.ssh.provider import SSH
 from skyward_core.transport.ssh import connect, host_keys
-from skyward_core.transport.ssh.command_channel import Failed
 from skyward_core.transport.ssh.questions import Questions
 from skyward_core.transport.ssh.target import Target
 from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.transport.upload import working_folder
-from skyward_tui.hints import detail_of, words_of
-from tests.support.one_host import Reports, config, greet, provider, running, target
+from skyward_tui.hints import detail_of
+from tests.support.one_host import NOISE, Reports, config, greet, provider, running, target
 from tests.support.sshd import Host
 
-NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
-
 
 @pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "host", noise=NOISE)
-    await host.start()
-    yield host
-    await host.stop()
-
-
-@pytest.fixture
-def known(host: Host, tmp_path: Path) -> Path:
-    file = tmp_path / "known"
-    file.write_text(host.known_line())
-    return file
-
-
-# ---- host keys ---------------------------------------------------------------------------------------------
-
-
-async def test_an_unknown_key_is_refused_and_nothing_is_sent(host: Host, tmp_path: Path) -> None:
-    transport = SSHTransport(target(host, tmp_path / "none"), "p.0")
-    with pytest.raises(HostKeyError) as caught:
-        await transport.prepare(config(), Reports())
-    assert host.key.get_fingerprint() in str(caught.value)
-    assert caught.value.hint == Hint("trust-host-key", f"127.0.0.1:{host.port}", str(tmp_path / "none"))
-    assert f"skyward-tui trust 127.0.0.1:{host.port}" in words_of(caught.value)
-    assert "skyward-tui" not in str(caught.value)
-    assert host.logins == 0 and not host.commands
-
-
-async def test_a_changed_key_stops_everything_under_every_policy(host: Host, known: Path) -> None:
-    old = asyncssh.generate_private_key("ssh-ed25519")
-    for kind in ("ssh-ed25519", "ecdsa-sha2-nistp256"):  # another key of the type, and no key of it at all
-        old = asyncssh.generate_private_key(kind)
-        known.write_text(f"[127.0.0.1]:{host.port} {old.export_public_key().decode()}")
-        before = known.read_text()
-        for policy in ("known", "ask", "accept-new"):
-            with pytest.raises(HostKeyError, match="CHANGED") as caught:
-                await connect.connect(target(host, known, host_keys=policy))
-            for part in (old.get_fingerprint(), host.key.get_fingerprint(), f"{known} line 1"):
-                assert part in str(caught.value)
-        assert known.read_text() == before
-    assert host.logins == 0 and not host.commands
-
-
-async def test_a_fetched_and_accepted_key_is_known_from_then_on(host: Host, tmp_path: Path) -> None:
-    file = tmp_path / "own"
-    shown = await connect.fetch_host_key(target(host, file))
-    assert shown.fingerprint == host.key.get_fingerprint()
-    host_keys.accept(shown)
-    link = await connect.connect(target(host, file))
-    await link.close()
-    assert host.logins == 1
-
-
-async def test_the_log_tells_of_logins_and_of_those_that_failed(
-    host: Host, known: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "skyward.ssh")
-    link = await connect.connect(target(host, known))
-    assert re.search(rf"127\.0\.0\.1:{host.port}: connected and logged in, [\d.]+ s", caplog.text)
-    await link.close()
-    assert f"127.0.0.1:{host.port}: disconnected" in caplog.text
-    with pytest.raises(HostKeyError):
-        await connect.connect(target(host, tmp_path / "none"))
-    assert re.search(rf"127\.0\.0\.1:{host.port}: no login after [\d.]+ s: HostKeyNotVerifiable", caplog.text)
-
-
-async def test_new_keys_are_written_down_when_asked_for(host: Host, tmp_path: Path) -> None:
-    file = tmp_path / "own"
-    link = await connect.connect(target(host, file, host_keys="accept-new"))
-    await link.close()
-    assert host.key.export_public_key().split()[1] in file.read_bytes()
-
-
-@pytest.mark.parametrize("answer", [True, False])
-async def test_the_person_is_asked(host: Host, tmp_path: Path, answer: bool) -> None:
-    asked: list[host_keys.ServerKey] = []
-
-    async def hook(shown: host_keys.ServerKey) -> bool:
-        assert host.logins == 0
-        asked.append(shown)
-        return answer
-
-    questions = Questions()
-    questions.answered_by(hook)
-    file = tmp_path / "own"
-    with questions.asked():
-        if answer:
-            link = await connect.connect(target(host, file, host_keys="ask"))
-            await link.close()
-        else:
-            with pytest.raises(HostKeyError, match="is not known"):
-                await connect.connect(target(host, file, host_keys="ask"))
-    assert [key.fingerprint for key in asked] == [host.key.get_fingerprint()]
-    assert file.exists() is answer
-
-
-async def test_a_pool_torn_down_while_a_key_is_judged_never_comes_up(host: Host, tmp_path: Path) -> None:
-    asked, withdrawn = threading.Event(), threading.Event()
-
-    async def hook(shown: host_keys.ServerKey) -> bool:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            withdrawn.set()
-        return True
-
-    session = Session()
-    session.on_host_key(hook)
-    creation = session.create(
-        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
-    )
-    assert await asyncio.to_thread(asked.wait, 20)
-    receipt = await asyncio.wrap_future(session.down("judged"))
-    assert receipt.ok and receipt.created == 1
-    assert withdrawn.is_set()
-    with pytest.raises(Cancelled, match="torn down while it was starting"):
-        await asyncio.wrap_future(creation)
-    assert session.ledger.live() == [] and session.view("judged").state == "gone"
-    await asyncio.to_thread(session.detach)
-    assert host.logins == 0
-
-
-async def test_each_session_is_asked_about_its_own_hosts(host: Host, tmp_path: Path) -> None:
-    other = Host(tmp_path / "other")
-    await other.start()
-    sessions = {each.port: Session() for each in (host, other)}
-    silent = Session()  # which nobody answers for
-    asked: dict[int, set[str]] = {port: set() for port in sessions}
-
-    async def refuse(port: int, shown: host_keys.ServerKey) -> bool:
-        asked[port].add(shown.fingerprint)
-        return False
-
-    none = tmp_path / "none"
-    creations = []
-    for port, session in sessions.items():
-        session.on_host_key(partial(refuse, port))
-    for each in (host, other):
-        spec = PoolSpec(name=f"of-{each.port}", provider=provider(each, none, host_keys="ask"))
-        creations.append(sessions[each.port].create(spec))
-    creations.append(silent.create(PoolSpec(name="silent", provider=provider(host, none, host_keys="ask"))))
-    for creation in creations:
-        with pytest.raises(HostKeyError, match="is not known"):
-            await asyncio.wrap_future(creation)
-    assert asked == {each.port: {each.key.get_fingerprint()} for each in (host, other)}
-    for session in (*sessions.values(), silent):
-        await asyncio.to_thread(session.detach)
-    await other.stop()
-    assert host.logins == other.logins == 0
-
-
-async def test_the_questions_of_a_session_that_ends_are_answered_no(host: Host, tmp_path: Path) -> None:
-    asked, withdrawn = asyncio.Event(), asyncio.Event()
-
-    async def hook(shown: host_keys.ServerKey) -> bool:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            withdrawn.set()
-        return True
-
-    questions = Questions()
-    questions.answered_by(hook)
-    wish = target(host, tmp_path / "none", host_keys="ask")
-    with questions.asked():
-        connecting = asyncio.create_task(connect.connect(wish))
-        await asked.wait()
-        questions.end()
-        with pytest.raises(HostKeyError, match="is not known"):
-            await connecting
-        assert withdrawn.is_set()
-        asked.clear()
-        with pytest.raises(HostKeyError, match="is not known"):
-            await connect.connect(wish)
-    assert not asked.is_set() and host.logins == 0
-
-
-async def test_a_session_that_ends_withdraws_its_questions(host: Host, tmp_path: Path) -> None:
-    asked, withdrawn = threading.Event(), threading.Event()
-
-    async def hook(shown: host_keys.ServerKey) -> bool:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            withdrawn.set()
-        return True
-
-    session = Session()
-    session.on_host_key(hook)
-    creation = session.create(
-        PoolSpec(name="judged", provider=provider(host, tmp_path / "none", host_keys="ask"))
-    )
-    assert await asyncio.to_thread(asked.wait, 20)
-    await asyncio.to_thread(session.detach)
-    assert withdrawn.is_set()
-    with pytest.raises(Cancelled, match="left while it was starting"):
-        await asyncio.wrap_future(creation)
-    assert host.logins == 0
-
-
-async def test_a_revoked_key_is_refused(host: Host, known: Path) -> None:
-    public = host.key.export_public_key().decode()
-    known.write_text(f"[127.0.0.1]:{host.port} {public}@revoked * {public}")
-    with pytest.raises(HostKeyError, match="revoked"):
-        await connect.connect(target(host, known, host_keys="accept-new"))
-    assert host.logins == 0
+def host(host: Host) -> Host:
+    """One whose login shell prints."""
+    host.noise = NOISE
+    return host
 
 
 # ---- preparing ---------------------------------------------------------------------------------------------
@@ -389,196 +164,6 @@ async def test_a_pool_found_by_another_client_needs_no_config(host: Host, known:
         await first.prepare(config(), Reports())
         assert (await greet(second))["pool"] == "p"
         await second.close()
-
-
-# ---- what goes wrong, in words -----------------------------------------------------------------------------
-
-
-async def test_another_python_is_named_before_anything_is_sent(
-    host: Host, known: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "python3.9"
-    other.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.1 && exit\nexit 97\n')
-    other.chmod(0o755)
-    transport = SSHTransport(target(host, known), "p.0", python=str(other))
-    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    with pytest.raises(PoolError, match=rf"no Python {minor} .*3\.9\.1.*Nothing was sent"):
-        await transport.prepare(config(cwd=str(tmp_path)), Reports())
-    await transport.close()
-    assert not (host.home / ".cache/skyward").exists()
-
-
-async def test_uv_brings_python_where_there_is_uv(host: Host, known: Path, tmp_path: Path) -> None:
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "uv").write_text(
-        f'#!/bin/sh\ncase "$2" in install) touch {tmp_path}/fetched;; find) echo {sys.executable};; esac\n'
-    )
-    (bin_folder / "uv").chmod(0o755)
-    for tool in ("sh", "ls", "touch"):
-        (bin_folder / tool).symlink_to(f"/bin/{tool}")
-    # A host with uv and no Python of the right version: the client's own path is not there either.
-    host.noise = f"{NOISE}; PATH={bin_folder}"
-    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    host.rewrite = lambda command: (
-        command.replace(sys.executable, "/nowhere/python")
-        .replace(":/usr/local/bin:/usr/bin:/bin", "")
-        .replace(f"python{minor}", "python0")
-    )
-    transport = SSHTransport(target(host, known), "p.0")
-    said: list[str] = []
-    channel = await transport.channel(said.append)
-    channel.close()
-    await transport.close()
-    assert (tmp_path / "fetched").exists()
-    assert any("uv fetches it" in line for line in said)
-
-
-async def test_a_shell_that_runs_no_command_is_quoted(host: Host, known: Path) -> None:
-    host.noise = "echo This account is not available.; exit 1"
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match="This account is not available"):
-        await transport.prepare(config(), Reports())
-    await transport.close()
-
-
-# A program that says what it is told to, whatever it is asked.
-LIES = """
-import json, sys
-def take():
-    return sys.stdin.buffer.read(int(sys.stdin.buffer.read(8), 16))
-take()
-word = json.loads(take())["word"]
-for answer in json.loads(sys.argv[1]):
-    print("\\n" + word, json.dumps(answer), flush=True)
-    sys.stdin.buffer.read(json.loads(take())["size"])
-"""
-FACTS = {
-    "python": sys.executable, "version": [*sys.version_info[:3]], "home": "/root", "hostname": "h", "system": "Linux",
-    "machine": "x86_64", "address": "127.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "socket": "/s",
-    "shared": False, "running": False,
-}  # fmt: skip
-WANTS = {"folder": "/srv/a", "wanted": [], "doubtful": [], "current": True}
-
-
-def lies(host: Host, *answers: object) -> None:
-    told = json.dumps([FACTS, *answers, {}])
-    command = shlex.join([sys.executable, "-c", LIES, told])
-    host.rewrite = lambda asked: f"exec {command}"
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ({"folder": 7}, "answers nonsense: its 'folder' cannot be 7"),
-        ({"folder": "here"}, "answers nonsense: its 'folder' cannot be 'here'"),
-        ({"wanted": "all"}, "answers nonsense: its 'wanted' cannot be 'all'"),
-        ({"wanted": [-1]}, r"answers nonsense: its 'wanted' cannot be \[-1\]"),
-        ({"wanted": [2]}, "asks for file 2 of 2 that the working folder has"),
-        ({"doubtful": [[9, "ab"]]}, "asks for file 9 of 2 that the working folder has"),
-        ({"doubtful": [[0, "ab"]]}, "asks what the link key leads to, which no host is told"),
-        ({"doubtful": [[0]]}, "answers nonsense: its 'doubtful' cannot be"),
-    ],
-)
-async def test_a_host_gets_nothing_for_wishes_that_make_no_sense(
-    host: Host, known: Path, tmp_path: Path, answer: dict[str, Any], said: str
-) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    (tmp_path / "outside").write_text("for no host")
-    (project / "key").symlink_to("../outside")
-    (project / "train.py").write_text("print(1)")
-    lies(host, WANTS | {"current": False} | answer)
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=said):
-        await transport.prepare(config(cwd=str(project)), Reports())
-    await transport.close()
-
-
-async def test_an_interpreter_is_a_path(host: Host, known: Path) -> None:
-    lies(host, {"python": ["rm"]})
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=r"answers nonsense: its 'python' cannot be \['rm'\]"):
-        await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
-    await transport.close()
-
-
-async def test_a_host_names_the_interpreter_and_nothing_else_of_the_config(host: Host, known: Path) -> None:
-    lies(host, {"python": "/env/bin/python", "installed": {}, "idle_timeout": 1e9})
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=r"ended the command|lost the connection"):
-        await transport.prepare(config(image={"pip": ["numpy"]}), Reports())
-    told = json.loads(host.received[host.received.rindex(b'{"pool"') :])
-    assert (told["python"], told["idle_timeout"]) == ("/env/bin/python", 30.0)
-    await transport.close()
-
-
-async def test_nowhere_to_write_is_told_with_reasons(
-    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from skyward_core.transport.ssh import command_channel as module
-
-    parts = dict(marshal.loads(module._sent_code()))
-    source = Path(on_host.__file__).read_text().replace("ROOTS = (", 'ROOTS = ("/proc/none",) or (')
-    parts[on_host.__name__] = compile(source, "host", "exec")
-    monkeypatch.setattr(module, "_sent_code", lambda: marshal.dumps([*parts.items()]))
-    transport = SSHTransport(target(host, known), "p.0", patience=0)
-    with pytest.raises(PoolError, match=r"no folder .*\(/proc/none"):
-        await transport.prepare(config(), Reports())
-    await transport.close()
-
-
-async def test_a_failing_setup_command_fails_with_its_last_words(host: Host, known: Path) -> None:
-    transport = SSHTransport(target(host, known), "p.0")
-    reports = Reports()
-    async with running(transport):
-        with pytest.raises(Failed, match=r"(?s)exit code 3.*no such thing"):
-            await transport.prepare(
-                config(image={"setup": ["echo looking; echo no such thing; exit 3"]}), reports
-            )
-        assert "looking" in reports.of("installed")
-
-
-async def test_setup_runs_once_per_content_with_its_variables(host: Host, known: Path) -> None:
-    image = {"setup": ['echo "$WHO" >> "$HOME/setup.txt"']}
-    for folder in ("one.0", "two.0"):
-        transport = SSHTransport(target(host, known), folder)
-        async with running(transport):
-            await transport.prepare(config(image=image, env={"WHO": "me"}), Reports())
-    assert (host.home / "setup.txt").read_text() == "me\n"
-
-
-async def test_a_wrong_key_names_user_and_remedy(host: Host, known: Path, tmp_path: Path) -> None:
-    asyncssh.generate_private_key("ssh-ed25519").write_private_key(tmp_path / "wrong")
-    wish = Target(
-        "127.0.0.1",
-        port=host.port,
-        user="me",
-        keys=(str(tmp_path / "wrong"),),
-        known_hosts=str(known),
-        config=False,
-    )
-    with pytest.raises(
-        CredentialsRefused, match=r"accepts none of the keys offered for user 'me'.*ssh-copy-id"
-    ):
-        await connect.connect(wish)
-
-
-async def test_refusals_are_tried_again_until_patience_ends(host: Host, known: Path) -> None:
-    await host.stop()
-    waits: list[str] = []
-    with pytest.raises(Unreachable, match="no SSH server listens on port"):
-        await connect.connect(target(host, known), patience=0.8, waiting=lambda why, at: waits.append(why))
-    assert waits and set(waits) == {"connection refused"}
-    asyncio.get_running_loop().call_later(0.3, lambda: asyncio.ensure_future(host.start()))
-    link = await connect.connect(target(host, known), patience=20)
-    await link.close()
-
-
-async def test_a_name_that_does_not_resolve_fails_at_once() -> None:
-    with pytest.raises(Unreachable, match="cannot be resolved"):
-        await connect.connect(Target("no-such-host.invalid", config=False), patience=0)
 
 
 # ---- jump hosts and the provider ---------------------------------------------------------------------------
@@ -731,11 +316,11 @@ async def test_check_says_what_works_in_words(host: Host, known: Path, tmp_path:
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen to lock a key with")
 async def test_keys_of_the_configuration_that_are_not_there_or_locked_are_passed_over(
-    host: Host, known: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = home / ".ssh"
+    folder = tmp_path / ".ssh"
     folder.mkdir(mode=0o700)
-    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("HOME", str(tmp_path))
     make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(folder / "locked")]
     assert await (await asyncio.create_subprocess_exec(*make)).wait() == 0
     (folder / "config").write_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,22 +34,6 @@ def f():
 """
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-async def host(tmp_path: Path) -> AsyncIterator[Host]:
-    host = Host(tmp_path / "host")
-    await host.start()
-    (tmp_path / "known").write_text(host.known_line())
-    yield host
-    await host.stop()
-
-
 @pytest.fixture
 def links(tmp_path: Path) -> Iterator[str]:
     """The address of a page that leads to the wheels of skytiny."""
@@ -69,17 +53,18 @@ def script(tmp_path: Path, links: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def spec(host: Host, interpreter: Interpreter) -> PoolSpec:
-    where = provider(host, host.home.parent / "known")
-    return PoolSpec(name="p", provider=where, interpreter=interpreter, options=Options(console=False))
+def spec(host: Host, known: Path, interpreter: Interpreter) -> PoolSpec:
+    return PoolSpec(
+        name="p", provider=provider(host, known), interpreter=interpreter, options=Options(console=False)
+    )
 
 
-async def test_hosts_have_what_a_script_asks_for(host: Host, script: Path) -> None:
+async def test_hosts_have_what_a_script_asks_for(host: Host, known: Path, script: Path) -> None:
     chosen = interpreter_of(script)
     task = await asyncio.to_thread(build_task, script, "f", {})
     session = Session()
     try:
-        await asyncio.wrap_future(session.create(spec(host, chosen)))
+        await asyncio.wrap_future(session.create(spec(host, known, chosen)))
         run = await asyncio.wrap_future(session.launch("p", task))
         view = await asyncio.wrap_future(session.wait("p", run.id))
         assert view.state == "done", view
@@ -93,13 +78,13 @@ async def test_hosts_have_what_a_script_asks_for(host: Host, script: Path) -> No
 
 
 async def test_a_project_of_another_version_is_refused_before_anything_is_connected_to(
-    host: Host, script: Path
+    host: Host, known: Path, script: Path
 ) -> None:
     chosen = interpreter_of(script, another_python().path)
     session = Session()
     try:
         with pytest.raises(UsageError, match=r"\(--python\)\. Functions travel as bytecode"):
-            await asyncio.wrap_future(session.create(spec(host, chosen)))
+            await asyncio.wrap_future(session.create(spec(host, known, chosen)))
         assert session.ledger.live() == session.ledger.over(limit=-1) == []
     finally:
         await asyncio.to_thread(session.detach)

@@ -21,20 +21,8 @@ SIZE = 20_000_000
 
 
 @pytest.fixture
-async def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Host]:
-    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "sky"))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    host = Host(tmp_path / "host")
-    await host.start()
-    yield host
-    await host.stop()
-
-
-@pytest.fixture
-async def way(host: Host, tmp_path: Path) -> AsyncIterator[SSHTransport]:
+async def way(host: Host, known: Path) -> AsyncIterator[SSHTransport]:
     """To a host that knows where our folder is; nothing runs there."""
-    known = tmp_path / "known"
-    known.write_text(host.known_line())
     keys = (str(host.client_key),)
     target = Target("127.0.0.1", port=host.port, keys=keys, known_hosts=str(known), config=False)
     way = SSHTransport(target, "p.0", patience=2.0)

@@ -14,6 +14,7 @@ from textual._context import active_app
 from textual.pilot import Pilot
 
 from skyward_tui.app import SkywardApp
+from skyward_tui.screens.launch import LaunchScreen
 
 PATIENCE = 15.0
 
@@ -54,6 +55,16 @@ async def typed(app: Any, pilot: Pilot[Any], text: str) -> None:
     if text:
         app.post_message(events.Paste(text))
         await pilot.pause()
+
+
+async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> LaunchScreen:
+    """The launch form, opened by its key, with a script's path in it."""
+    await until(pilot, lambda: app.session is not None)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, LaunchScreen)
+    await typed(app, pilot, script)
+    return app.screen
 
 
 def screen_text(app: SkywardApp) -> str:

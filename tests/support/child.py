@@ -24,6 +24,17 @@ class Child(subprocess.Popen[str]):
         super().__exit__(kind, value, traceback)
 
 
+def child(code: str, *args: object) -> subprocess.Popen[str]:
+    """Run some code, all of whose streams are pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def script(home: Path, text: str) -> subprocess.Popen[str]:
     """Run a client of its own, whose output can be read line by line."""
     path = home.parent / f"client{time.monotonic_ns()}.py"

@@ -58,14 +58,17 @@ class FakeSession:
         self.recalled.append(pool)
         return done(self.view(pool))
 
-    def create(self, spec: PoolSpec) -> Future[PoolView]:
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         future: Future[PoolView] = Future()
+        begun = begun or Future()
         if any(view.name == spec.name and view.is_live for view in self.views):
-            future.set_exception(PoolExistsError(f"a pool named {spec.name} is already up"))
+            for each in (future, begun):
+                each.set_exception(PoolExistsError(f"a pool named {spec.name} is already up"))
             return future
         self.created.append(spec)
         view = self.pool(spec.name, spec.nodes, spec.ranks_per_node, state="starting", phase="requested")
         self.creating[spec.name] = future
+        begun.set_result(view)
         if self.auto:
             self.bring_up(view)
         return future

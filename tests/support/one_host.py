@@ -14,6 +14,9 @@ from skyward_core.transport.ssh.transport import SSHTransport
 from skyward_core.wire.frames import Decoder, frame
 from tests.support.sshd import Host
 
+NOISE = "echo Welcome to the lab; printf 'no newline at the end'; echo trouble >&2; true"
+"""What a login shell may print before every command."""
+
 
 def target(host: Host, known: Path, **wishes: Any) -> Target:
     return Target(

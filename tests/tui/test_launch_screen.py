@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
 from skyward_core.model.errors import PoolError
@@ -23,7 +22,7 @@ from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.toggles import Toggles
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 
 SIZE = (120, 40)
@@ -56,18 +55,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
-    await until(pilot, lambda: app.session is not None)
-    await pilot.press("n")
-    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, LaunchScreen)
-    await typed(app, pilot, script)
-    return app.screen
-
-
 async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await until(pilot, lambda: "train needs epochs" in screen_text(app))
         await pilot.press("tab", "tab", "tab")
@@ -90,7 +80,7 @@ async def test_a_plugin_of_another_package_is_listed(
     points = [EntryPoint("mine", "another_package:Mine", "skyward.plugins")]
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         listed = [name for name, _ in screen.query_one("#plugins", Toggles).options]
         assert {"torch", "mine"} <= set(listed)
 
@@ -99,7 +89,7 @@ async def test_a_pool_that_is_not_kept_goes_with_its_run(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#options").focus()
         await pilot.press("space", "ctrl+r")
@@ -155,7 +145,7 @@ async def test_a_script_that_does_not_load_costs_no_pool(
 ) -> None:
     (tmp_path / "bad.py").write_text(SCRIPT + "\nraise RuntimeError('no data here')\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "bad.py")
+        screen = await launch_form(app, pilot, "bad.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         await pilot.press("ctrl+r")
         await until(pilot, lambda: "RuntimeError: no data here" in screen_text(app))
@@ -169,7 +159,7 @@ async def test_a_name_in_use_is_one_line_in_the_form(
 ) -> None:
     session.pool("train")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         await until(pilot, lambda: "pool train-2" in screen_text(app))
         screen.query_one("#name", Input).value = "train"
@@ -184,7 +174,7 @@ async def test_what_is_wrong_is_there_to_the_last_word(
     app: SkywardApp, script: Path, size: tuple[int, int]
 ) -> None:
     async with app.run_test(size=size) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#name", Input).value = "My Pool"
         await until(pilot, lambda: "at both ends" in screen_text(app))
@@ -195,7 +185,7 @@ async def test_what_is_wrong_is_there_to_the_last_word(
 
 async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "")
+        screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o", "d", "d", "p", "enter")
         await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
         await until(pilot, lambda: "[x] torch" in screen_text(app))
@@ -205,7 +195,7 @@ async def test_examples_are_picked_by_typing(app: SkywardApp) -> None:
 
 async def test_pickers_say_that_nothing_fits(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "")
+        screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o")
         await typed(app, pilot, "nosuch")
         await until(pilot, lambda: "no script or folder has 'nosuch' in its name" in screen_text(app))
@@ -222,7 +212,7 @@ async def test_what_was_entered_outlives_a_start_that_failed(
 ) -> None:
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         for field, text in (("arguments", "note=hi"), ("name", "mine"), ("nodes", "3"), ("ranks", "2")):
             screen.query_one(f"#{field}", Input).value = text
         screen.query_one("#function", Select).value = "evaluate"
@@ -248,7 +238,7 @@ async def test_hosts_that_did_not_answer_can_be_changed(
 ) -> None:
     session.auto = False
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#provider", Select).value = "ssh"
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
@@ -271,7 +261,7 @@ async def test_hosts_that_did_not_answer_can_be_changed(
 
 async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         fields = [screen.query_one(f"#{id}") for id in ("function", "python", "arguments", "pool", "name")]
         for key, ahead in (("down", fields), ("up", fields[-2::-1])):
             for field in ahead:
@@ -290,7 +280,7 @@ async def test_recent_launches_are_a_key_away(
     assert [form.arguments for form in recent()] == ["epochs=1", "epochs=2 lr=0.5"]
     assert stat.S_IMODE((tmp_path / "home" / "recent.json").stat().st_mode) == 0o600
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "")
+        screen = await launch_form(app, pilot, "")
         assert screen.form().script == ""  # what went well is not entered again unasked
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "train.py:train  epochs=2 lr=0.5" in screen_text(app))
@@ -319,7 +309,7 @@ async def test_a_framework_that_is_missing_is_named_before_the_launch(
     )
     script.write_text(SCRIPT + "\nimport jax\n")
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         await until(pilot, lambda: "jax is not installed for" in screen_text(app))
         await pilot.press("ctrl+o")
@@ -333,7 +323,7 @@ async def test_the_plan_tells_the_script_s_interpreter_and_why(
     venv = script.parent / ".venv"
     venv.symlink_to(sys.prefix)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         await until(pilot, lambda: "python   Python" in screen_text(app))
         venv.unlink()
@@ -346,7 +336,7 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.py").write_text(SCRIPT)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "")
+        screen = await launch_form(app, pilot, "")
         await pilot.press("ctrl+o", "j", "o", "enter")
         await until(pilot, lambda: "mine.py" in screen_text(app))
         await pilot.press("m", "i", "n", "e", "enter")
@@ -355,7 +345,7 @@ async def test_folders_are_walked(app: SkywardApp, tmp_path: Path) -> None:
 
 async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "~nobody-of-that-name/x.py")
+        screen = await launch_form(app, pilot, "~nobody-of-that-name/x.py")
         await until(pilot, lambda: "no such script: ~nobody-of-that-name/x.py" in screen_text(app))
         await pilot.press("ctrl+o")
         await typed(app, pilot, "~nobody-of-that-name/")
@@ -366,7 +356,7 @@ async def test_a_home_folder_of_nobody_is_a_path_like_any_other(app: SkywardApp)
 
 async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
         await pilot.press("ctrl+t")
         await until(pilot, lambda: app.clipboard.startswith("# train needs epochs"))
@@ -381,7 +371,7 @@ async def test_the_python_script_is_copied(app: SkywardApp, session: FakeSession
 
 async def test_the_command_line_is_copied(app: SkywardApp, script: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await pilot.press("ctrl+y")
         assert app.clipboard == command_line(screen.form())
         assert app.clipboard.startswith("skyward-tui run train.py:train")
@@ -439,7 +429,7 @@ async def test_hosts_are_a_list_or_a_group(
 ) -> None:
     Path("skyward.toml").write_text(GROUPS)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         for _ in range(6):
             await pilot.press("tab")
@@ -465,7 +455,7 @@ async def test_an_accelerator_is_picked_from_the_catalogue(
     app: SkywardApp, session: FakeSession, script: Path
 ) -> None:
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
         screen.query_one("#accelerator", Input).value = ":8"
         await pilot.press("ctrl+g")
@@ -523,7 +513,7 @@ async def test_a_pool_that_is_up_has_the_plugins_it_was_made_with(
     plain, gang = session.pool("plain"), session.pool("gang")
     plain.spec["plugins"], gang.spec["plugins"] = [], ["torch"]
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "example:ddp")
+        screen = await launch_form(app, pilot, "example:ddp")
         await until(pilot, lambda: "[x] torch" in screen_text(app))
         screen.query_one("#pool", Select).value = plain.key
         await until(pilot, lambda: "pool plain has no plugin torch" in " ".join(plan_text(screen).split()))
@@ -544,7 +534,7 @@ async def test_a_recent_launch_of_an_example_has_the_example_s_name(
 ) -> None:
     remember(Form(script="example:ddp", function="train"))
     async with app.run_test(size=SIZE) as pilot:
-        await opened(app, pilot, "")
+        await launch_form(app, pilot, "")
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "recent launches" in screen_text(app))
         assert "example:ddp:train" in screen_text(app)

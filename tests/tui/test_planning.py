@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
 from skyward_core.tasks import answers
@@ -20,7 +19,7 @@ from skyward_tui.launch_form import command_line
 from skyward_tui.recent import recent
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
-from tests.support.app_driver import screen_text, typed, until
+from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession
 from tests.support.pythons import all_ended, hanging_python
 from tests.support.terminal import Terminal
@@ -50,22 +49,13 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
             os.kill(int(child), signal.SIGKILL)
 
 
-async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
-    await until(pilot, lambda: app.session is not None)
-    await pilot.press("n")
-    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
-    assert isinstance(app.screen, LaunchScreen)
-    await typed(app, pilot, script)
-    return app.screen
-
-
 async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
     app: SkywardApp, session: FakeSession, hangs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(answers, "PATIENCE", FOR_EVER)
     monkeypatch.setattr(packaged, "FOLDER", tmp_path / "hangs")  # so have the examples
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "hangs/train.py")
+        screen = await launch_form(app, pilot, "hangs/train.py")
         await until(pilot, lambda: LOOKING in screen_text(app))
         await pilot.press("tab", "tab", "tab", *"epochs=3")
         await pilot.press("ctrl+t", "ctrl+o", *"tra")  # nor does what else asks what Pythons are
@@ -80,7 +70,7 @@ async def test_a_python_that_hangs_holds_up_nothing_but_its_plan(
         assert session.created == [] and screen.form().arguments == "epochs=3"
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
-        await opened(app, pilot, "train.py")  # another Python is not waited for after that one
+        await launch_form(app, pilot, "train.py")  # another Python is not waited for after that one
         await until(pilot, lambda: "runs     train()" in screen_text(app))
         assert not all_ended(hangs)
 
@@ -90,7 +80,7 @@ async def test_a_launch_is_of_the_form_as_it_is_shown(
 ) -> None:
     monkeypatch.setattr(answers, "PATIENCE", 1)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         await until(pilot, lambda: "runs     train()" in screen_text(app))
         screen.query_one("#script", Input).value = "hangs/train.py"
         await until(pilot, lambda: screen.query_one("#function", Select).value == "train")
@@ -136,7 +126,7 @@ async def test_a_launch_is_left_while_its_script_is_loaded(
 
     async with app.run_test(size=SIZE) as pilot:
         for script, told in (("installs.py", ": Downloading torch (203.5MiB)"), ("sleeps.py", " …")):
-            screen = await opened(app, pilot, script)
+            screen = await launch_form(app, pilot, script)
             await until(pilot, lambda: "runs     train()" in screen_text(app))
             await pilot.press("ctrl+r")
             words = f"loading {script}, 0:0"
@@ -169,7 +159,7 @@ async def test_the_python_of_a_launch_is_picked_or_typed(
     }.items():
         monkeypatch.setenv(name, said)
     async with app.run_test(size=SIZE) as pilot:
-        screen = await opened(app, pilot, "train.py")
+        screen = await launch_form(app, pilot, "train.py")
         field = screen.query_one("#python", Input)
         await pilot.press("ctrl+n")
         version = ".".join(map(str, sys.version_info[:3]))

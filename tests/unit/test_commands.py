@@ -21,7 +21,14 @@ from click.testing import CliRunner
 
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.model import exit_status
-from skyward_core.model.errors import PoolError, RunError, ScriptError, ScriptFailed, TeardownError
+from skyward_core.model.errors import (
+    PoolError,
+    PoolExistsError,
+    RunError,
+    ScriptError,
+    ScriptFailed,
+    TeardownError,
+)
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
@@ -238,6 +245,7 @@ class Session:
         self.calls: list[str] = []
         self.shown = PoolView("p", state="up", key="p.t")
         self.notice = ""
+        self.is_heard = False
         self.ended: Future[RunView] = Future()
 
     def _called(self, what: str) -> None:
@@ -254,15 +262,21 @@ class Session:
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.shown)
 
-    def create(self, spec: PoolSpec) -> Future[Any]:
+    def create(self, spec: PoolSpec, *, begun: Future[PoolView]) -> Future[Any]:
         self._called("create")
+        if isinstance(self.created, PoolExistsError):
+            begun.set_exception(self.created)
+        else:
+            begun.set_result(self.shown)
         return Future() if self.created is None else done(self.created)
 
-    def subscribe(self, *_: Any, missed: bool = False) -> Future[Any]:
+    def subscribe(self, pool: str, *_: Any, missed: bool = False) -> Future[Any]:
+        assert pool == "p.t"
+        self.is_heard = True
         return done(None)
 
     def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[Any]:
-        assert pool == "p.t"
+        assert pool == "p.t" and self.is_heard
         self._called("launch")
         return done(self.run)
 
@@ -282,7 +296,7 @@ class Session:
         return done(None)
 
     def down(self, pool: str, *, give_up: bool = False) -> Future[Any]:
-        assert pool == ("p.t" if isinstance(self.created, PoolView) else "p"), "half made it has no key yet"
+        assert pool == "p.t"
         self._called("down")
         return done(self.receipt)
 
@@ -352,6 +366,15 @@ def test_a_signal_while_the_pool_comes_up_takes_it_down(capfd: pytest.CaptureFix
     session = Session(None, GONE, created=None, signals={"create": signal.SIGTERM})
     assert execute(session, keep=True) == 130
     assert session.calls == ["create", "down"]
+
+
+def test_a_signal_leaves_a_pool_of_that_name_alone_that_is_somebody_elses(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    taken = PoolExistsError("a pool named p is already up")
+    session = Session(None, GONE, created=taken, signals={"create": signal.SIGTERM})
+    assert execute(session) == 130
+    assert session.calls == ["create"]
 
 
 def test_a_signal_cancels_and_a_kept_pool_stays(capfd: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,6 @@ from .indexes import (
     constraints,
     index_name,
     logins,
-    normal,
     of_locks,
     pinned,
     places,
@@ -342,13 +341,17 @@ def wanted_by(image: Mapping[str, Any]) -> list[str]:
     return [*(image.get("pip") or ()), *exact, *(image.get("constraints") or ())]
 
 
-def installed_with(python: str) -> dict[str, str]:
-    """The packages that ranks of an interpreter find, by name: their version, or "" for one that comes from a folder or
-    an address. Of an environment that was made here it is what was installed then."""
+def installed_with(python: str, root: str = ROOT) -> dict[str, str]:
+    """The packages that ranks of an interpreter find, as :func:`.installed.installed_on` tells them. Of an environment
+    that was made here it is what was installed then.
+
+    Args:
+        root: as of :func:`own_command`.
+    """
     try:
         found = json.loads(Path(python).parents[1].joinpath(INSTALLED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return _installed(python)
+        return _installed(python, root)
     return dict(found)
 
 
@@ -421,28 +424,14 @@ def _kept_to_indexes(requirements: Sequence[str], indexes: Sequence[Index]) -> I
         ) from None
 
 
-def _installed(python: str) -> dict[str, str]:
-    """The packages that an environment has, as :func:`installed_with` tells them."""
-    done = subprocess.run([python, "-I", "-c", _ASK_INSTALLED], capture_output=True, text=True, check=False)
+def _installed(python: str, root: str = ROOT) -> dict[str, str]:
+    """The packages that an interpreter has, as :func:`.installed.installed_on` tells them."""
+    command = own_command(python, "installed", root)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
-        found = json.loads(done.stdout.splitlines()[-1])
+        return dict(json.loads(done.stdout.splitlines()[-1]))
     except (ValueError, IndexError):
         raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}") from None
-    return {normal(name): version for name, version in found.items()}
-
-
-# Not what a wheel's metadata says beside that: to read it of all packages would take long.
-_ASK_INSTALLED = """
-import json, os, sys
-found = {}
-for entry in reversed(sys.path):
-    for name in os.listdir(entry) if os.path.isdir(entry) else ():
-        if name.endswith(".dist-info") and name.count("-") == 2:
-            package, version = name[:-10].split("-")
-            elsewhere = os.path.exists(os.path.join(entry, name, "direct_url.json"))
-            found[package] = "" if elsewhere else version
-print(json.dumps(found))
-"""
 
 
 def _have_found(folder: Path, packages: Sequence[Sequence[str]]) -> None:

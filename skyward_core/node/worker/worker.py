@@ -26,6 +26,7 @@ from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import AgentChannel
 from .loaded_modules import LoadedModules
+from .orders import Orders, taken_from
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
@@ -58,24 +59,13 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    capacity = int(os.environ.pop("SKYWARD_CAPACITY", "1"))
-    patience = float(os.environ.pop("SKYWARD_PATIENCE", "600"))
-    known: Started = {}
-    if (names := os.environ.pop("SKYWARD_VARIABLES", None)) is not None:
-        known["env"] = {name: os.environ[name] for name in names.split(",") if name in os.environ}
-    flush_metrics = metrics.start(beside + METRICS)
-    modules = LoadedModules(os.environ.pop("SKYWARD_SOURCES", "").split(":"))
-    grace = float(os.environ.pop("SKYWARD_GRACE", "5"))
-    rendezvous = os.environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
-    folders = os.environ.pop("SKYWARD_FOLDERS", "").split("\n")
-    worker = WorkerProcess(
-        socket_path, paths, capacity, patience, flush_metrics, known, streams, rendezvous, folders, modules
-    )
+    orders = taken_from(os.environ)
+    worker = WorkerProcess(socket_path, paths, orders, streams, metrics.start(beside + METRICS))
     try:
         code = worker.serve()
     except SystemExit as error:
         code = int(error.code or 0)
-    worker.leave(code, grace)
+    worker.leave(code, orders.grace)
     # The interpreter ends like any other: it waits for threads, calls what atexit was given, closes files.
     sys.exit(code)
 
@@ -90,33 +80,28 @@ class WorkerProcess:
         self,
         socket_path: str,
         paths: NodePaths,
-        capacity: int,
-        patience: float,
-        flush_metrics: Callable[[], None],
-        known: Started,
+        orders: Orders,
         streams: Streams,
-        rendezvous: bool,
-        folders: list[str],
-        modules: LoadedModules,
+        flush_metrics: Callable[[], None],
     ) -> None:
         self._known: Started = {}
         self._setup: Header = {}
         self._plugins = b""
-        self._modules = modules
-        self._channel = AgentChannel(socket_path, self._hello, patience)
-        self._known = known
+        self._modules = LoadedModules(orders.sources)
+        self._channel = AgentChannel(socket_path, self._hello, orders.patience)
+        self._known = orders.known
         self._paths = paths
-        self._rendezvous = rendezvous
+        self._rendezvous = orders.rendezvous
         self._blobs = paths.blobs
         self._spool = paths.spool
-        self._capacity = capacity
+        self._capacity = capacity = orders.capacity
         self._orphaned = False
         self._used = False  # by user code
         self._streams = streams
         self._flush_metrics = flush_metrics
         on_enter(self._enter)
         self._functions: dict[str, Loaded] = {}
-        self._script = ScriptNames(paths.folder, (paths.sources, *folders), together=capacity > 1)
+        self._script = ScriptNames(paths.folder, (paths.sources, *orders.folders), together=capacity > 1)
         self._contexts = ExitStack()
         self._entered = False
         self._setup_error: BaseException | None = None

@@ -9,15 +9,13 @@ from typing import Any
 
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, hint_of, what_of
 from ...model.hint import Hint
-from ...model.interpreter import Interpreter
 from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
 from ...providers.told import answered, told
 from ...tasks import import_path
-from ...tasks.own_interpreter import own
-from ...transport.base import Gate, Report, with_scripts
+from ...transport.base import Gate, Report
 from ...views import events as ev
 from ...wire.frames import WireError
 from ..background import Background
@@ -25,6 +23,7 @@ from ..context import PoolContext
 from ..links.link import Link, Listener
 from ..news import News
 from ..setup_knowledge import SetupKnowledge
+from .locks import Locks
 from .roster import Roster
 
 
@@ -34,6 +33,9 @@ class Startup:
     Args:
         listener: hears of what comes over the links.
         drop: told of a link over which nothing comes any more.
+
+    Attributes:
+        locks: what the nodes' ranks have.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Startup:
         self._roster = roster
         self._listener = listener
         self._drop = drop
+        self.locks = Locks(context, news)
 
     async def start(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
@@ -199,24 +202,8 @@ class Startup:
             self._phase(link, phase, detail, retry_at, address or machine.address)
 
         config = self._config(link.node)
-        installed = await link.transport.prepare(config, report, gate, first=first)
-        if installed:
-            self._keep_lock(link.node, config, installed)
+        self.locks.keep(link, config, await link.transport.prepare(config, report, gate, first=first))
         return report
-
-    def _keep_lock(self, node: int, config: dict[str, Any], installed: dict[str, str]) -> None:
-        """What was installed stays known, so that a run can be repeated."""
-        from ...store import kept_locks  # most pools install nothing
-        from ...tasks.packages.kept_lock import lock_text
-
-        pool = self._context
-        python = Interpreter.from_json(config["interpreter"]) if config["interpreter"] else own()
-        heading = f"installed for pool {pool.name} with Python {python.minor}; Image(lock=...) has it installed again"
-        text = lock_text(with_scripts(config["image"], python), installed, heading)
-        try:
-            kept_locks.keep(pool.archive.folder, node, self._news.redactor.text(text))
-        except OSError as error:
-            self._news.complain(f"what was installed on node {node} cannot be written down: {error}")
 
     async def send_folder(self) -> None:
         """Bring the nodes' copies of the working folder up to date.

@@ -25,7 +25,11 @@ AGAIN = 1.0  # seconds before a node that could not be examined is examined once
 
 
 class Watch:
-    """Over the nodes of one pool."""
+    """Over the nodes of one pool.
+
+    Attributes:
+        suspicion: of those that are silent; told of those that answer.
+    """
 
     def __init__(
         self, context: PoolContext, news: News, background: Background, roster: Roster, book: RunBook,
@@ -49,10 +53,6 @@ class Watch:
         ends = link.silent or link.finished or link.gone or context.leaving or context.ending
         until = "" if ends else self.suspicion.down(link)
         return f"{detail}; {until}" if until else detail
-
-    def up(self, link: Link) -> None:
-        """It answers."""
-        self.suspicion.up(link)
 
     def examine(self, link: Link) -> None:
         """Have it found out what became of a node, and done what that asks for."""

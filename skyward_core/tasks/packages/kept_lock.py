@@ -16,7 +16,7 @@ def lock_text(image: Mapping[str, Any], installed: Mapping[str, str], heading: s
 
     Args:
         image: as JSON.
-        installed: see :func:`...node.boot.environment.installed_with`. A node says it, and of what it says only names
+        installed: see :func:`...node.boot.installed.installed_on`. A node says it, and of what it says only names
             and versions are taken: addresses are those that were asked for.
         heading: a line that says of what it is.
     """

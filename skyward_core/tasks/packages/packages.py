@@ -12,7 +12,9 @@ from ...model.value import Value, value
 from ...node.boot.indexes import PINNED, normal
 
 PUBLIC = ("https://pypi.org/simple", "https://pypi.python.org/simple")
-"""The index that machines know by themselves, or know another for."""
+"""What a ``uv.lock`` calls the index that machines know by themselves, or know another for: uv writes the default one's
+address, mirrors included, beside each package (https://docs.astral.sh/uv/concepts/indexes/). What comes from there is
+looked for where a machine looks anyway."""
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PIN = re.compile(rf"{_NAME}\s*(?:\[[^\]]*\])?\s*==\s*[A-Za-z0-9._+!-]+")

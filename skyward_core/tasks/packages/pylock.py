@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .packages import Packages, PackagesError, grouped, line, pin
-from .toml_file import check_python, rows, tables
+from .toml_file import lock_tables, rows
 
 
 def read(path: Path, version: str) -> Packages:
@@ -18,12 +18,7 @@ def read(path: Path, version: str) -> Packages:
     Raises:
         PackagesError: it cannot be read, or holds what is not done.
     """
-    said = tables(path)
-    if str(said.get("lock-version", "")).partition(".")[0] != "1":
-        raise PackagesError(
-            f"{path} is a lock of version {said.get('lock-version')!r:.20}; version 1 is known here"
-        )
-    check_python(path, said.get("requires-python"), version)
+    said = lock_tables(path, "lock-version", version)
     lines, folders = [], []
     for row in rows(path, said.get("packages", []), "[[packages]]"):
         if "directory" in row:

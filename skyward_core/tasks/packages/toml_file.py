@@ -34,6 +34,23 @@ def _tables(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
         raise PackagesError(f"{path} is no TOML: {error}") from None
 
 
+def lock_tables(path: Path, key: str, version: str) -> dict[str, Any]:
+    """What is in a lock.
+
+    Args:
+        key: where it says the version of its format.
+        version: of the Python that it is for.
+
+    Raises:
+        PackagesError: it cannot be read, is of another format than the first, or for another Python.
+    """
+    said = tables(path)
+    if str(said.get(key, "")).partition(".")[0] != "1":
+        raise PackagesError(f"{path} is a lock of version {said.get(key)!r:.20}; version 1 is known here")
+    check_python(path, said.get("requires-python"), version)
+    return said
+
+
 def check_python(path: Path, wanted: object, version: str) -> None:
     """Refuse a Python that a file is not for.
 

@@ -11,7 +11,7 @@ from typing import Any
 from ...model.value import Value, value
 from ...node.boot.indexes import normal
 from .packages import Packages, PackagesError, grouped, line, pin
-from .toml_file import check_python, rows, tables
+from .toml_file import lock_tables, rows
 
 Markers = frozenset[str]  # all of them have to be true
 HERE = ("editable", "directory", "virtual")
@@ -35,13 +35,7 @@ def read(path: Path, version: str) -> Packages:
     Raises:
         PackagesError: it cannot be read, or holds what is not done.
     """
-    said = tables(path)
-    if said.get("version") != 1:
-        raise PackagesError(
-            f"{path} is a lock of version {said.get('version')!r:.20}; version 1 is known here"
-        )
-    check_python(path, said.get("requires-python"), version)
-    return _Lock(path, said).packages()
+    return _Lock(path, lock_tables(path, "version", version)).packages()
 
 
 class _Lock:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,31 @@ def entries(there: Ground) -> tuple[str, ...]:
     version = ".".join(map(str, there.version))
     local = tuple(each.entry for each in local_packages({}, str(Path(there.python).parents[1]), version))
     return local if there.own else (*_own_entries(there.python), *local)
+
+
+def packages_of(there: Ground) -> dict[str, str]:
+    """The packages that an interpreter has by itself, as :func:`...node.boot.installed.installed_on` tells them.
+
+    Raises:
+        OSError: it cannot tell.
+    """
+    from ...node.boot.installed import installed_on
+
+    if there.own:
+        return installed_on(there.behind)
+    packages = Path(there.python).parents[1] / "lib" / f"python{'.'.join(map(str, there.version))}"
+    try:
+        changed = (packages / "site-packages").stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return _told_packages(there.python, there.root, changed)
+
+
+@lru_cache(maxsize=8)
+def _told_packages(python: str, root: str, _changed: int) -> dict[str, str]:
+    from ...node.boot.environment import installed_with
+
+    return installed_with(python, root)
 
 
 def _own_entries(python: str) -> tuple[str, ...]:

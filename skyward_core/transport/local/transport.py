@@ -12,7 +12,7 @@ from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report, check_python, installs
 from .agent_starter import Starter
-from .ground import Ground, entries, ground
+from .ground import Ground, entries, ground, packages_of
 
 _log = logger("local")
 
@@ -65,6 +65,7 @@ class LocalTransport:
         self.folder = folder
         self.socket = socket
         self._starter = starter
+        self._there: Ground | None = None
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: Gate | None = None, *, first: bool = False
@@ -72,7 +73,7 @@ class LocalTransport:
         report("running", f"starting an agent in {self.folder}")
         image = config.get("image") or {}
         check_python(image, config.get("interpreter"))
-        there = await self._ground(config, report, gate)
+        there = self._there = await self._ground(config, report, gate)
         python, detail, behind = there.python, "", list(there.behind)
         installed: dict[str, str] | None = None
         asked = installs(image)
@@ -104,6 +105,11 @@ class LocalTransport:
 
             return await asyncio.to_thread(installed_with, there.python) | (installed or {})
         return installed
+
+    async def installed(self) -> dict[str, str] | None:
+        if self._there is None:
+            return None
+        return await asyncio.to_thread(packages_of, self._there)
 
     @staticmethod
     async def _ground(config: dict[str, Any], report: Report, gate: Gate | None) -> Ground:

@@ -217,6 +217,9 @@ class SSHTransport:
         self.sent = {item.path: (item.mtime, item.size) for item in items}
         return there, detail
 
+    async def installed(self) -> dict[str, str] | None:
+        return None  # to ask costs another Python on the host
+
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
         try:
             channel = await self.channel()

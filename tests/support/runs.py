@@ -1,0 +1,39 @@
+"""Runs on a staged pool, as tests begin them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from skyward_core.pool.links import link as link_module
+from skyward_core.pool.runs.run import Run
+from tests.support.staged_pool import Stage, task
+
+
+@contextmanager
+def home_for_runs(factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A SKYWARD_HOME, with links that come back soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(factory.mktemp("home")))
+        patch.setattr(link_module, "BACKOFF", (0.001, 0.01))
+        yield
+
+
+def gather(stage: Stage, number: int) -> Run:
+    """So many tasks, as many of them sent as nodes take."""
+    run = stage.add("gather", *map(task, range(number)))
+    run.feed()
+    return run
+
+
+def broadcast(stage: Stage, **more: Any) -> Run:
+    run = stage.add("broadcast", task(7, **more))
+    run.send_gang(1)
+    return run
+
+
+def kinds(run: Run) -> list[str]:
+    return [run.outcomes[index].kind for index in sorted(run.outcomes)]
