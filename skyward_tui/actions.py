@@ -24,7 +24,7 @@ SCOPES = {
     "log": "Log pane",
     "errors": "Errors",
     "files": "Pickers (file, Python, accelerator)",
-    "choice": "Lists (function, pool, provider)",
+    "choice": "Lists (function, pool, provider, packages)",
     "toggles": "Check boxes (plugins, options)",
     "dialog": "Dialogs",
     "help": "Help (the list of keys)",

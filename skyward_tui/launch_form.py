@@ -14,6 +14,7 @@ from skyward_core.front.providers import DEFAULT, available
 from skyward_core.model.errors import ScriptError, SkywardError, SpecError
 from skyward_core.views.views import PoolView
 
+from .launch_packages import PROJECT, named_by
 from .packaged import located, meant, named
 from .words import count, one_line
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 # Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
 OTHER_IDS = frozenset(
-    {"label", "sides", "form", "hint", "options", "last", "launch", "message", "plan", "why"}
+    {"label", "sides", "form", "call", "hint", "options", "last", "launch", "message", "plan", "why"}
 )
 _NUMBERS = {
     "nodes": ("nodes", 1024),
@@ -83,11 +84,19 @@ class FieldError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form as it stands, in texts. ``pool``: key of a live pool to use, or empty for a new one; ``nodes``:
-    empty for all hosts, where the provider has hosts; ``settings``: of providers, by their fields' ids."""
+    """The form as it stands, in texts.
+
+    Attributes:
+        whole: whether the script is run as it stands; ``arguments`` are words of its own then.
+        pool: key of a live pool to use, or empty for a new one.
+        settings: of providers, by their fields' ids.
+        nodes: empty for all hosts, where the provider has hosts.
+        packages: as :func:`.launch_packages.choice_of` writes it.
+    """
 
     script: str = ""
     function: str = ""
+    whole: bool = False
     arguments: str = ""
     python: str = ""
     pool: str = ""
@@ -98,6 +107,8 @@ class Form:
     nodes: str = "4"
     ranks: str = "1"
     plugins: tuple[str, ...] = ()
+    packages: str = ""
+    outputs: str = ""
     keep: bool = True
     one: bool = False
 
@@ -120,17 +131,17 @@ def expanded(text: str) -> Path:
 
 
 def functions_of(script: str) -> list[FunctionInfo]:
-    """The functions of a script.
+    """The functions of a script; none where it can only be run as a whole.
 
     Raises:
-        FieldError: there is no script, or nothing in it to run.
+        FieldError: there is no script, or it cannot be read.
     """
-    from skyward_core.front.scripts import list_functions
+    from skyward_core.front.scripts import has_functions, list_functions
 
     if not script.strip():
         raise FieldError("script", "name a script, or press ctrl+o to pick one or an example")
     try:
-        return list_functions(path := path_of(script))
+        return list_functions(path) if has_functions(path := path_of(script)) else []
     except ScriptError as error:
         example = f"; there is an example of that name: {found}" if (found := meant(path)) else ""
         raise FieldError("script", f"{error}{example}") from error
@@ -145,6 +156,25 @@ def _text(text: str) -> str | None:
 def _pairs(text: str) -> list[str]:
     try:
         return shlex.split(text)
+    except ValueError:  # somebody is typing a quotation
+        return [text]
+
+
+def patterns_of(text: str) -> list[str]:
+    """Patterns as they are typed: apart by spaces or commas, unless these stand in quotation marks.
+
+    Raises:
+        ValueError: a quotation has no end.
+    """
+    words = shlex.shlex(text, posix=True, punctuation_chars=False)
+    words.whitespace += ","
+    words.whitespace_split, words.commenters = True, ""
+    return list(words)
+
+
+def _patterns(text: str) -> list[str]:
+    try:
+        return patterns_of(text)
     except ValueError:  # somebody is typing a quotation
         return [text]
 
@@ -182,6 +212,10 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
     "ranks_per_node": _Row("ranks", _ranks),
     "accelerator": _Row("accelerator"),
     "plugins": _Row("plugins", tuple),
+    "lock": _Row("packages", named_by("lock")),
+    "requirements": _Row("packages", named_by("requirements")),
+    PROJECT: _Row("packages", lambda text: text == PROJECT),
+    "outputs": _Row("outputs", _patterns),
 }
 
 
@@ -196,7 +230,8 @@ def request_of(form: Form) -> LaunchRequest:
     rows = _ROWS if form.pool else _ROWS | _POOL_ROWS
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
     pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
-    return LaunchRequest(script=str(path_of(form.script)), **said | pool)
+    whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
+    return LaunchRequest(script=str(path_of(form.script)), **said | pool | whole)
 
 
 def _used(form: Form, pools: Collection[PoolView]) -> PoolView | None:
@@ -237,12 +272,8 @@ def check(form: Form, pools: Collection[PoolView]) -> LaunchPlan:
 
 
 def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
-    if not form.function:
-        form = replace(form, function=functions_of(form.script)[0].name)
-    try:
-        shlex.split(form.arguments)
-    except ValueError as error:
-        raise FieldError("arguments", str(error)) from error
+    form = _with_what_runs(form)
+    _check_words("arguments", shlex.split, form.arguments)
     request_of(form).call()  # first what stands above the pool
     if form.pool:
         used = _used(form, live.values())
@@ -260,9 +291,25 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
+    _check_words("outputs", patterns_of, form.outputs)
     plan = request_of(form).plan().asking()
     _check_numbers(form, plan)
     return plan
+
+
+def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
+    try:
+        split(text)
+    except ValueError as error:
+        raise FieldError(id, str(error)) from error
+
+
+def _with_what_runs(form: Form) -> Form:
+    """A form that names no function means the script's first, or all of a script that has none."""
+    if (form.function or form.whole) and form.script.strip():
+        return form
+    functions = functions_of(form.script)
+    return replace(form, function=functions[0].name) if functions else replace(form, whole=True)
 
 
 def _check_numbers(form: Form, plan: LaunchPlan) -> None:

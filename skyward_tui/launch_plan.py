@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import ScriptError
 from skyward_core.views.views import PoolView
+from skyward_core.wire.safe_text import field
 
 from .words import count, money
 
@@ -24,12 +27,11 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
 
     pool = plan.pool
     world = pool.world_size
-    given = ", ".join(f"{name}={_shown(value)}" for name, value in plan.values.items())
     where = "one rank" if plan.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool)),
-        ("runs", f"{plan.function.name}({given}) on {where}{streams}"),
+        ("runs", f"{_call(plan)} on {where}{streams}"),
     ]
     if plan.plugins:
         told.append(("plugins", ", ".join(plugin.name for plugin in plan.plugins)))
@@ -38,6 +40,8 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     if plan.packages is not None:
         told.append(("packages", str(plan.packages)))
     told += [("sends", f"{each.name}, which lies in {each.folder}") for each in plan.travelling]
+    if plan.spec is not None and plan.spec.image.outputs:
+        told.append(_outputs(plan.spec))
     told += [("note", each) for each in plan.interpreter.notes]
     try:
         told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
@@ -53,6 +57,8 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     if plan.spec is not None and plan.spec.accelerator is not None and not plan.price_hourly:
         # Machines that cost nothing are there already, and are taken as they are.
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
+    if plan.loses_files:
+        told.append(("note", plan.loses_files))
     end = "the pool stays up; X tears it down" if plan.keep else "the pool is torn down when the run ends"
     return [*told, ("then", end)]
 
@@ -70,6 +76,22 @@ def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:
     yield "uses", f"pool {pool.name}: {count(len(pool.nodes), 'node')}, world size {pool.world_size:,}"
     yield "cost", "nothing new"
+
+
+def _call(plan: LaunchPlan) -> str:
+    """What is run, as it would be written in Python, or for a shell where it is a whole script."""
+    if plan.whole:
+        return shlex.join(["python", plan.function.name, *plan.values["args"]])
+    given = ", ".join(f"{name}={_shown(value)}" for name, value in plan.values.items())
+    return f"{plan.function.name}({given})"
+
+
+def _outputs(spec: PoolSpec) -> tuple[str, str]:
+    """What becomes of the files that are asked for."""
+    named = " ".join(map(field, spec.image.outputs))
+    if isinstance(spec.provider, RunsHere):
+        return "note", f"ranks work in your own folder here: of {named} there is nothing to bring"
+    return "brings", f"{named} to outputs/RUN here, while the run goes on and when it is over"
 
 
 def _shown(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from skyward_core.front import settings
 
 from .launch_form import Form, expanded, path_of
+from .launch_packages import choice_of
 
 NAME = "recent"
 MOST = 30
@@ -30,7 +31,13 @@ def remember(form: Form) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    form = replace(form, script=str(path_of(form.script).absolute()), python=_absolute(form.python), pool="")
+    form = replace(
+        form,
+        script=str(path_of(form.script).absolute()),
+        python=_absolute(form.python),
+        packages=_by_whole_path(form.packages),
+        pool="",
+    )
     others = [other for other in recent() if _what(other) != _what(form)]
     settings.remember(NAME, json.dumps([asdict(each) for each in [form, *others][:MOST]]))
 
@@ -38,6 +45,12 @@ def remember(form: Form) -> None:
 def _absolute(python: str) -> str:
     """The same interpreter from every folder; a name is looked for in PATH."""
     return str(expanded(python.strip()).absolute()) if os.sep in python else python.strip()
+
+
+def _by_whole_path(packages: str) -> str:
+    """The same choice from every folder."""
+    field, _, path = packages.partition(" ")
+    return choice_of(field, str(expanded(path).absolute()) if path else "")
 
 
 def _what(form: Form) -> tuple[str, str, str]:

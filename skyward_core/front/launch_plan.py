@@ -123,7 +123,7 @@ class LaunchPlan:
     def unmet(self) -> list[str]:
         """Frameworks that the script imports and whose ranks will not meet, as the pool lacks their plugins."""
         has = {plugin.name for plugin in self.plugins}
-        return [name for name in gang_frameworks_of(self.script) if name not in has]
+        return [name for name in gang_frameworks_of(self.script, whole=self.whole) if name not in has]
 
     def task(
         self, *, echo: bool = False, said: Callable[[str], None] | None = None, stop: Stop | None = None

@@ -296,7 +296,7 @@ class LaunchRequest:
             raise UsageError(f"run takes a script and no module: {self.module} is run by torchrun -m")
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
-            return [*words, "--", target, *behind[1:]]
+            target = f"./{target}"  # no option, and no word behind --
         return [target, *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:

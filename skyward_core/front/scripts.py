@@ -8,11 +8,14 @@ from pathlib import Path
 
 from ..model.errors import ScriptError, UsageError
 from ..model.interpreter import Interpreter
+from ..store.working_folder import workdir
 from ..tasks.arguments import Text
+from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
 from ..tasks.known_pythons import NoPython
 from ..tasks.known_pythons import ask as known_python
 from ..tasks.missing_packages import FRAMEWORKS, advice, missing_in
+from ..tasks.packages.offered import OfferedPackages, offered_packages
 from ..tasks.scripts import (
     FunctionInfo,
     build_task,
@@ -33,6 +36,7 @@ __all__ = [
     "FunctionInfo",
     "Interpreter",
     "NoPython",
+    "OfferedPackages",
     "OfferedPython",
     "Stop",
     "Task",
@@ -42,15 +46,30 @@ __all__ = [
     "find_function",
     "gang_frameworks_of",
     "has_functions",
+    "has_own_block",
     "imports_of",
     "interpreter_of",
     "known_python",
     "list_functions",
     "missing_of",
     "offered",
+    "packages_for",
     "parse_arguments",
     "split_target",
 ]
+
+
+def packages_for(script: Path) -> list[OfferedPackages]:
+    """The files of a script's project that say what its ranks could have, of each kind the nearest."""
+    return offered_packages(script, Path(workdir(script) or Path.cwd()))
+
+
+def has_own_block(script: Path) -> bool:
+    """Whether a script says itself what it needs (PEP 723), be it in a way that cannot be used."""
+    try:
+        return inline_metadata(script) is not None
+    except ScriptError:
+        return True
 
 
 def imports_of(script: Path) -> set[str]:
@@ -93,15 +112,19 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
     return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
 
 
-def gang_frameworks_of(script: Path) -> list[str]:
+def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:
     """The frameworks that a script imports and whose ranks meet only through the plugin of that name.
+
+    Args:
+        whole: whether it is run as a whole: one for PyTorch finds what it finds below torchrun.
 
     Raises:
         ScriptError: it cannot be read, or is no Python.
     """
     tree = parse(script)
     imported = _roots(ast.walk(tree))
-    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and _meets(tree))]
+    meets = whole or _meets(tree)
+    return [name for name in GANG_FRAMEWORKS if name in imported and not (name == "torch" and meets)]
 
 
 def _meets(module: ast.Module) -> bool:

@@ -106,7 +106,8 @@ class FilesScreen(Picker):
         for form in found:
             self._launches[str(len(self._entries))] = form
             script = named(form.script)
-            label = f"  {script if script != form.script else Path(script).name}:{form.function}  "
+            called = script if script != form.script else Path(script).name
+            label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
             self._add(Path(form.script), Content.assemble(label, (one_line(form.arguments), "$muted")))
 
     def _add(self, path: Path, label: Content) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Container, Horizontal, VerticalScroll
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.suggester import SuggestFromList
 from textual.widget import Widget
-from textual.widgets import Button, Input, Label, Select, Static
+from textual.widgets import Button, Input, Select, Static
 
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.setting import Field
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
@@ -32,11 +31,13 @@ from ..launch_form import (
     provider_choices,
     python_script,
 )
+from ..launch_packages import choices_for
 from ..packaged import named
 from ..planning import Planned, Planner, Wait, loaded, planned
 from ..recent import recent, remember
 from ..styles import beside
 from ..widgets.chrome import Crumbs, Panel
+from ..widgets.form_fields import Choice, Plugins, inner, line, row, setting_row
 from ..widgets.toggles import Toggles
 from ..words import one_line
 from .base import BaseScreen
@@ -44,11 +45,13 @@ from .launching import BegunPool, create, follow
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
-    from skyward_core.front.plugins import PluginInfo
     from skyward_core.front.scripts import FunctionInfo, Task
     from skyward_core.model.setting import Setting
 
 _NEW = "new pool"
+_WHOLE = ":whole"  # stands among the names of functions, and is none
+ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
+_OF_POOL = ("name", "provider", "nodes", "ranks", "accelerator", "plugins", "packages", "outputs")
 USUAL_NODES = "4"
 ROOM = 120  # characters that fit beside the button, however narrow the form
 
@@ -72,6 +75,7 @@ class LaunchScreen(BaseScreen[None]):
         self._recent: list[Form] = []
         self._filled = ""  # the arguments that we put there ourselves
         self._functions: list[FunctionInfo] = []
+        self._readable = False  # whether there is a script
         self._plugins_touched = False
         self._planner = Planner()
         self._shown: Form | None = None  # what the plan is about
@@ -86,35 +90,38 @@ class LaunchScreen(BaseScreen[None]):
         with Container(id="sides"):
             with Panel(id="form") as form:
                 form.border_title = "launch"
-                yield _row("Script", _input("script", "path of a script; ctrl+o picks one"))
-                functions = _Choice([], prompt="its functions", id="function", compact=True)
-                python = _input("python", "its own; ctrl+n lists")
-                yield _row("Function", functions, Label("python", classes="inner"), python)
-                yield _row("Arguments", _input("arguments", "name=value …"))
-                yield Static(id="hint", markup=False)
+                yield row("Script", line("script", "path of a script; ctrl+o picks one"))
+                functions = Choice([], prompt="its functions", id="function", compact=True)
+                python = line("python", "its own; ctrl+n lists")
+                yield row("Function", functions, inner("python"), python)
+                with Vertical(id="call"):
+                    yield row("Arguments", line("arguments", ARGUMENTS))
+                    yield Static(id="hint", markup=False)
                 used = self._pool if self._pool in dict(live).values() else ""  # it may be over by now
-                pools = _Choice([(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True)
-                yield _row(
-                    "Pool", pools, Label("name", classes="inner"), _input("name", "from the script's name")
-                )
+                pools = Choice([(_NEW, ""), *live], value=used, allow_blank=False, id="pool", compact=True)
+                yield row("Pool", pools, inner("name"), line("name", "from the script's name"))
                 choices = [(choice.label, choice.name) for choice in provider_choices().values()]
-                yield _row(
+                yield row(
                     "Provider",
-                    _Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
+                    Choice(choices, value=DEFAULT, allow_blank=False, id="provider", compact=True),
                 )
                 for id, setting in self._settings().items():
-                    yield _setting_row(id, setting)
-                yield _row(
+                    yield setting_row(id, setting)
+                yield row(
                     "Nodes",
-                    _input("nodes", value=USUAL_NODES, type="integer"),
-                    Label("ranks per node", classes="inner"),
-                    _input("ranks", value="1", type="integer"),
-                    Label("accelerator", classes="inner"),
-                    _input("accelerator", "any; ctrl+g lists"),
+                    line("nodes", value=USUAL_NODES, type="integer"),
+                    inner("ranks per node"),
+                    line("ranks", value="1", type="integer"),
+                    inner("accelerator"),
+                    line("accelerator", "any; ctrl+g lists"),
                 )
-                yield _row("Plugins", _Plugins(available(), id="plugins"))
+                yield row("Plugins", Plugins(available(), id="plugins"))
+                packages = Choice(
+                    choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
+                )
+                yield row("Packages", packages, inner("outputs"), line("outputs", "such as out/** *.pt"))
                 options = [("keep", "keep the pool afterwards"), ("one", "one rank only")]
-                yield _row("Options", Toggles(options, {"keep"}, id="options"))
+                yield row("Options", Toggles(options, {"keep"}, id="options"))
                 with Horizontal(id="last"):
                     yield Button("Launch", id="launch", variant="primary", compact=True)
                     yield Static(id="message", markup=False)
@@ -154,9 +161,11 @@ class LaunchScreen(BaseScreen[None]):
         provider = self.query_one("#provider", Select).value
         chosen = self.query_one("#options", Toggles).chosen
         plugins = self.query_one("#plugins", Toggles)
+        packages = self.query_one("#packages", Select).value
         return Form(
             script=self._text("script"),
-            function=function if isinstance(function, str) else "",
+            function=function if isinstance(function, str) and function != _WHOLE else "",
+            whole=function == _WHOLE,
             arguments=self._text("arguments"),
             python=self._text("python"),
             pool=pool if isinstance(pool, str) else "",
@@ -167,6 +176,8 @@ class LaunchScreen(BaseScreen[None]):
             nodes=self._text("nodes"),
             ranks=self._text("ranks"),
             plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
+            packages=packages if isinstance(packages, str) else "",
+            outputs=self._text("outputs"),
             keep="keep" in chosen,
             one="one" in chosen,
         )
@@ -177,7 +188,7 @@ class LaunchScreen(BaseScreen[None]):
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in ("arguments", "python", "name", "accelerator", "nodes", "ranks"):
+            for field in ("arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs"):
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
             for id in self._settings():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
@@ -191,13 +202,14 @@ class LaunchScreen(BaseScreen[None]):
             self.query_one("#plugins", Toggles).chosen = set(form.plugins)
         self._filled, self._plugins_touched = form.arguments, True
         self._show_provider(form.provider)
-        self._script_changed(form.function)
+        self._script_changed(_WHOLE if form.whole else form.function, form.packages)
 
     @on(Input.Changed, "#script")
     def _script_edited(self) -> None:
         self._script_changed()
         typed = self._text("script").strip()
         same = [form for form in self._recent if typed in (form.script, _near(Path(form.script)))]
+        same = [form for form in same if form.whole == self.form().whole]
         field = self.query_one("#arguments", Input)
         if field.value == self._filled:  # nobody has typed there since
             self._filled = field.value = same[0].arguments if same else ""
@@ -206,19 +218,31 @@ class LaunchScreen(BaseScreen[None]):
     def _suggest(self, field: str, texts: list[str]) -> None:
         self.query_one(f"#{field}", Input).suggester = SuggestFromList(texts) if texts else None
 
-    def _script_changed(self, function: str = "") -> None:
-        """List the functions of the script, as soon as there is one."""
+    def _script_changed(self, function: str = "", packages: str = "") -> None:
+        """List the functions of the script, and what its project says of packages, as soon as there is one."""
         select = self.query_one("#function", Select)
         try:
-            self._functions = functions_of(self._text("script"))
+            self._functions, self._readable = functions_of(self._text("script")), True
         except FieldError:
-            self._functions = []
-        names = [info.name for info in self._functions]
-        select.set_options([(name, name) for name in names])
-        if names:
-            select.value = function if function in names else names[0]
+            self._functions, self._readable = [], False
+        listed = [(info.name, info.name) for info in self._functions]
+        if self._readable:
+            listed.append(("the whole script", _WHOLE))
+        select.set_options(listed)
+        if listed:
+            select.value = function if function in [name for _, name in listed] else listed[0][1]
             self._choose_plugins()
+        self._list_packages(packages)
         self._review()
+
+    def _list_packages(self, chosen: str) -> None:
+        select = self.query_one("#packages", Select)
+        listed = choices_for(path_of(self._text("script")) if self._readable else None, chosen)
+        before = str(select.value)
+        with self.prevent(Select.Changed):  # whoever calls looks at the whole form
+            select.set_options(listed)
+            select.value = chosen or (before if before in [choice for _, choice in listed] else "")
+            select.mutate_reactive(Choice.value)  # what is called otherwise now is shown so
 
     def _choose_plugins(self) -> None:
         """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""
@@ -227,11 +251,14 @@ class LaunchScreen(BaseScreen[None]):
 
         toggles = self.query_one("#plugins", Toggles)
         if not self._plugins_touched:
-            used = [pool for pool in self._live() if pool.key == self.form().pool]
+            form = self.form()
+            used = [pool for pool in self._live() if pool.key == form.pool]
             if used:
                 wanted = plugins_of(used[0])
+            elif self._readable:
+                wanted = gang_frameworks_of(path_of(self._text("script")), whole=form.whole)
             else:
-                wanted = gang_frameworks_of(path_of(self._text("script"))) if self._functions else []
+                wanted = []
             toggles.chosen = {name for name, _ in toggles.options if name in wanted}
             toggles.refresh()
 
@@ -240,7 +267,8 @@ class LaunchScreen(BaseScreen[None]):
         self._plugins_touched = True
 
     @on(Select.Changed, "#pool")
-    def _pool_changed(self) -> None:
+    @on(Select.Changed, "#function")
+    def _what_it_needs_changed(self) -> None:
         self._choose_plugins()
 
     @on(Select.Changed, "#provider")
@@ -278,12 +306,18 @@ class LaunchScreen(BaseScreen[None]):
         if self._busy:
             return
         form = self.form()
-        for field in ("name", "provider", *self._settings(), "nodes", "ranks", "accelerator", "plugins"):
+        for field in (*_OF_POOL, *self._settings()):
             self.query_one(f"#{field}").disabled = bool(form.pool)
-        info = next((info for info in self._functions if info.name == form.function), None)
-        self.query_one("#hint", Static).update(str(info) if info else "")
+        self.query_one("#arguments", Input).placeholder = WORDS if form.whole else ARGUMENTS
+        self.query_one("#hint", Static).update(self._hint(form))
         self._wait = self._wait or Wait("looking for the Python of the script")
         self._plan(form)
+
+    def _hint(self, form: Form) -> str:
+        """What the arguments are for."""
+        if form.whole:
+            return "the main program of every rank; the words are its sys.argv"
+        return next((str(info) for info in self._functions if info.name == form.function), "")
 
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:
@@ -299,6 +333,7 @@ class LaunchScreen(BaseScreen[None]):
 
     def _show(self, found: Planned) -> None:
         form, error = found.form, found.error
+        self._mark(error.field if error and form.script.strip() else "")
         if error is None:
             self._say("")
             self._show_plan(found.told, form)
@@ -316,8 +351,16 @@ class LaunchScreen(BaseScreen[None]):
             parts += [(f"{heading:<9}", "$muted"), (f"{lines}\n", styles.get(heading, ""))]
         if why:
             parts.append((f"{why}\n", "$text-error"))
-        parts += [("as a command\n", "$muted"), (command_line(form), "$text-accent")]
+        apart = "\n" if parts and not self.has_class("-narrow") else ""  # where lines are few, none is empty
+        parts += [(f"{apart}as a command\n", "$muted"), (command_line(form), "$text-accent")]
         self.query_one("#why", Static).update(Content.assemble(*parts))
+
+    def _mark(self, wrong: str) -> None:
+        """Have one field stand out: the message beside the button is about that."""
+        for field in self.query("#form .-wrong"):
+            field.remove_class("-wrong")
+        if wrong:
+            self.query_one(f"#{wrong}").add_class("-wrong")
 
     def _say(self, text: str, *, error: bool = False) -> None:
         message = self.query_one("#message", Static)
@@ -453,66 +496,7 @@ class LaunchScreen(BaseScreen[None]):
         self.app.pop_screen()
 
 
-class _Choice(Select[str], inherit_bindings=False):
-    """A list that opens by enter: the arrows go from field to field, past it as past all others."""
-
-    BINDINGS = bindings("choice")
-
-
-class _Plugins(Toggles):
-    """What the plugin under the cursor is for stands at the form's edge while they have the focus; what it can be
-    given from Python, in their tooltip."""
-
-    def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
-        super().__init__([(each.name, each.name) for each in listed], set(), id=id)
-        self._listed = listed
-
-    def on_focus(self) -> None:
-        self._tell()
-
-    def on_blur(self) -> None:
-        self._at_edge("")
-
-    def action_move(self, step: int) -> None:
-        super().action_move(step)
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._listed:
-            here = self._listed[self._cursor]
-            self._at_edge(one_line(f"{here.name}: {here.help}"))
-            given = [f"{name}: {text}" for name, text in here.parameters.items()]
-            self.tooltip = Content("\n".join([here.name, *given]))
-
-    def _at_edge(self, text: str) -> None:
-        for around in self.ancestors:
-            if isinstance(around, Panel):
-                around.border_subtitle = Content(text)
-
-
 def _near(path: Path) -> str:
     """The path from here where it is below, an example by its name, any other whole."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else named(str(path))
-
-
-def _row(label: str, *content: Widget) -> Horizontal:
-    return Horizontal(Label(label), *content, classes="row")
-
-
-def _setting_row(id: str, setting: Setting) -> Horizontal:
-    """The field of a provider's setting, which is there while its provider is chosen."""
-    look = setting.field() if setting.field else Field(label=setting.name)
-    text = _input(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
-    text.suggester = SuggestFromList(look.suggestions)
-    row = _row(look.label, text)
-    row.id = f"{id}-row"
-    row.display = False
-    return row
-
-
-def _input(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
-    kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
-    field = Input(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
-    field.cursor_blink = False
-    return field

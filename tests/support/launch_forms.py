@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.launch_request import PACKAGES, LaunchRequest
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import UsageError
 from skyward_tui.launch_form import _POOL_ROWS, _ROWS, Form, _fields_of, path_of
+from skyward_tui.launch_packages import choice_of
 
 
 def _written(value: object) -> str:
     return "" if value is None else str(value)
+
+
+def _patterns(patterns: Sequence[str]) -> str:
+    return " ".join("'" + each.replace("'", "'\"'\"'") + "'" for each in patterns)
 
 
 # How values stand in the form, where it is not as their text.
@@ -25,6 +30,7 @@ WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "provider": lambda name: name or DEFAULT,
     "ranks_per_node": lambda ranks: _written(ranks or 1),
     "plugins": tuple,
+    "outputs": _patterns,
 }
 
 
@@ -37,7 +43,13 @@ def form_of(request: LaunchRequest) -> Form:
     values = {
         row.field: WRITTEN.get(name, _written)(getattr(request, name))
         for name, row in (_ROWS | _POOL_ROWS).items()
+        if name not in PACKAGES
     }
+    values["packages"] = next(
+        (choice_of(name, str(given)) for name in PACKAGES if (given := getattr(request, name))), ""
+    )
+    if request.script_args is not None:
+        values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in _fields_of(values["provider"]).items()}
     others = {"detach": request.detach, "timeout": request.timeout}
     others |= {name: True for name in request.settings if name not in ids}

@@ -56,6 +56,8 @@ def counted(n: int = 2):
 def pool(): ...
 """
 
+LOCK = "rich==14.0.0\n"  # one line for each package is a lock, too
+
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -65,6 +67,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.chdir(folder)
         for name in ("train_it.py", "train it.py", "-x.py", "x:y.py", "x", "x:train", "sky_script.py"):
             Path(name).write_text(SCRIPT)
+        Path("a lock").mkdir()
+        Path("a lock/uv.lock").write_text(LOCK)
+        Path("requirements.txt").write_text("rich>=13\n")
+        Path("pyproject.toml").write_text('[project]\nname = "it"\nversion = "1"\ndependencies = ["rich"]\n')
         yield folder
 
 
@@ -131,10 +137,19 @@ NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 SCRIPTS = st.sampled_from(["train_it.py", "train it.py", "-x.py", "x:y.py", "./train_it.py"])
 
 
+PACKAGES_SAID: list[dict[str, Any]] = [
+    {},
+    {"lock": "a lock/uv.lock"},
+    {"requirements": "requirements.txt"},
+    {"project": True},
+]
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> LaunchRequest:
     """Those that make sense."""
     hosts = draw(st.none() | HOSTS)
+    own = draw(st.none() | st.lists(TEXT, max_size=3))
     values = {
         "epochs": str(draw(st.integers(0, 99))),
         "note": draw(TEXT),
@@ -144,8 +159,9 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
     }
     return LaunchRequest(
         script=draw(SCRIPTS),
-        function="train",
-        arguments=[f"{name}={text}" for name, text in values.items()],
+        function="train" if own is None else None,
+        arguments=[f"{name}={text}" for name, text in values.items()] if own is None else (),
+        script_args=own,
         python=draw(st.none() | st.just(sys.executable)),
         pool=draw(st.none() | NAMES),
         provider=draw(st.none() | st.just("local")) if hosts is None else "ssh",
@@ -154,7 +170,10 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
         plugins=draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True)),
-        outputs=draw(st.lists(st.sampled_from(("out/**", "*.pt", "a b", "-x", "☃'\"")), unique=True)),
+        **draw(st.sampled_from(PACKAGES_SAID)),
+        outputs=draw(
+            st.lists(st.sampled_from(("out/**", "*.pt", "a b", "a,b", ",", "-x", "☃'\"")), unique=True)
+        ),
         one=draw(st.booleans()),
         keep=draw(st.booleans()),
         detach=draw(st.booleans()),
@@ -249,7 +268,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
-    request = replace(request, detach=False, timeout=None, outputs=())
+    request = replace(request, detach=False, timeout=None)
     form = form_of(request)
     again = request_of(form)
     assert same_spec(again.spec(), request.spec())
@@ -279,9 +298,10 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
     plan, of_command = check(form, ()), said(shlex.split(command_line(form))[2:]).plan()
     assert plan.spec is not None and of_command.spec is not None
     assert repr(plan.values) == repr(of_command.values)
-    assert (plan.script, plan.function, plan.one, plan.keep) == (
+    assert (plan.script, plan.function, plan.whole, plan.one, plan.keep) == (
         of_command.script,
         of_command.function,
+        of_command.whole,
         of_command.one,
         of_command.keep,
     )
@@ -376,7 +396,11 @@ def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     assert plan.spec is not None and same_spec(spec, replace(plan.spec, interpreter=None))
     assert (f"# To be run with {sys.executable}\n" in request.snippet()) == (request.python is not None)
     assert request.pool in (None, spec.name)
-    assert repr((call.args, call.kwargs)) == repr(((), plan.values))
+    if plan.whole:
+        run = call.fn
+        assert (run.path, run.args) == (str(Path("train_it.py").absolute()), tuple(plan.values["args"]))
+    else:
+        assert repr((call.args, call.kwargs)) == repr(((), plan.values))
     assert (call.timeout, operator) == (request.timeout, ">>" if request.one else "@")
 
 

@@ -1,0 +1,88 @@
+"""Rows of a form, and the fields in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.suggester import SuggestFromList
+from textual.widget import Widget
+from textual.widgets import Input, Label, Select
+
+from skyward_core.model.setting import Field
+
+from ..actions import bindings
+from ..words import one_line
+from .chrome import Panel
+from .toggles import Toggles
+
+if TYPE_CHECKING:
+    from skyward_core.front.plugins import PluginInfo
+    from skyward_core.model.setting import Setting
+
+
+class Choice(Select[str], inherit_bindings=False):
+    """A list that opens by enter: the arrows go from field to field, past it as past all others."""
+
+    BINDINGS = bindings("choice")
+
+
+class Plugins(Toggles):
+    """What the plugin under the cursor is for stands at the form's edge while they have the focus; what it can be
+    given from Python, in their tooltip."""
+
+    def __init__(self, listed: list[PluginInfo], *, id: str) -> None:
+        super().__init__([(each.name, each.name) for each in listed], set(), id=id)
+        self._listed = listed
+
+    def on_focus(self) -> None:
+        self._tell()
+
+    def on_blur(self) -> None:
+        self._at_edge("")
+
+    def action_move(self, step: int) -> None:
+        super().action_move(step)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._listed:
+            here = self._listed[self._cursor]
+            self._at_edge(one_line(f"{here.name}: {here.help}"))
+            given = [f"{name}: {text}" for name, text in here.parameters.items()]
+            self.tooltip = Content("\n".join([here.name, *given]))
+
+    def _at_edge(self, text: str) -> None:
+        for around in self.ancestors:
+            if isinstance(around, Panel):
+                around.border_subtitle = Content(text)
+
+
+def row(label: str, *content: Widget) -> Horizontal:
+    """A line of the form: fields behind a label."""
+    return Horizontal(Label(label), *content, classes="row")
+
+
+def inner(label: str) -> Label:
+    """What a field is called that stands behind another in its row."""
+    return Label(label, classes="inner")
+
+
+def setting_row(id: str, setting: Setting) -> Horizontal:
+    """The field of a provider's setting, which is there while its provider is chosen."""
+    look = setting.field() if setting.field else Field(label=setting.name)
+    text = line(id, look.placeholder or ("" if setting.default is None else str(setting.default)))
+    text.suggester = SuggestFromList(look.suggestions)
+    found = row(look.label, text)
+    found.id = f"{id}-row"
+    found.display = False
+    return found
+
+
+def line(name: str, placeholder: str = "", *, value: str = "", type: str = "text") -> Input:
+    """A line of text, or a number."""
+    kind: Literal["integer", "text"] = "integer" if type == "integer" else "text"
+    field = Input(value, placeholder, id=name, compact=True, type=kind, valid_empty=True)
+    field.cursor_blink = False
+    return field

@@ -1,0 +1,268 @@
+"""The launch form on projects that exist: whole scripts, what their files say of packages, what they write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Select, Static
+
+from skyward_core.node.boot import host
+from skyward_tui.app import SkywardApp
+from skyward_tui.launch_form import Form, check
+from skyward_tui.launch_packages import choices_for
+from skyward_tui.recent import recent, remember
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.widgets.toggles import Toggles
+from tests.support.app_driver import Snap, at_every_size, screen_text, typed, until
+from tests.support.fake_session import FakeSession
+
+SIZE = (120, 40)
+FUNCTION = "import skyward_core as sky\n\n@sky.function\ndef train(epochs: int = 1): ...\n"
+WHOLE = "import argparse\nimport torch\n"
+BLOCK = '# /// script\n# dependencies = ["rich"]\n# ///\n'
+FILES = {
+    "uv.lock": 'version = 1\nrequires-python = ">=3.11"\n',
+    "pylock.toml": 'lock-version = "1.0"\ncreated-by = "me"\npackages = []\n',
+    "requirements.txt": "rich>=13\n",
+    "pyproject.toml": '[project]\nname = "it"\nversion = "1"\ndependencies = ["rich", "click"]\n',
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "train.py").write_text(FUNCTION)
+    (tmp_path / "plain.py").write_text(WHOLE)
+    return tmp_path
+
+
+async def opened(app: SkywardApp, pilot: Pilot[None], script: str) -> LaunchScreen:
+    await until(pilot, lambda: app.session is not None)
+    await pilot.press("n")
+    await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+    assert isinstance(app.screen, LaunchScreen)
+    await typed(app, pilot, script)
+    return app.screen
+
+
+def plan_text(screen: LaunchScreen) -> str:
+    return " ".join(screen.query_one("#why", Static).visual.plain.split())  # type: ignore[attr-defined]
+
+
+# -- whole scripts ---------------------------------------------------------------------------------------
+
+
+async def test_a_script_without_functions_is_launched_as_a_whole(
+    app: SkywardApp, session: FakeSession, project: Path
+) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "plain.py")
+        await until(pilot, lambda: "the whole script" in screen_text(app))
+        assert not screen.query_one("#plugins", Toggles).chosen, "it finds what torchrun would give it"
+        await until(pilot, lambda: "runs python plain.py on all 4 ranks" in plan_text(screen))
+        assert "will not meet" not in plan_text(screen)
+        await pilot.press("tab", "tab", "tab")
+        await typed(app, pilot, "--name 'a b")
+        await until(pilot, lambda: "✗ No closing quotation" in screen_text(app))
+        assert screen.query_one("#arguments").has_class("-wrong")
+        await typed(app, pilot, "' -- 3")
+        await until(
+            pilot, lambda: "runs python plain.py --name 'a b' -- 3 on all 4 ranks" in plan_text(screen)
+        )
+        assert not screen.query_one("#arguments").has_class("-wrong")
+        assert "--keep -- --name 'a b' -- 3" in plan_text(screen)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: bool(session.launched))
+        ((_, task),) = session.launched
+        assert task.name == "plain.py"
+    (kept,) = recent()
+    assert (kept.whole, kept.function, kept.arguments) == (True, "", "--name 'a b' -- 3")
+
+
+async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, project: Path) -> None:
+    (project / "train.py").write_text(FUNCTION + "import torch\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: "runs train() on all 4 ranks" in plan_text(screen))
+        assert screen.query_one("#plugins", Toggles).chosen == {"torch"}
+        await pilot.press("tab", "enter", "down", "enter")
+        await until(pilot, lambda: "runs python train.py on all 4 ranks" in plan_text(screen))
+        assert screen.form().whole and not screen.query_one("#plugins", Toggles).chosen
+        assert screen.query_one("#arguments", Input).placeholder.startswith("words of its own")
+        screen.query_one("#script", Input).value = "gone.py"
+        await until(pilot, lambda: "no such script" in screen_text(app))
+        assert not screen.form().whole
+
+
+async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
+    remember(
+        Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b")
+    )
+    remember(Form(script="train.py", function="train", arguments="epochs=2"))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
+        await pilot.press("ctrl+o", "down")
+        await until(pilot, lambda: "train.py  --epochs 3" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.form().whole)
+        form = screen.form()
+        assert (form.arguments, form.packages, form.outputs) == (
+            "--epochs 3",
+            f"lock {project}/uv.lock",
+            "a,b",
+        )
+
+
+def test_a_form_that_names_no_function_runs_the_script_as_the_command_does(project: Path) -> None:
+    plan = check(Form(script="plain.py", arguments="--x"), ())
+    assert plan.whole and plan.values["args"] == ["--x"]
+    assert check(Form(script="train.py"), ()).function.name == "train"
+
+
+# -- packages --------------------------------------------------------------------------------------------
+
+
+def test_only_what_there_is_can_be_chosen(project: Path) -> None:
+    script = project / "train.py"
+    everything = [
+        ("none named", ""),
+        ("uv.lock", "lock uv.lock"),
+        ("pylock.toml", "lock pylock.toml"),
+        ("requirements.txt", "requirements requirements.txt"),
+        ("pyproject.toml", "project"),
+    ]
+    assert choices_for(script, "") == everything
+    script.write_text(BLOCK + FUNCTION)
+    assert choices_for(script, "")[0] == ("its own block", "")
+    for name in FILES:
+        (project / name).unlink()
+    assert choices_for(script, "") == [("its own block", "")]
+    script.write_text(FUNCTION)
+    assert choices_for(script, "") == [("none found", "")]
+    assert choices_for(None, "") == [("none named", "")]
+    assert choices_for(script, "lock uv.lock") == [("none found", ""), ("uv.lock", "lock uv.lock")]
+
+
+def test_a_project_is_looked_through_to_its_root_and_no_further(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = project / "app" / "jobs"
+    inner.mkdir(parents=True)
+    (inner / "train.py").write_text(FUNCTION)
+    assert ("uv.lock", "lock uv.lock") in choices_for(inner / "train.py", "")
+    (inner / "uv.lock").write_text(FILES["uv.lock"])  # the nearest
+    assert ("uv.lock", "lock app/jobs/uv.lock") in choices_for(inner / "train.py", "")
+    (project / "app" / ".git").mkdir()  # another project
+    assert [label for label, _ in choices_for(inner / "train.py", "")][1:] == ["uv.lock", "pyproject.toml"]
+    (project / "pyproject.toml").write_text("[tool.ruff]\n")  # of no project
+    assert [label for label, _ in choices_for(inner / "train.py", "")][1:] == ["uv.lock"]
+
+
+def test_what_somebody_else_could_have_put_above_a_script_is_not_offered(project: Path) -> None:
+    shared = project / "shared"
+    (shared / "mine").mkdir(parents=True)
+    script = shared / "mine" / "train.py"
+    script.write_text(FUNCTION)
+    (project / "uv.lock").rename(shared / "uv.lock")
+    assert ("uv.lock", "lock shared/uv.lock") in choices_for(script, "")
+    shared.chmod(0o777)
+    assert host.doubt(str(shared / "uv.lock"))
+    assert "uv.lock" not in [label for label, _ in choices_for(script, "")]
+
+
+async def test_what_is_used_where_nothing_is_chosen_is_shown(app: SkywardApp, project: Path) -> None:
+    (project / "block.py").write_text(BLOCK + FUNCTION)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "block.py")
+        await until(pilot, lambda: "its own block" in screen_text(app))
+        await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
+        for name in FILES:
+            (project / name).unlink()
+        screen.query_one("#script", Input).value = "train.py"
+        await until(pilot, lambda: "none found" in screen_text(app))
+
+
+async def test_packages_are_chosen_and_the_plan_says_which(app: SkywardApp, project: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        choice = screen.query_one("#packages", Select)
+        await until(pilot, lambda: "none named" in screen_text(app))
+        choice.focus()
+        await pilot.press("enter", "end", "enter")
+        await until(pilot, lambda: "packages 2 of pyproject.toml" in plan_text(screen))
+        assert "--project" in plan_text(screen)
+        await pilot.press("enter", "up", "enter")
+        await until(
+            pilot,
+            lambda: "packages1of" + str(project / "requirements.txt") in plan_text(screen).replace(" ", ""),
+        )
+        assert "--requirements requirements.txt" in plan_text(screen)
+        (project / "requirements.txt").unlink()
+        screen.query_one("#arguments", Input).value = "epochs=2"
+        await until(pilot, lambda: "there is no file" in screen_text(app))
+        assert choice.has_class("-wrong")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is choice)
+        screen.query_one("#script", Input).value = "plain.py"  # of the same project, which has it no more
+        await until(pilot, lambda: "runs python plain.py" in plan_text(screen))
+        assert choice.value == "" and "--requirements" not in plan_text(screen)
+
+
+# -- outputs ---------------------------------------------------------------------------------------------
+
+
+async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project: Path) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: "runs train()" in plan_text(screen))
+        field = screen.query_one("#outputs", Input)
+        field.focus()
+        await typed(app, pilot, "out/**, ../x")
+        await until(pilot, lambda: "✗ '../x' leads out of the working folder" in screen_text(app))
+        assert field.has_class("-wrong")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: app.focused is field)
+        field.value = "out/**, *.pt 'a b'"
+        await until(pilot, lambda: "there is nothing to bring" in plan_text(screen))  # on this machine
+        assert "--output 'out/**' --output '*.pt' --output 'a b'" in plan_text(screen)
+        screen.query_one("#provider", Select).value = "ssh"
+        await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
+        screen.query_one("#hosts", Input).value = "gpu1"
+        await until(pilot, lambda: "brings out/** *.pt a b to outputs/RUN here" in plan_text(screen))
+
+
+async def test_a_pool_that_is_up_brings_what_it_was_made_for(
+    app: SkywardApp, session: FakeSession, project: Path
+) -> None:
+    """Fields that have no say there hold up no launch, whatever is in them."""
+    warm = session.pool("warm", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        screen.query_one("#outputs", Input).value = "'unfinished"
+        await until(pilot, lambda: "No closing quotation" in screen_text(app))
+        screen.query_one("#pool", Select).value = warm.key
+        await until(pilot, lambda: "uses pool warm" in plan_text(screen))
+        assert screen.query_one("#outputs").disabled and screen.query_one("#packages").disabled
+
+
+# -- pictures --------------------------------------------------------------------------------------------
+
+
+@at_every_size
+async def test_a_whole_script_with_all_that_can_be_said(
+    app: SkywardApp, project: Path, snap: Snap, size: tuple[int, int]
+) -> None:
+    for name in ("uv.lock", "pylock.toml", "pyproject.toml"):
+        (project / name).unlink()
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(app, pilot, "plain.py")
+        await until(pilot, lambda: "the whole script" in screen_text(app))
+        screen.query_one("#arguments", Input).value = "--epochs 3"
+        screen.query_one("#outputs", Input).value = "out/** ../x"
+        screen.query_one("#packages", Select).value = "requirements requirements.txt"
+        await until(pilot, lambda: "leads out" in screen_text(app))
+        snap(app, f"launch-whole-{size[0]}x{size[1]}")
