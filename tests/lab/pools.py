@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.pool import teardown
-from skyward_core.providers.ssh import provider as ssh_provider
+from skyward_core.providers import agents_over_ssh
 
 from . import Host, Lab
 from .tools import LabError, program, wait_until
@@ -112,7 +112,7 @@ def allowed(seconds: float) -> float:
 
 def less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a teardown wait 2 s, where it would wait for 10 and 30, for a host that does not answer."""
-    for module, name in ((ssh_provider, "ANSWER"), (ssh_provider, "ENDING"), (teardown, "SILENCE")):
+    for module, name in ((agents_over_ssh, "ANSWER"), (agents_over_ssh, "ENDING"), (teardown, "SILENCE")):
         monkeypatch.setattr(module, name, 2.0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from ...model.errors import (
     PoolError,
     SkywardError,
     TooFewHosts,
-    Unreachable,
     UsageError,
     hint_of,
     what_of,
@@ -29,20 +27,16 @@ from ...transport.background_loop import prompt, submit
 from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
+from ..agents_over_ssh import CHECK_PATIENCE, all_of, end, look
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
-    from ...wire.host_fact_types import GpusDone, ReachDone
+    from ...wire.host_fact_types import GpusDone
 
 # What imports asyncssh is imported where it is needed: the hosts are dialled before.
 
-CHECK_PATIENCE = 5.0  # seconds of attempts for each host of a check-up
-GLANCE = 1.0  # seconds for a host that fell silent: whoever waits for it shall know soon
-ENDING = 30.0  # seconds that may take to end what runs on a host
-ANSWER = 10.0  # seconds that a login shell and Python may take to say how things are
-AT_ONCE = 16  # hosts that are checked or ended at the same time
 ENOUGH_DISK = 2 << 30
 
 
@@ -165,7 +159,7 @@ class SSH:
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)  # in their order
-        asked = await _all(self._answers(host) for host in spares)
+        asked = await all_of(self._answers(host) for host in spares)
         for host, why in zip(spares, asked, strict=True):
             if not why:
                 folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
@@ -191,93 +185,11 @@ class SSH:
         or the lease is not over, "ending" when only processes are left, "gone" when nothing is; "lost" when neither we
         nor a node that we reach gets an answer from the host, "unreachable" when the trouble may be the way to it.
         """
-        return await _all(self._look(pool, machine) for machine in known)
-
-    async def _look(self, pool: str, machine: Machine) -> Machine:
-        folder = machine.extra["folder"]
-        here = self._live(folder)
-        if here is not None and here.untouched:
-            return replace(machine, state="gone")  # its start ended before anything was left there
-        if here is not None and here.is_up:
-            try:
-                return await self._ask_for_state(here, machine, ANSWER)
-            except (PoolError, UsageError, OSError):
-                here = here if not here.is_up else None
-        fresh = self.transport(pool, machine, patience=GLANCE)
-        asked = asyncio.ensure_future(self._ask_for_state(fresh, machine, GLANCE + ANSWER))
-        try:
-            if here is not None and await self._silent(folder, here, asked):
-                return replace(machine, state="lost")
-            return await asked
-        except (PoolError, UsageError, OSError) as error:
-            return replace(machine, state="unreachable", extra=machine.extra | {"why": what_of(error)})
-        finally:
-            asked.cancel()
-            await fresh.close()
-
-    @staticmethod
-    async def _ask_for_state(transport: SSHTransport, machine: Machine, seconds: float) -> Machine:
-        try:
-            async with asyncio.timeout(seconds):
-                channel = await transport.channel(status=True)
-        except TimeoutError as error:
-            said = f"Host {machine.extra['host']} has not said within {seconds:g} s how things are there."
-            raise Unreachable(said) from error
-        channel.close()
-        facts = channel.facts
-        if facts["doubted"]:
-            raise PoolError(
-                f"Host {machine.extra['host']}: {facts['doubted']}, so nothing there is believed."
-            )
-        if facts["root"] and facts["running"]:
-            return machine
-        if facts["root"] and facts["left"]:
-            return replace(machine, state="orphaned")  # a new agent takes over what is there
-        if facts["root"] and facts["orphans"]:
-            return replace(machine, state="ending")  # something that ran there has not quite ended
-        told = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
-        return replace(machine, state="gone", extra=machine.extra | told)
-
-    async def _silent(self, folder: str, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
-        """Whether a node that we do reach gets no answer from a host either; False once ``asked`` knows more."""
-        pool = folder.rpartition(".")[0]
-        peers = [t for t in _live_ones() if t.folder.rpartition(".")[0] == pool and t is not lost and t.is_up]
-        if not peers or lost.place is None:
-            return False
-        peer = asyncio.ensure_future(_reaches(peers[0], lost.place))
-        both: list[asyncio.Future[Any]] = [peer, asked]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if asked.done() and asked.exception() is None:
-            peer.cancel()
-            return False
-        try:
-            return not await peer
-        except (PoolError, OSError):
-            return False  # it is we who are cut off, it seems
-
-    @staticmethod
-    def _live(folder: str) -> SSHTransport | None:
-        return next((t for t in _live_ones() if t.folder == folder), None)
+        return await all_of(look(machine, partial(self.transport, pool)) for machine in known)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """End the pool's agents and workers on the hosts, and remove their folders; the hosts go on."""
-        from ...transport.ssh.transport import send_bundle
-
-        async def finish(machine: Machine) -> None:
-            transport = self.transport(pool, machine, patience=CHECK_PATIENCE)
-            try:
-                async with asyncio.timeout(ENDING):
-                    channel = await transport.channel()
-                    if channel.facts["root"]:
-                        await send_bundle(channel)
-                        await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
-                    channel.close()
-            except (PoolError, UsageError, OSError):
-                return  # ``describe`` tells of it; the lease ends the pool there
-            finally:
-                await transport.close()
-
-        await _all(finish(machine) for machine in machines)
+        await all_of(end(machine, partial(self.transport, pool)) for machine in machines)
 
     async def teardown(self, pool: str) -> None:
         """Forget the pool's names for ``ssh``; nothing else was made beside the machines' folders."""
@@ -287,7 +199,7 @@ class SSH:
 
     async def check(self) -> list[Check]:
         """What works on each host, in words."""
-        lines = await _all(self._check(host) for host in self.hosts)
+        lines = await all_of(self._check(host) for host in self.hosts)
         return [line for host in lines for line in host]
 
     @classmethod
@@ -409,33 +321,6 @@ def _pack() -> None:
     """Have the bundle packed by the time that a host may ask for it."""
     with suppress(PoolError, OSError):  # who needs it is told
         _ = bundle().archive
-
-
-def _live_ones() -> list[SSHTransport]:
-    """The transports of this loop."""
-    from ...transport.ssh.transport import SSHTransport
-
-    loop = asyncio.get_running_loop()
-    return [transport for transport in SSHTransport.live if transport.loop is loop]
-
-
-async def _reaches(transport: SSHTransport, place: tuple[str, int]) -> bool:
-    """Whether a host answers at an address, asked from another one."""
-    channel = await transport.channel()
-    answer: ReachDone = await channel.ask("reach", places=[place], seconds=GLANCE)
-    channel.close()
-    return answer["reached"] == [True]
-
-
-async def _all(work: Any) -> list[Any]:
-    """The results of coroutines, a bounded number of them at a time."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: Any) -> Any:
-        async with gate:
-            return await item
-
-    return await asyncio.gather(*(one(item) for item in work))
 
 
 def _expand(hosts: Sequence[str] | str) -> tuple[str, ...]:
