@@ -260,7 +260,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
-    plan = request_of(form).plan().asking()
+    plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)
     return plan
 
