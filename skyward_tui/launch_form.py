@@ -292,7 +292,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
     _check_words("outputs", patterns_of, form.outputs)
-    plan = request_of(form).plan().asking()
+    plan = request_of(form).plan().asking().giving_way()
     _check_numbers(form, plan)
     return plan
 

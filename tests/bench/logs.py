@@ -125,6 +125,7 @@ def in_app() -> dict[str, float]:
 
 
 async def _in_app() -> dict[str, float]:
+    from skyward_core.front.launch_plan import NICE
     from skyward_core.front.session import Session
     from skyward_core.providers.local.provider import Local
     from skyward_tui.app import SkywardApp
@@ -138,7 +139,7 @@ async def _in_app() -> dict[str, float]:
             if perf_counter() > deadline:
                 raise BenchError(f"the app got no session: {app.session_error}")
             await pilot.pause(TICK)
-        pool = await asyncio.wrap_future(session.create(_spec(Local(), RANKS)))
+        pool = await asyncio.wrap_future(session.create(_spec(Local(), RANKS, nice=NICE)))
         try:
             flood = await asyncio.to_thread(Flood, session, pool, RANKS, LINES)
             run = await asyncio.to_thread(flood.launch)
@@ -155,10 +156,10 @@ async def _in_app() -> dict[str, float]:
     return figures | {"lag_p95_ms": lags[int(len(lags) * 0.95)] * 1000}
 
 
-def _spec(provider: Any, nodes: int) -> Any:
+def _spec(provider: Any, nodes: int, nice: int = 0) -> Any:
     from skyward_core.model.spec import Options, PoolSpec
 
-    return PoolSpec(name=POOL, provider=provider, nodes=nodes, options=Options(console=False))
+    return PoolSpec(name=POOL, provider=provider, nodes=nodes, options=Options(console=False, nice=nice))
 
 
 def _line(rank: int, i: int) -> str:

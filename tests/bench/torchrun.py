@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 from .fresh import BenchError, compile_ours
 from .metric import Bar, Metric
 
+RANKS = 2
 ROUNDS = 5
-SECONDS = 120.0  # that one job may take
+LIVES = 3  # pairs of jobs whose steps are compared
+TURNS = 40
+STEPS = 25  # of a turn
+WARM = 100
+SECONDS = 120.0  # that one job may take, or be silent
 JOB = """
-import json, time
+import json, socket, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -27,18 +35,29 @@ torch.manual_seed(0)
 net = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1)))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 generator = torch.Generator().manual_seed(dist.get_rank())
-for step in range(400):
-    if step == 50:
-        began = time.perf_counter()
-    x = torch.randn(32, 64, generator=generator)
-    loss = torch.nn.functional.mse_loss(net(x), x.sum(1, keepdim=True))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-if dist.get_rank() == 0:
-    told = {"step": (time.perf_counter() - began) / 350, "loss": loss.item()}
-    with open("told.json", "w") as file:
-        json.dump(told, file)
+
+def steps(count):
+    began = time.perf_counter()
+    for step in range(count):
+        x = torch.randn(32, 64, generator=generator)
+        loss = torch.nn.functional.mse_loss(net(x), x.sum(1, keepdim=True))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return (time.perf_counter() - began) / count, loss.item(), torch.get_num_threads()
+
+if len(sys.argv) == 1:
+    told = steps(400)
+    if dist.get_rank() == 0:
+        with open("told.json", "w") as file:
+            json.dump(told, file)
+else:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(sys.argv[1])
+        with line.makefile() as asked:
+            for count in asked:
+                dist.barrier()
+                line.sendall(json.dumps(steps(int(count))).encode() + b"\\n")
 dist.destroy_process_group()
 """
 
@@ -46,46 +65,127 @@ dist.destroy_process_group()
 def measure() -> list[Metric]:
     compile_ours()
     here = Path(sys.executable)
-    ours = [sys.executable, "-m", "skyward_tui", "torchrun", "--nproc-per-node", "2", "job.py"]
-    theirs = [str(here.with_name("torchrun")), "--standalone", "--nproc-per-node", "2", "job.py"]
-    told: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
+    ours = [sys.executable, "-m", "skyward_tui", "torchrun", f"--nproc-per-node={RANKS}", "job.py"]
+    theirs = [str(here.with_name("torchrun")), "--standalone", f"--nproc-per-node={RANKS}", "job.py"]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job.py").write_text(JOB, encoding="utf-8")
+        whole: dict[bool, list[float]] = {True: [], False: []}
         for turn in range(ROUNDS + 1):
-            for us in (True, False) if turn % 2 else (False, True):
-                took = job(ours if us else theirs, folder)
+            for us in order(turn):
+                took = whole_job(ours if us else theirs, folder)
                 if turn:  # the first reads the framework from the disk
-                    told[us].append(took)
-    if len({loss for each in told.values() for _, _, loss in each}) != 1:
-        raise BenchError(f"the losses differ: {told}")
-    # What else the machine does only ever adds to a time: the least is the job's own.
-    (our_step, our_whole), (their_step, their_whole) = (
-        [min(each[i] for each in told[us]) for i in (0, 1)] for us in (True, False)
-    )
+                    whole[us].append(took)
+        step: dict[bool, list[float]] = {True: [], False: []}
+        for life in range(LIVES):
+            for us, took in steps_in_turn({True: ours, False: theirs}, order(life), folder):
+                step[us].append(took)
     return [
-        Metric("ddp_step_ms", our_step * 1000, their_step * 1000, Bar(ratio_at_most=1.02)),
-        Metric("ddp_whole_job_s", our_whole, their_whole, Bar(ratio_at_most=0.7)),
+        Metric("ddp_step_ms", median(step[True]) * 1e3, median(step[False]) * 1e3, Bar(ratio_at_most=1.02)),
+        # What else the machine does only ever adds to a time: the least is the job's own.
+        Metric("ddp_whole_job_s", min(whole[True]), min(whole[False]), Bar(ratio_at_most=0.7)),
     ]
 
 
-def job(command: Sequence[str], folder: str) -> tuple[float, float, float]:
-    """Seconds that a step took and that the whole command took, and the last loss.
+def order(turn: int) -> Sequence[bool]:
+    """Whether it is us, of both sides: who goes first changes."""
+    return (True, False) if turn % 2 else (False, True)
+
+
+def whole_job(command: Sequence[str], folder: str) -> float:
+    """Seconds that a whole command takes.
 
     Raises:
         BenchError: it failed, or took too long.
     """
-    environment = os.environ | {"SKYWARD_HOME": f"{folder}/home"}
     told = Path(folder, "told.json")
     told.unlink(missing_ok=True)
     began = perf_counter()
     try:
         done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+            command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=SECONDS
         )
     except subprocess.TimeoutExpired:
         raise BenchError(f"{command[0]} took longer than {SECONDS:g} s") from None
     whole = perf_counter() - began
     if done.returncode or not told.exists():
         raise BenchError(f"{command[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    said = json.loads(told.read_text(encoding="utf-8"))
-    return said["step"], whole, said["loss"]
+    return whole
+
+
+def steps_in_turn(
+    commands: dict[bool, Sequence[str]], begin: Sequence[bool], folder: str
+) -> Iterator[tuple[bool, float]]:
+    """Seconds that a step takes, of both jobs: they are up at the same time and work in turn, so that a busy moment of
+    the machine hits both.
+
+    Raises:
+        BenchError: a job failed or fell silent, or they are not the same job.
+    """
+    with ExitStack() as stack:
+        jobs = {us: stack.enter_context(gang(commands[us], folder)) for us in begin}
+        for job in jobs.values():
+            run_steps(job, WARM)
+        for turn in range(TURNS):
+            seen = {}
+            for us in order(turn):
+                took, *seen[us] = run_steps(jobs[us], STEPS)
+                yield us, took
+            if seen[True] != seen[False]:
+                raise BenchError(
+                    f"the last loss and the number of threads are {seen[True]} and {seen[False]}"
+                )
+
+
+@contextmanager
+def gang(command: Sequence[str], folder: str) -> Iterator[list[socket.socket]]:
+    """A job that waits for what its ranks are told; gives a line to each."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        socket.socket(socket.AF_UNIX) as server,
+        ExitStack() as stack,
+    ):
+        server.bind(f"{place}/line")
+        server.listen(RANKS)
+        server.settimeout(SECONDS)
+        job = subprocess.Popen(
+            [*command, f"{place}/line"],
+            cwd=folder,
+            env=environment(folder),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            try:
+                lines = [stack.enter_context(server.accept()[0]) for _ in range(RANKS)]
+            except TimeoutError:
+                raise BenchError(f"the ranks of {command[0]} did not come up") from None
+            for line in lines:
+                line.settimeout(SECONDS)
+            yield lines
+            for line in lines:
+                line.close()
+            if status := job.wait(SECONDS):
+                raise BenchError(f"{command[0]} ended with {status}")
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait(SECONDS)
+
+
+def run_steps(ranks: Sequence[socket.socket], count: int) -> tuple[float, float, int]:
+    """What the ranks say of so many steps: seconds of each, the slowest rank's; the last loss; threads."""
+    for rank in ranks:
+        rank.sendall(f"{count}\n".encode())
+    told = []
+    for rank in ranks:
+        with rank.makefile() as answers:
+            if not (answer := answers.readline()):
+                raise BenchError("a rank has ended")
+            told.append(json.loads(answer))
+    seconds, losses, threads = zip(*told, strict=True)
+    return max(seconds), sum(losses), max(threads)
+
+
+def environment(folder: str) -> dict[str, str]:
+    """The same for both: torchrun sets one thread where nobody says how many, and we the rank's part of the machine."""
+    return os.environ | {"SKYWARD_HOME": f"{folder}/home", "OMP_NUM_THREADS": "1"}

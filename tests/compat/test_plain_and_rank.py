@@ -21,7 +21,6 @@ SCRIPT = "plain_and_rank.py"
 PAGE = Path(__file__).parents[2] / "docs" / "plain-and-rank.md"
 PATIENCE = 100
 ANYWHERE = {"signals", "session", "frozen garbage", "faulthandler", "threads", "buffering", "unraisablehook"}
-OF_LOCAL = ANYWHERE | {"niceness"}
 VARIABLES = {"COMPUTE_POOL", "SKYWARD_NODE", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}
 
 # A cell of a notebook: a main module without a file, and source that is known by a name that no file has.
@@ -94,7 +93,7 @@ def more_variables(plain: dict[str, Any], rank: dict[str, Any]) -> set[str]:
 
 def test_in_a_rank_of_this_machine(folder: Path, plain: dict[str, Any]) -> None:
     found = run(SCRIPT, "local")
-    assert differing(plain, found["seen"]) == OF_LOCAL
+    assert differing(plain, found["seen"]) == ANYWHERE
     assert more_variables(plain, found["seen"]) == VARIABLES
     assert found["seen"]["umask"] == ["0o2", "0o100664"]
     assert found["left"] == [None] * 3
@@ -109,14 +108,14 @@ def test_launched_by_the_command_line(folder: Path, plain: dict[str, Any]) -> No
     (folder / "saved.pickle").unlink(missing_ok=True)
     assert run(*command)["ranks"][0]["outcome"] == "returned"
     found = json.loads((folder / "seen.json").read_text())
-    assert differing(plain, found) == OF_LOCAL
+    assert differing(plain, found) == ANYWHERE
     assert more_variables(plain, found) == VARIABLES
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
 def test_of_a_notebook(folder: Path) -> None:
     there, found = run("-c", CELL), run("-c", CELL, "local")
-    assert differing(there, found["seen"]) == OF_LOCAL
+    assert differing(there, found["seen"]) == ANYWHERE
     assert found["seen"]["source of functions"][0].startswith("def square(x: int)")
     assert "# the line that a traceback shows" in found["traceback"][0]
     assert found["box"] == [True, "Box of 1", True]

@@ -1,4 +1,4 @@
-"""Tasks know which rank runs them, also where their worker or agent is a new one and no gang has been formed since."""
+"""Tasks know which rank runs them, and give way as their pool asked for, also behind a new worker or agent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ def place() -> tuple[int, int, int, int]:
     return info.rank, info.node, info.world_size, os.getpid()
 
 
+@sky.function
+def niceness() -> int:
+    return os.nice(0)
+
+
 @pytest.mark.parametrize("agents", [False, True], ids=["workers", "agents and workers"])
 def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
-    with sky.Compute(nodes=3, options=sky.Options(console=False)) as compute:
+    with sky.Compute(nodes=3, options=sky.Options(console=False, nice=3)) as compute:
         before = place() @ compute
+        assert set(niceness() @ compute) == {3}
         old = agent_pids(compute)
         for agent in old[1:]:
             below = descendants(agent)
@@ -38,3 +44,4 @@ def test_a_task_after_a_death_knows_its_rank(home: Path, agents: bool) -> None:
         assert [rank for rank, *_ in found] == told
         assert {(rank, node, world) for rank, node, world, _ in found} <= {(n, n, 3) for n in range(3)}
         assert {pid for *_, pid in found} - {pid for *_, pid in before}, "new workers had a part in it"
+        assert set(niceness() @ compute) == {3}

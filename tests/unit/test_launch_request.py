@@ -305,6 +305,12 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
         of_command.one,
         of_command.keep,
     )
+    here = plan.spec.provider.name == "local"
+    assert (plan.spec.options.nice, of_command.spec.options.nice) == (5 if here else 0, 0), (
+        "the app is there, too"
+    )
+    plan = replace(plan, pool=replace(plan.spec, options=of_command.spec.options))
+    assert plan.spec is not None
     assert plan.spec.describe() == of_command.spec.describe()
     assert getattr(plan.spec.provider, "hosts", ()) == getattr(of_command.spec.provider, "hosts", ())
 

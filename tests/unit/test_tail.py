@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from skyward_core.node.agent.tail import PIECE, Tail
+from skyward_core.node.agent.tail import PIECE, POLL, SILENT_POLL, Tail
 from skyward_core.wire.frames import CHUNK
 from skyward_core.wire.redact import Redactor
 from tests.support.waiting import until
@@ -108,6 +108,26 @@ async def test_after_a_pause_it_looks_for_new_logs_however_soon(
     tail.wake()
     await until(lambda: connection.got.get("r001.out") == b"of a rank that starts late")
     follower.cancel()
+
+
+async def test_busy_ranks_that_print_nothing_are_looked_at_more_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes a processor from ranks; a line that comes has them looked at as often as ever."""
+    monkeypatch.setattr("skyward_core.node.agent.tail.SILENCE", 0.0)
+    connection, pauses = Slow(), list[float]()
+    tail = tail_of(tmp_path, connection)
+
+    async def pause(busy: float) -> None:
+        pauses.append(busy)
+        connection.open = len(pauses) < 2
+        monkeypatch.setattr("skyward_core.node.agent.tail.SILENCE", 1e6)
+        (tmp_path / "r000.out").write_bytes(b"a line")
+
+    monkeypatch.setattr(tail, "_pause", pause)
+    async with asyncio.timeout(20):
+        await tail.run()
+    assert pauses == [SILENT_POLL, POLL]
 
 
 async def test_a_client_that_does_not_read_is_sent_little(tmp_path: Path) -> None:
@@ -282,7 +302,7 @@ async def test_it_waits_after_what_was_all_and_goes_on_where_more_is(
         nonlocal drained
         drained += 1
 
-    async def pause() -> None:
+    async def pause(busy: float) -> None:
         looks.append(drained)
         connection.open = len(looks) < 3
         with open(tmp_path / "r000.out", "ab") as file:

@@ -19,7 +19,10 @@ from ...wire.redact import Redactor
 from ...wire.value_checks import is_log
 from .connection import Connection
 
-POLL = 0.03  # seconds between looks at the files' sizes while ranks are busy
+POLL = 0.03  # seconds between looks at the files while ranks print
+# And while they work and have printed nothing for a while: each look takes a processor from them.
+SILENCE = 1.0
+SILENT_POLL = 0.15
 IDLE_POLL = 0.3
 PIECE = CHUNK // 4
 FOLLOWED = (OUT, ERR, MARKS, METRICS)
@@ -59,6 +62,7 @@ class Tail:
     async def run(self) -> None:
         """Follow until cancelled."""
         loop, looked = asyncio.get_running_loop(), 0.0
+        printed = loop.time()
         try:
             while self._connection.open:
                 if loop.time() >= looked + POLL:  # not for every piece of a flood
@@ -69,8 +73,10 @@ class Tail:
                 for group in list(self._groups.values()):
                     most = max(most, self._send_group(group))
                     await self._connection.drain()
+                if most:
+                    printed = loop.time()
                 if most < PIECE // 2:  # it was all there was; a frame for each line costs more than a wait
-                    await self._pause()
+                    await self._pause(POLL if loop.time() < printed + SILENCE else SILENT_POLL)
                     looked = 0.0
                 else:
                     await asyncio.sleep(0)
@@ -174,10 +180,10 @@ class Tail:
         end -= self._held[name]
         return self._redactor.data(data)[lead:end]
 
-    async def _pause(self) -> None:
+    async def _pause(self, busy: float) -> None:
         self._wake.clear()
         try:
-            async with asyncio.timeout(POLL if self._busy() else IDLE_POLL):
+            async with asyncio.timeout(busy if self._busy() else IDLE_POLL):
                 await self._wake.wait()
         except TimeoutError:
             return

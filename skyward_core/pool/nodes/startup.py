@@ -248,6 +248,7 @@ class Startup:
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,
             "rendezvous": pool.options.rendezvous,
+            "nice": pool.options.nice,
             "env": known.env,
             "knows_env": known.known,
             "secrets": known.secrets,

@@ -17,8 +17,6 @@ from .ground import Ground, entries, ground, packages_of
 _log = logger("local")
 
 BUFFER = 1 << 18
-# Ranks that use all cores must leave the terminal that shows them alive.
-NICE = 5
 
 
 class SocketPipe(Flow, asyncio.BufferedProtocol):
@@ -91,7 +89,6 @@ class LocalTransport:
             "path_before": self._entries(list(there.before)),
             "path": self._entries(behind),
             "python": python,
-            "nice": NICE,
             "cwd": config.get("cwd") or str(Path.cwd()),
             "env": self._threads(config) | config.get("env", {}),
         }
