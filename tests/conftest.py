@@ -8,7 +8,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -51,6 +51,16 @@ def pytest_configure(config: pytest.Config) -> None:
         # Once, as pip does where it installs: the processes that tests start would each compile what they import.
         for package in ("skyward_core", "skyward_tui"):
             compileall.compile_dir(config.rootpath / package, quiet=1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_loaders() -> Iterator[None]:
+    """Scripts that a test has loaded in its own process take less time; those of commands are loaded as ever."""
+    from tests.support.quick_loaders import use_quick_loaders
+
+    with pytest.MonkeyPatch.context() as patch:
+        use_quick_loaders(patch)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)

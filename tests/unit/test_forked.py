@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
+import pytest
+
+from skyward_core.tasks import scripts
+from skyward_core.tasks.scripts import build_task
 from tests.support.forked import Loaded
 
 SAY = """
@@ -62,3 +67,25 @@ def test_it_is_as_if_it_was_started(tmp_path: Path) -> None:
 
 def test_its_end_is_told(tmp_path: Path) -> None:
     assert told(dict(os.environ), tmp_path, "0", str(int(signal.SIGKILL)))[0] == -signal.SIGKILL
+
+
+def test_a_script_finds_loaded_what_it_finds_where_its_loader_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    script, found = tmp_path / "script.py", tmp_path / "found"
+    script.write_text(
+        "import json, os, sys\nMODULES = sorted(sys.modules)\n"
+        "for name in ('LINES', 'COLUMNS'): os.environ.pop(name, None)  # libraries of ours set them past Python\n"
+        "REST = sys.path, sys.argv, list(sys.flags), os.getcwd(), dict(os.environ)\n"
+        f"print(json.dumps([MODULES, REST]), file=open({str(found)!r}, 'a'))\n"
+        "import skyward_core as sky\n@sky.function\ndef f(): ...\n"
+    )
+    build_task(script, "f", {})
+    monkeypatch.setattr(scripts, "subprocess", subprocess)
+    build_task(script, "f", {})
+    (forked, *rest), (started, *others) = map(json.loads, found.read_text().splitlines())
+    assert rest == others
+    more = {*forked} - {*started}  # what takes the requests
+    assert "socket" in more and not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
+    assert {*started} <= {*forked}

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
@@ -205,6 +205,7 @@ HOSTILE = st.builds(
 # -- the command line ------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(request=requests())
 def test_a_command_line_asks_for_the_same(request: LaunchRequest) -> None:
     line = request.command_line("program", "run")
@@ -266,6 +267,7 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 # -- the form --------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, detach=False, timeout=None)
@@ -283,6 +285,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     assert said(shlex.split(line)[2:]) == again
 
 
+@settings(max_examples=50)
 @given(request=requests())
 def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> None:
     form = form_of(
@@ -394,6 +397,7 @@ def executed(snippet: str) -> tuple[PoolSpec, Any, str]:
     return asked[0], *calls[0]
 
 
+@settings(max_examples=50)
 @given(request=requests())
 def test_a_snippet_asks_for_the_same(request: LaunchRequest) -> None:
     request = replace(request, script="train_it.py")

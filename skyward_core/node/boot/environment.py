@@ -383,15 +383,15 @@ def _install(
             if requirements:
                 _run(command, "uv pip install", variables, emit, given=given)
         return
-    pip = [python, "-m", "pip", "--python", target]
-    if not _has(python, "venv", "pip"):
+    pip = _own_pip(python, target)
+    bare = ["--without-pip"] if pip else []  # its own pip would take seconds, and is not needed
+    if not pip:
         if not _has(python, "venv", "ensurepip"):
             raise EnvironmentFailed(
                 "this host has neither uv nor Python's venv with pip, and Image(pip=...) needs one of them: "
                 "install uv, or the packages python3-venv and python3-pip"
             )
         pip = [target, "-m", "pip"]
-    bare = ["--without-pip"] if pip[0] == python else []  # its own pip would take seconds, and is not needed
     _run([python, "-m", "venv", *bare, str(folder)], "python -m venv", variables, emit)
     install = [*pip, "install", "--progress-bar", "off", "-r", "/dev/stdin"]
     _pinned(install, "pip install", image, variables, emit)
@@ -469,9 +469,28 @@ def _pinned(
                 _run([*install, *options], what, {**variables, **alone}, emit, given="\n".join(some))
 
 
+def _own_pip(python: str, target: str) -> list[str]:
+    """What runs the pip of an interpreter for an environment that is made of it; nothing where it cannot make one."""
+    found = _asked(python, _ASK_PIP)
+    if found.returncode:
+        return []
+    # What its --python comes to in the end, less a pip that starts another.
+    return [target, runner] if (runner := found.stdout.strip()) else [python, "-m", "pip", "--python", target]
+
+
+_ASK_PIP = """
+import os, pip, venv
+runner = os.path.join(os.path.dirname(pip.__file__), "__pip-runner__.py")
+print(runner if os.path.isfile(runner) else "")
+"""
+
+
 def _has(python: str, *modules: str) -> bool:
-    command = [python, "-I", "-c", f"import {', '.join(modules)}"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return _asked(python, f"import {', '.join(modules)}").returncode == 0
+
+
+def _asked(python: str, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False)
 
 
 def _apt(packages: list[str], variables: dict[str, str], emit: Emit) -> None:

@@ -1,0 +1,38 @@
+"""The processes that load scripts for this one: forked with all imported that one imports before the script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skyward_core.tasks import scripts
+from tests.support.forked import Loaded
+
+MAIN = "main(sys.argv[1])"
+IMPORTED = "\nimport cloudpickle\nfrom skyward_core.tasks import missing_packages, payload, task\n"
+
+
+@cache
+def loaded(python: str, *options: str) -> Loaded:
+    """As a loader is started, up to where it reads what it is to load."""
+    *options_, flag, code = options
+    first, main, rest = code.rpartition(MAIN)
+    assert (flag, main, rest) == ("-c", MAIN, "")
+    return Loaded([python, *options_], f"{first}{IMPORTED}", main)
+
+
+def use_quick_loaders(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone; interpreters other than ours are started."""
+
+    def begun(command: list[str], **more: Any) -> subprocess.Popen[Any]:
+        if command[0] != sys.executable:
+            return subprocess.Popen(command, **more)
+        *loader, folder = command
+        return loaded(*loader).start(["-c", folder], **more)
+
+    patch.setattr(scripts, "subprocess", SimpleNamespace(Popen=begun, PIPE=subprocess.PIPE))
