@@ -17,11 +17,9 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
-from ..tasks.interpreter import interpreter_of, made_of
-from ..tasks.known_pythons import own_base
-from ..tasks.packages.asked import asked
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
 from .launch_plan import LaunchPlan
+from .script_python import script_python
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
@@ -168,11 +166,11 @@ class LaunchRequest:
             SkywardError: something makes no sense; its ``field`` says what of this.
         """
         function, values = self.call()
-        spec, interpreter = self._spec()
+        spec, interpreter, packages = self._spec()
         return LaunchPlan(
             script=Path(self.script),
             interpreter=interpreter,
-            packages=self._packages(interpreter.version),
+            packages=packages,
             function=function,
             values=values,
             whole=self.script_args is not None,
@@ -209,28 +207,6 @@ class LaunchRequest:
                 )
             return whole(Path(self.script), self.module)
 
-    def interpreter(self) -> Interpreter:
-        """The one that the script is loaded with, and why; nothing is made.
-
-        Where nobody chose one, and a file of the project says the packages, it is that of an environment of these.
-
-        Raises:
-            SkywardError: it cannot be used; ``field`` says who chose it.
-        """
-        with of_field("script" if self.python is None else "python"):
-            found = interpreter_of(Path(self.script), self.python)
-        if found.chosen:
-            return found
-        base = own_base()
-        packages = self._packages(base.version)
-        if packages is None:
-            return found
-        return made_of(base, packages.added_to({}), Path(packages.source).name)
-
-    def _packages(self, version: str) -> Packages | None:
-        image = self._image()
-        return asked(image, str(image.workdir or ""), version)
-
     def spec(self) -> PoolSpec:
         """The pool that is asked for; ranks find in it what lies beside the script.
 
@@ -239,13 +215,12 @@ class LaunchRequest:
         """
         return self._spec()[0]
 
-    def _spec(self) -> tuple[PoolSpec, Interpreter]:
-        """The same, and the interpreter of the script, which is chosen once."""
+    def _spec(self) -> tuple[PoolSpec, Interpreter, Packages | None]:
+        """The same, with the interpreter of the script, which is chosen once, and what a file says of its packages."""
         with of_field("provider"):
             provider = self._provider()
         with of_field("plugins"):
             plugins = [plugin(name) for name in self.plugins]
-        interpreter = self.interpreter()
         try:
             spec = pool_spec(
                 self.script,
@@ -259,7 +234,8 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
-        return replace(spec, interpreter=interpreter if interpreter.chosen else None), interpreter
+        found, packages = script_python(Path(self.script), self.python, spec)
+        return replace(spec, interpreter=found if found.chosen else None), found, packages
 
     def _image(self) -> Image:
         return Image(

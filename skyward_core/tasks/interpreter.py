@@ -133,17 +133,21 @@ def _said(
 
 
 def _inline(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: Ask) -> Interpreter:
-    base = _base(script, metadata.requires_python, environ, ask)
+    asks = f"The inline metadata of {script}"
+    base = base_for(metadata.requires_python, asks, environ, ask)
     return made_of(base, metadata.environment, f"inline metadata of {script.name}")
 
 
-def made_of(base: KnownPython, asked: Mapping[str, Any], source: str) -> Interpreter:
+def made_of(
+    base: KnownPython, asked: Mapping[str, Any], source: str, notes: tuple[str, ...] = ()
+) -> Interpreter:
     """The interpreter of an environment that is made for a script before it is loaded, with what is asked for alone.
 
     Args:
         base: what it is made of.
         asked: as the keys of an image.
         source: what asks for it, in words.
+        notes: what was passed over on the way, and why.
     """
     from ..node.boot import environment  # most scripts have none
 
@@ -151,12 +155,31 @@ def made_of(base: KnownPython, asked: Mapping[str, Any], source: str) -> Interpr
     key = environment.key(image, base.path, numbers(base.version)[:2])
     folder = home() / ENVIRONMENTS / f"env-{key}"
     return Interpreter(
-        str(folder / "bin" / "python"), str(folder), base.version, source, base=base.path, environment=image
+        str(folder / "bin" / "python"),
+        str(folder),
+        base.version,
+        source,
+        base=base.path,
+        environment=image,
+        notes=notes,
     )
 
 
-def _base(script: Path, wanted: str, environ: Mapping[str, str], ask: Ask) -> KnownPython:
-    """What the environment of a script is made of: our own version where the script takes it, else the newest."""
+def base_for(
+    wanted: str,
+    asks: str,
+    environ: Mapping[str, str] = os.environ,
+    ask: Ask = known_pythons.ask,
+) -> KnownPython:
+    """What an environment is made of: our own version where that will do, else the newest that will.
+
+    Args:
+        wanted: as ``requires-python`` has it.
+        asks: what says so.
+
+    Raises:
+        ScriptError: there is none here.
+    """
     base = known_pythons.own_base()
     if satisfies(base.version, wanted):
         return base
@@ -170,8 +193,8 @@ def _base(script: Path, wanted: str, environ: Mapping[str, str], ask: Ask) -> Kn
             return known
         seen.add(known.version)
     raise ScriptError(
-        f'The inline metadata of {script} asks for Python "{wanted}", and there is none here (there is '
-        f"{', '.join(sorted(seen, key=numbers))}): install one, for instance with uv python install"
+        f'{asks} asks for Python "{wanted}", and there is none here (there is {", ".join(sorted(seen, key=numbers))}): '
+        "install one, for instance with uv python install"
     )
 
 

@@ -10,24 +10,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.script_python import script_python
 from skyward_core.front.scripts import interpreter_of, missing_of
 from skyward_core.front.session import Session
 from skyward_core.model.errors import PoolError, ScriptError, ScriptFailed, UsageError
 from skyward_core.model.interpreter import Interpreter
 from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.plugins.base import Plugin
 from skyward_core.store.kept_locks import kept
 from skyward_core.tasks.own_packages import own_packages
 from skyward_core.tasks.scripts import build_task
 from tests.support.cli import COMMAND, PATIENCE
 from tests.support.pythons import another_python, make_environment, other_pythons
 from tests.support.waiting import wait_until
-from tests.support.wheels import tiny_wheels
+from tests.support.wheels import from_folder, tiny_wheels
 
 SEEN = """
 import sys
@@ -92,6 +95,15 @@ def owned(project: Path, environments: dict[str, Path]) -> Path:
     minor = ".".join(another_python().version.split(".")[:2])
     (project / ".venv").symlink_to(environments[minor].parents[1])
     return project / ".venv" / "bin" / "python"
+
+
+class BringsTiny(Plugin):
+    """It needs a package."""
+
+    name: ClassVar[str] = "tiny"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return replace(image, pip=(*image.pip, "skytiny==1.0"))
 
 
 class Up:
@@ -237,6 +249,23 @@ def test_a_script_with_inline_metadata_gets_an_environment_of_its_own(inline: Pa
         assert pool.result()[:4] == [chosen.version, chosen.path, "1.0", []]
     made = Path(chosen.path).parents[1]
     assert made.parent == home / "environments" and (made / ".made").read_text() == chosen.path
+
+
+def test_what_a_plugin_brings_loads_a_script_and_is_what_its_ranks_have(
+    project: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.front.scripts.FRAMEWORKS", ("skytiny",))
+    for name, value in from_folder(wheels).items():
+        monkeypatch.setenv(name, value)
+    script = project / "needs.py"
+    script.write_text(
+        "import skytiny\nimport skyward_core as sky\n\n@sky.function\ndef f():\n    return skytiny.VERSION\n"
+    )
+    spec = PoolSpec(name="p", provider=sky.Local(), plugins=[BringsTiny()])
+    chosen, _ = script_python(script, None, spec)
+    assert chosen.source == "plugins of the pool: tiny"
+    with up(script, chosen) as pool:
+        assert pool.result() == "1.0"
 
 
 def test_an_environment_that_is_gone_is_made_by_the_node(inline: Path) -> None:

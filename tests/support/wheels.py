@@ -56,6 +56,11 @@ def tiny_wheels(folder: Path, *versions: str) -> dict[str, str]:
     folder.mkdir(parents=True)
     for version in versions:
         wheel(folder, "skytiny", version)
+    return from_folder(folder)
+
+
+def from_folder(folder: Path) -> dict[str, str]:
+    """The variables that have installers take packages from a folder alone."""
     return {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": str(folder),

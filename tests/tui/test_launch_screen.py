@@ -305,12 +305,15 @@ async def test_a_framework_that_is_missing_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "torch")
+        "skyward_core.tasks.missing_packages.is_missing", lambda name: name in ("jax", "pandas", "torch")
     )
-    script.write_text(SCRIPT + "\nimport jax\n")
+    script.write_text(SCRIPT + "\nimport pandas\n")
     async with app.run_test(size=SIZE) as pilot:
         screen = await launch_form(app, pilot, "train.py")
         screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: "pandas is not installed for" in screen_text(app))
+        script.write_text(SCRIPT + "\nimport jax\n")
+        screen.query_one("#arguments", Input).value = "epochs=2"
         await until(pilot, lambda: "jax is not installed for" in screen_text(app))
         await pilot.press("ctrl+o")
         await until(pilot, lambda: "needs torch" in screen_text(app))

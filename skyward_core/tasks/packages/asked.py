@@ -8,7 +8,9 @@ from ...model.errors import SpecError
 from ...model.spec import Image
 from ...node.boot.host import doubt
 from ..project_root import PROJECT, up_to_project
+from ..python_versions import VersionError, satisfies
 from .packages import Packages, PackagesError
+from .toml_file import tables
 
 
 def asked(image: Image, folder: str, version: str) -> Packages | None:
@@ -28,6 +30,36 @@ def asked(image: Image, folder: str, version: str) -> Packages | None:
         return _read(name, _found(getattr(image, name), Path(folder)), version)
     except PackagesError as error:
         raise SpecError(str(error), name) from None
+
+
+def python_asked(image: Image, folder: str) -> tuple[str, str]:
+    """Which versions of Python that file is for, such as ">=3.12", and its name; "" for any, and where it does not
+    say so in words that make sense: whoever reads it tells.
+
+    Args:
+        folder: the working folder.
+
+    Raises:
+        SpecError: the file is not there, or cannot be read.
+    """
+    name = image.packages_by
+    if not name:
+        return "", ""
+    try:
+        path = _found(getattr(image, name), Path(folder))
+        if path.suffix not in (".toml", ".lock") or _is_text_of_lines(path):
+            return "", path.name
+        said = tables(path)
+    except PackagesError as error:
+        raise SpecError(str(error), name) from None
+    project = said.get("project")
+    table = project if name == "project" and isinstance(project, dict) else said
+    wanted = str(table.get("requires-python") or "")
+    try:
+        satisfies(version="3.11", wanted=wanted)
+    except VersionError:
+        wanted = ""
+    return wanted, path.name
 
 
 def _read(name: str, path: Path, version: str) -> Packages:

@@ -1,0 +1,101 @@
+"""Which Python a launch takes for its script, where what it asks for needs another than the one that is found."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.script_python import script_python
+from skyward_core.model.errors import ScriptError, SpecError
+from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.plugins.base import Plugin
+from skyward_core.providers.local.provider import Local
+from skyward_core.tasks import missing_packages
+from tests.support.pythons import another_python
+
+OWN = ".".join(map(str, sys.version_info[:3]))
+SCRIPT = "import nowhere_to_be_found\nimport skyward_core as sky\n\n\n@sky.function\ndef f() -> None: ...\n"
+LOCK = 'version = 1\nrequires-python = "{}"\n[[package]]\nname = "train"\nsource = {{ virtual = "." }}\n'
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "pyproject.toml").touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def launch(project: Path, **asked: str) -> LaunchRequest:
+    return LaunchRequest(script=str(project / "train.py"), function="f", **asked)  # type: ignore[arg-type]
+
+
+def test_a_lock_for_another_python_is_given_one_that_is_here(project: Path) -> None:
+    other = another_python()
+    wanted = f"=={other.version}"
+    (project / "uv.lock").write_text(LOCK.format(wanted))
+    found = launch(project, lock="uv.lock").plan().interpreter
+    assert (found.version, found.base, found.source) == (other.version, other.path, "uv.lock")
+    said = f"was passed over: it is {OWN}, and uv.lock asks for Python {wanted}"
+    assert found.notes == (f"this program's own Python {said}",)
+    (project / "pyproject.toml").write_text(
+        f'[project]\nname = "train"\nrequires-python = "{wanted}"\ndependencies = []\n'
+    )
+    found = LaunchRequest(script="train.py", project=True).plan().interpreter
+    assert (found.version, found.source) == (other.version, "pyproject.toml")
+
+
+def test_an_environment_of_another_version_than_the_lock_is_for_is_passed_over(project: Path) -> None:
+    (project / "uv.lock").write_text(LOCK.format(f"!={OWN}"))
+    other = another_python()
+    program = project / ".venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(sys.executable)
+    (project / ".venv" / "pyvenv.cfg").touch()
+    found = launch(project, lock="uv.lock").plan().interpreter
+    assert found.base and found.version != OWN, other
+    assert found.notes[0].startswith(f".venv of project train was passed over: it is {OWN}, and uv.lock asks")
+    with pytest.raises(SpecError, match="is for Python !="):  # a person's word is not passed over
+        launch(project, lock="uv.lock", python=str(program)).plan()
+
+
+def test_where_there_is_none_of_that_version_the_lock_is_named(project: Path) -> None:
+    (project / "uv.lock").write_text(LOCK.format(">=3.19"))
+    with pytest.raises(
+        ScriptError, match=r'uv\.lock asks for Python ">=3\.19", and there is none here'
+    ) as caught:
+        launch(project, lock="uv.lock").plan()
+    assert caught.value.field == "lock"
+
+
+class Brings(Plugin):
+    """It needs a package."""
+
+    name: ClassVar[str] = "brings"
+
+    def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
+        return replace(image, pip=(*image.pip, "nowhere-to-be-found==1.0"))
+
+
+def test_what_plugins_bring_loads_a_script_that_needs_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = project / "train.py"
+    spec = PoolSpec(name="p", provider=Local(), plugins=[Brings()])
+    assert not script_python(script, None, spec)[0].chosen, "nobody knows what that module is"
+    monkeypatch.setattr("skyward_core.front.scripts.FRAMEWORKS", ("nowhere_to_be_found",))
+    found, packages = script_python(script, None, spec)
+    assert packages is None and found.source == "plugins of the pool: brings"
+    assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN
+    monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
+    assert not script_python(script, None, spec)[0].chosen, "what is here is used"
