@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..model.spec import PoolSpec
+    from ..model.written_file import Unfetched
     from ..pool.outputs.listing import Listing as Listing
     from ..pool.outputs.outputs import Haul as Haul
     from ..store.ledger_rows import Receipt
@@ -58,8 +59,11 @@ class Front(Protocol):
     def fetch_files(self, pool: str, run: str | None = None) -> Future[Haul]:
         """Bring them here."""
 
-    def down(self, pool: str) -> Future[Receipt]:
-        """Tear a pool down, with proof."""
+    def unfetched_files(self, pool: str) -> Future[Unfetched]:
+        """Those that nobody has fetched, and what a teardown would make of them."""
+
+    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+        """Tear a pool down, with proof; bring so many bytes of files here first, else what its options say."""
 
     def on_host_key(self, ask: Ask) -> None:
         """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""

@@ -22,6 +22,7 @@ from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..model.states import PoolStatus
+from ..model.written_file import Unfetched
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
@@ -419,12 +420,29 @@ class Session:
         """
         return isinstance(providers.from_json(self._live(pool).provider), RunsHere)
 
-    def down(self, pool: str, *, give_up: bool = False) -> Future[Receipt]:
+    def unfetched_files(self, pool: str) -> Future[Unfetched]:
+        """The files of its ranks that nobody has fetched, and what a teardown would make of them. To ask keeps no pool
+        alive.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> Unfetched:
+            row = self._live(pool)
+            found = self._pools.get(row.token) or await self._watch(row, observer=True)
+            return await found.outputs.unfetched()
+
+        return self._submit(work())
+
+    def down(self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
         tells.
 
         Args:
             give_up: remove what nobody has fetched.
+            keep_outputs: bytes of files of ranks that are brought here before their machines go, in place of what the
+                pool's options say.
 
         Raises (through the future):
             PoolError: there is no such pool.
@@ -442,7 +460,7 @@ class Session:
                 except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
                     found.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
                 self._pools[row.token] = found
-            return await found.down(give_up=give_up)
+            return await found.down(give_up=give_up, keep_outputs=keep_outputs)
 
         return self._submit(work())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 
 from .value import Value, value
@@ -47,3 +49,29 @@ class FetchedFile(Value):
     target: Path
     error: str = ""
     is_new: bool = False
+
+
+@value
+class Unfetched(Value):
+    """What ranks of a pool wrote and nobody has fetched, and what its teardown would make of that.
+
+    Attributes:
+        asked: those that the image's patterns name: they are brought here first in any case.
+        others: the rest.
+        untold: how many more there are.
+        goes: whether what is not fetched goes with the pool's machines; else it stays on its hosts.
+        room: bytes of the rest that are brought here first, the newest, where they would go.
+        failures: node -> why it does not tell.
+    """
+
+    asked: Sequence[WrittenFile] = ()
+    others: Sequence[WrittenFile] = ()
+    untold: int = 0
+    goes: bool = False
+    room: int = 0
+    failures: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether some would be lost."""
+        return self.goes and (bool(self.untold) or sum(file.size for file in self.others) > self.room)

@@ -253,18 +253,19 @@ class Pool:
 
     # -- going down --------------------------------------------------------------------------------------
 
-    async def down(self, *, give_up: bool = False) -> Receipt:
+    async def down(self, *, give_up: bool = False, keep_outputs: int | None = None) -> Receipt:
         """Tear the pool down; a second call waits for the first.
 
         Args:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
+            keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
         """
         if self._teardown is None or (self._teardown.done() and not self._torn_down()):
             self.context.leaving = True
-            self._teardown = asyncio.create_task(self._end(give_up))
+            self._teardown = asyncio.create_task(self._end(give_up, keep_outputs))
         return await asyncio.shield(self._teardown)
 
-    async def _end(self, give_up: bool) -> Receipt:
+    async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
         loggers.pool.set(self.name)
         if self._rising is not None and not self._rising.done():
             # Nothing may come up behind the back of a teardown that has verified that nothing is there.
@@ -274,7 +275,7 @@ class Pool:
         locks = asyncio.create_task(self._startup.locks.keep_the_rest())
 
         async def save() -> Rest:
-            return await self.outputs.save(give_up=give_up)
+            return await self.outputs.save(give_up=give_up, most=keep_outputs)
 
         receipt = await tear_down(
             self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach

@@ -1,16 +1,21 @@
-"""Take pools down: ask, show each node go, then the receipt that nothing is left."""
+"""Take pools down: ask, also about files that nobody has fetched, show each node go, then the receipt that nothing is
+left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from textual import work
 from textual.app import ComposeResult
+from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Static
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.model.sizes import size_in_words
 from skyward_core.views.views import PoolView
 
 from ..actions import bindings
@@ -18,17 +23,24 @@ from ..app_face import settled
 from ..hints import words_of
 from ..styles import beside
 from ..theme import node_look
+from ..unfetched import lines_of, receipt_line, receipt_lines, size_of
 from ..words import count, duration, money
 from .base import Dialog
 
 if TYPE_CHECKING:
     from skyward_core.front.history import Receipt
+    from skyward_core.model.written_file import Unfetched
 
 _NODES_SHOWN = 12
+_ASKED = ("up", "degraded")  # states of pools whose nodes can tell what their ranks wrote
+EVERYTHING = sys.maxsize  # bytes
 
 
 class TeardownScreen(Dialog[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
+
+    Their nodes are asked meanwhile what nobody has fetched. Where some of it would be lost, whoever has confirmed says
+    how much is fetched first; whoever confirms before the nodes have told waits for that, or confirms again.
 
     Where money or work that nobody has fetched is at stake, a word must be typed, into an empty field that has the
     focus; else it is a question, with the focus on Cancel. Whoever closes it without an answer is told that nothing
@@ -48,6 +60,9 @@ class TeardownScreen(Dialog[bool]):
         self._keys = pools
         self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
+        self._left: dict[str, Unfetched | str] = {}  # by pool; or why it cannot be told
+        self._told = False  # whether all of them have told
+        self._waits = False  # whether the person has confirmed, and waits for that
         self._began = False
 
     @property
@@ -63,7 +78,8 @@ class TeardownScreen(Dialog[bool]):
         return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
     def body(self) -> ComposeResult:
-        yield Static(self._question(), id="text")
+        with VerticalScroll(id="facts", can_focus=False):
+            yield Static(self._question(), id="text")
         if self._word:
             answer = Input(compact=True, id="answer")
             answer.cursor_blink = False
@@ -72,14 +88,29 @@ class TeardownScreen(Dialog[bool]):
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
         yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
+        for id, label in (("all", "Fetch all"), ("some", ""), ("none", "Fetch none")):
+            yield Button(
+                label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self._word)
+            )
 
     def _question(self) -> Content:
         now = self.app.clock()
         lines = [self._facts(view, now) for view in self._views]
+        if not self._told:
+            lines.append(Content.styled("  asking their nodes what nobody has fetched …", "$muted"))
+        if self._waits:
+            lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
+        if self._must_choose:
+            lines.append(Content.styled("\nHow much of that is fetched before it is gone?", "bold"))
         if word := self._word:
             what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
             lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
         return Content("\n").join(lines)
+
+    @property
+    def _must_choose(self) -> bool:
+        """Whether files would be lost that somebody may want."""
+        return any(not isinstance(left, str) and left.is_too_much for left in self._left.values())
 
     def _facts(self, view: PoolView, now: float) -> Content:
         parts: list[tuple[str, str]] = [
@@ -96,16 +127,78 @@ class TeardownScreen(Dialog[bool]):
             what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"
             said = f"{what}: {size:,} bytes that nobody has fetched are brought here first."
             parts.append((f"\n! {said}", "$text-warning"))
+        parts += [(f"\n{text}", style) for text, style in self._files(view)]
         return Content.assemble(*parts)
+
+    def _files(self, view: PoolView) -> Iterator[tuple[str, str]]:
+        left = self._left.get(view.key)
+        if isinstance(left, str):
+            yield f"! what its ranks wrote is not known: {left}", "$text-warning"
+        elif left is not None:
+            yield from lines_of(left)
+
+    # Asking what nobody has fetched
+
+    @work
+    async def _ask_nodes(self) -> None:
+        session = self.app.session
+        asked = [view.key for view in self._views if view.state in _ASKED] if session is not None else []
+        futures = {key: session.unfetched_files(key) for key in asked} if session is not None else {}
+        for key, future in futures.items():
+            try:
+                left: Unfetched = await settled(future)
+                self._left[key] = left
+            except (SkywardError, OSError) as error:
+                self._left[key] = words_of(error)
+        self._told = True
+        if self._began or not self.is_attached:
+            return
+        self._show_question()
+        if self._waits:
+            self._waits = False
+            self._begin()
+
+    def _show_question(self, more: Content | None = None) -> None:
+        shown = [self._question(), *([] if more is None else [more])]
+        self._show(Content("\n").join(shown))
+        if self._must_choose and not self._began:
+            self._offer()
+
+    def _show(self, text: Content) -> None:
+        self.query_one("#text", Static).update(text)
+        self.call_after_refresh(self._let_scroll)
+
+    def _let_scroll(self) -> None:
+        """What has no room can be reached by tab, and scrolled by keys; what has some is no stop on the way."""
+        for facts in self.query("#facts").results(VerticalScroll):  # none where it is closed by now
+            facts.can_focus = facts.max_scroll_y > 0
+
+    def _offer(self) -> None:
+        """Ask by buttons how much is fetched."""
+        much = [left for left in self._left.values() if not isinstance(left, str) and left.is_too_much]
+        self.query_one(
+            "#all", Button
+        ).label = f"Fetch all {size_of([f for left in much for f in left.others])}"
+        self.query_one(
+            "#some", Button
+        ).label = f"Up to {size_in_words(float(sum(left.room for left in much)))}"
+        before = self.query_one("#down")
+        for button in self.query(".fetch"):
+            button.remove_class("hidden")
+        if before.has_focus:
+            self.query_one("#all").focus()
+        before.add_class("hidden")
 
     # Confirming
 
     def on_mount(self) -> None:
+        self._ask_nodes()
         if self._asked and not self._word:
             self._begin()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one("#down", Button).disabled = event.value.strip() != self._word
+        for button in self.query("#down, .fetch").results(Button):
+            button.disabled = event.value.strip() != self._word
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.value.strip() == self._word:
@@ -116,13 +209,20 @@ class TeardownScreen(Dialog[bool]):
     def _refuse(self, typed: str) -> None:
         said = f"{typed!r} is not {self._word!r}" if typed else "nothing was typed"
         hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
-        self.query_one("#text", Static).update(Content("\n").join([self._question(), hint]))
+        self._show_question(hint)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        if event.button.id == "down":
-            self._begin()
-        else:
-            self.action_close()
+        match event.button.id:
+            case "down":
+                self._begin()
+            case "all":
+                self._go(EVERYTHING)
+            case "some":
+                self._go(None)
+            case "none":
+                self._go(0)
+            case _:
+                self.action_close()
 
     def action_close(self) -> None:
         """Closing does not stop a teardown that has begun; it goes on and says how it ended."""
@@ -134,27 +234,43 @@ class TeardownScreen(Dialog[bool]):
     # Going down
 
     def _begin(self) -> None:
-        session = self.app.session
-        if self._began or session is None:
+        """The person has confirmed: go on, or ask what is left to ask."""
+        if not self._told and not self._waits:
+            self._waits = True
+            self._show_question()
+        elif self._must_choose and not self._began:
+            self._offer()
+            self.query_one("#all").focus()
+        else:
+            self._go(None)
+
+    def _go(self, keep_outputs: int | None) -> None:
+        """Begin.
+
+        Args:
+            keep_outputs: bytes of files that are brought here before; None for what the pools' options say.
+        """
+        if self._began or self.app.session is None:
             return
         self._began = True
         self.box.border_title = "Tearing down"
         for answer in self.query("#answer"):
             answer.add_class("hidden")
-        self.query_one("#down").add_class("hidden")
+        for button in self.query("#down, .fetch"):
+            button.add_class("hidden")
         close = self.query_one("#cancel", Button)
         close.label = "Hide"
         close.focus()
         # The app's worker and not this screen's: the teardown goes on when the screen is closed.
-        self.app.run_worker(self._tear_down(), name="teardown", exclusive=False)
+        self.app.run_worker(self._tear_down(keep_outputs), name="teardown", exclusive=False)
         self.set_interval(0.2, self._show_progress)
         self._show_progress()
 
-    async def _tear_down(self) -> None:
+    async def _tear_down(self, keep_outputs: int | None) -> None:
         session = self.app.session
         if session is None:
             return
-        futures = {key: session.down(key) for key in self._keys}
+        futures = {key: session.down(key, keep_outputs=keep_outputs) for key in self._keys}
         for key, future in futures.items():
             try:
                 verified: Receipt = await settled(future)
@@ -179,9 +295,15 @@ class TeardownScreen(Dialog[bool]):
         blocks = [
             _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
         ]
-        self.query_one("#text", Static).update(Content("\n").join(blocks))
+        self._show(Content("\n").join(blocks))
         if self._is_over:
-            title = "Torn down, nothing left" if self._all_gone else "Something may be left"
+            title = "Something may be left"
+            if self._all_gone:
+                title = (
+                    "Torn down"
+                    if any(map(_says_more, self._receipts.values()))
+                    else "Torn down, nothing left"
+                )
             self.box.border_title = title
             self.box.set_class(self._all_gone, "-gone")
 
@@ -195,11 +317,14 @@ def _is_gone(receipt: Receipt | str) -> bool:
     return not isinstance(receipt, str) and receipt.ok
 
 
+def _says_more(receipt: Receipt | str) -> bool:
+    """Whether something lies somewhere, or is lost."""
+    return not isinstance(receipt, str) and bool(receipt.notes or receipt.kept or receipt.lost)
+
+
 def _said(receipt: Receipt | str) -> str:
-    """The receipt in words; an error as it is."""
-    if isinstance(receipt, str):
-        return receipt
-    return f"{receipt} ({receipt.seconds:.1f} s)"
+    """The receipt as one line; an error as it is."""
+    return receipt if isinstance(receipt, str) else receipt_line(receipt)
 
 
 def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -> Content:
@@ -216,12 +341,10 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     if len(nodes) > _NODES_SHOWN:
         gone = sum(node.phase == "gone" for node in nodes)
         parts.append((f"\n  … {gone} of {count(len(nodes), 'node')} gone", "$muted"))
-    if receipt is not None:
-        good = _is_gone(receipt)
-        parts.append(
-            (
-                f"\n  {'✓' if good else '✗'} {_said(receipt)}",
-                "bold $text-success" if good else "bold $text-error",
-            )
-        )
+    if receipt is None and view is not None and view.detail:
+        parts.append((f"\n  {view.detail}", "$muted"))
+    if isinstance(receipt, str):
+        parts.append((f"\n  ✗ {receipt}", "bold $text-error"))
+    elif receipt is not None:
+        parts += [(f"\n  {text}", style) for text, style in receipt_lines(receipt)]
     return Content.assemble(*parts)

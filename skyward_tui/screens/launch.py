@@ -242,7 +242,7 @@ class LaunchScreen(BaseScreen[None]):
         with self.prevent(Select.Changed):  # whoever calls looks at the whole form
             select.set_options(listed)
             select.value = chosen or (before if before in [choice for _, choice in listed] else "")
-            select.mutate_reactive(Choice.value)  # what is called otherwise now is shown so
+            select.mutate_reactive(Choice.value)  # type: ignore[misc]  # what is called otherwise now is shown so
 
     def _choose_plugins(self) -> None:
         """Switch on what the script plainly needs, until the person has a say; a pool has those it was made with."""

@@ -12,6 +12,7 @@ from skyward_core.views.views import PoolView
 from ..app_face import AppFace, settled
 from ..dialogs.ask import ChoiceScreen
 from ..hints import words_of
+from ..unfetched import receipt_line
 from ..words import one_line
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -
     except SkywardError as error:
         app.flash(f"{plan.pool.name}: {one_line(words_of(error))}", "error")
         return
-    app.flash(f"run ended, {plan.pool.name} torn down: {receipt}", "done" if receipt.ok else "error")
+    said = f"run ended, {plan.pool.name} torn down: {receipt_line(receipt)}"
+    app.flash(said, "done" if receipt.ok else "error")
 
 
 async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:

@@ -391,10 +391,12 @@ class Rented:
         return getattr(self._inner, name)
 
 
-@pytest.mark.parametrize("most", ["1 MB", 0])
+@pytest.mark.parametrize(("most", "said"), [("1 MB", None), (0, None), (0, 10_000_000), ("1 MB", 0)], ids=str)
 def test_what_goes_with_its_machine_is_fetched_or_named(
-    hosts: Hosts, project: Path, tmp_path: Path, most: int | str
+    hosts: Hosts, project: Path, tmp_path: Path, most: int | str, said: int | None
 ) -> None:
+    """As the pool's options have it, or whoever ends it says."""
+
     @sky.function
     def checkpoint_at_the_end() -> None:
         write.fn({"end/small": 500_000, "end/large": 3_000_000})
@@ -406,10 +408,25 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     ) as compute:
         checkpoint_at_the_end() >> compute
         key = compute.pool.row.key
+        left = submit(compute.pool.outputs.unfetched()).result()
+        assert {file.path: file.size for file in left.others} == {
+            "end/small": 500_000,
+            "end/large": 3_000_000,
+        }
+        assert left.goes and left.is_too_much and left.room == (1_000_000 if most else 0)
+        news: list[str] = []
+        compute.pool.news.subscribe(lambda event: news.append(getattr(event, "detail", "")), None)
+        submit(compute.pool.down(keep_outputs=said)).result()
+    assert any("what its ranks wrote is brought here" in each for each in news) == bool(
+        most if said is None else said
+    )
     assert compute.receipt is not None
     came = sorted(path.name for path in (project / "outputs" / key).rglob("*") if path.name != ".gitignore")
+    if said:
+        assert came == ["end", "large", "small"] and not compute.receipt.lost
+        return
     (lost,) = compute.receipt.lost
-    if most:
+    if most and said is None:
         assert came == ["end", "small"] and lost.startswith("1 file, 3 MB, on node 0 ")
     else:
         assert came == [] and lost.startswith("2 files, 3.5 MB, on node 0 ") and "end/small (500 kB)" in lost

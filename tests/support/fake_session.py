@@ -11,7 +11,7 @@ from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
-from skyward_core.model.written_file import FetchedFile, WrittenFile
+from skyward_core.model.written_file import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.outputs.listing import Listing
 from skyward_core.pool.outputs.outputs import Haul
 from skyward_core.store.ledger_rows import Receipt
@@ -45,6 +45,8 @@ class FakeSession:
     stored: dict[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
     written: list[WrittenFile] = field(default_factory=list)
+    unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
+    kept_outputs: list[int | None] = field(default_factory=list)
 
     # What the app calls
 
@@ -95,8 +97,12 @@ class FakeSession:
         came = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
         return done(Haul(came, []))
 
-    def down(self, pool: str) -> Future[Receipt]:
+    def unfetched_files(self, pool: str) -> Future[Unfetched]:
+        return self.unfetched.get(self.view(pool).name) or done(Unfetched())
+
+    def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         view = self.view(pool)
+        self.kept_outputs.append(keep_outputs)
         self.torn_down.append(view.name)
         self.emit(view, ev.PoolState(pool=view.name, state="stopping", at=self.now))
         future = self.downing.setdefault(view.name, Future())

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ...model.errors import PoolError, UsageError
 from ...model.sizes import size_in_words
-from ...model.written_file import FetchedFile, WrittenFile
+from ...model.written_file import FetchedFile, Unfetched, WrittenFile
 from ...views import events as ev
-from ...wire.output_names import pattern
+from ...wire.output_names import matches, pattern
 from ...wire.safe_text import field as safe
 from ..context import PoolContext
 from ..news import News
@@ -82,6 +82,21 @@ class Outputs:
         if self._context.runs_here:
             return Listing([], 0, {}, {})
         return await listing(self._context, wanted, run)
+
+    async def unfetched(self) -> Unfetched:
+        """What a teardown would find, as things stand."""
+        found = await self.files()
+        parts: dict[bool, list[WrittenFile]] = {True: [], False: []}
+        for file in self._unfetched(found):
+            parts[bool(self._patterns) and matches(file.path, self._patterns)].append(file)
+        return Unfetched(
+            parts[True],
+            parts[False],
+            found.untold,
+            self._context.ends_machines,
+            int(self._context.options.keep_outputs),
+            found.failures,
+        )
 
     async def fetch(
         self,
@@ -212,11 +227,12 @@ class Outputs:
 
     # -- at the end --------------------------------------------------------------------------------------
 
-    async def save(self, *, give_up: bool) -> Rest:
+    async def save(self, *, give_up: bool, most: int | None = None) -> Rest:
         """Bring home what would go with the pool's machines, as far as its options say, and name what is left.
 
         Args:
             give_up: bring nothing home.
+            most: bytes that are brought, in place of what the options say.
         """
         context = self._context
         if self._keeping is not None:
@@ -225,11 +241,11 @@ class Outputs:
             await asyncio.wait([self._keeping])
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
-            await self._take(found, self._unfetched(found), None)
+            await self._bring(found, self._unfetched(found))
         found = await self.files()
         if context.ends_machines and not give_up:
-            chosen = within(self._unfetched(found), int(context.options.keep_outputs))
-            await self._take(found, chosen, None)
+            room = int(context.options.keep_outputs) if most is None else most
+            await self._bring(found, within(self._unfetched(found), room))
         left = self._unfetched(found)
         whose = {node: [file for file in left if file.node == node] for node in found.folders}
         said = [self._words(node, found.folders[node], files) for node, files in whose.items() if files]
@@ -240,6 +256,22 @@ class Outputs:
         if context.ends_machines:
             return Rest([], [*said, *unasked])
         return Rest([f"stays there: {each}" for each in said], [])
+
+    async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> None:
+        """Fetch them, and have the pool say how far it is: nothing else happens meanwhile."""
+
+        def say(detail: str) -> None:
+            if self._context.view.state == "stopping" and self._context.view.detail != detail:
+                self._news.emit(ev.PoolState(pool=self._context.name, state="stopping", detail=detail))
+
+        def is_at(done: int, total: int) -> None:
+            say(f"what its ranks wrote is brought here: {size_in_words(done)} of {size_in_words(total)}")
+
+        if files:
+            try:
+                await self._take(found, files, None, progress=is_at)
+            finally:
+                say("")
 
     def _unfetched(self, found: Listing) -> list[WrittenFile]:
         return [file for file in found.files if not self._record.of(file)]

@@ -1,0 +1,225 @@
+"""Tearing down pools whose ranks wrote files: what is named and asked before, and what the receipt says after."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+from textual.containers import VerticalScroll
+from textual.pilot import Pilot
+from textual.widgets import Button
+
+from skyward_core.model.errors import PoolError
+from skyward_core.model.written_file import Unfetched, WrittenFile
+from skyward_core.store.ledger_rows import Receipt
+from skyward_core.views import events as ev
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.teardown import EVERYTHING, TeardownScreen
+from skyward_tui.screens.pools import PoolsScreen
+from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.fake_session import FakeSession, done
+
+SIZE = (100, 30)
+GB = 1_000_000_000
+FILES = [
+    WrittenFile("checkpoints/step-9000/model.safetensors", 2 * GB, 1.0, 0, "1"),
+    WrittenFile("checkpoints/step-8000/model.safetensors", GB, 0.5, 0, "2"),
+    WrittenFile("out/metrics.csv", 12_000, 2.0, 1, "3"),
+    WrittenFile("o\x1b[2Jdd\n", 3, 2.0, 1, "4"),
+]
+TOO_MUCH = Unfetched([WrittenFile("best.pt", 5_000_000, 2.0, 0, "5")], FILES, 0, True, GB)
+
+
+async def asked(app: SkywardApp, pilot: Pilot[None]) -> TeardownScreen:
+    await until(pilot, lambda: "▶ " in screen_text(app))
+    await pilot.press("X")
+    await until(pilot, lambda: isinstance(app.screen, TeardownScreen))
+    assert isinstance(app.screen, TeardownScreen)
+    return app.screen
+
+
+def words(app: SkywardApp) -> str:
+    """What the dialog says, however it is broken into lines."""
+    return " ".join(screen_text(app).replace("│", " ").split())
+
+
+def receipt(**more: object) -> Receipt:
+    return Receipt("p", 2, (0, 1), (), 0.4, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more_keys", "kept"), [((), EVERYTHING), (("right",), None), (("right", "right"), 0)]
+)
+async def test_what_would_be_lost_is_named_and_asked_about(
+    app: SkywardApp, session: FakeSession, more_keys: tuple[str, ...], kept: int | None
+) -> None:
+    session.pool("p", 2, price=1.0)
+    session.unfetched["p"] = done(TOO_MUCH)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await asked(app, pilot)
+        await until(
+            pilot, lambda: "4 files (3 GB) that nobody has fetched go with the machines" in words(app)
+        )
+        assert "2 GB checkpoints/step-9000/model.safetensors" in words(app) and "and 1 more" in words(app)
+        assert "1 file (5 MB) of the outputs comes here first: 5 MB best.pt" in words(app)
+        await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app) and "Up to 1 GB" in screen_text(app))
+        assert all(button.disabled for button in screen.query(".fetch").results(Button)), "not by accident"
+        await pilot.press("p", "enter")  # the name is no answer to how much
+        await until(pilot, lambda: app.focused is screen.query_one("#all"))
+        assert session.torn_down == []
+        await pilot.press(*more_keys, "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        assert session.kept_outputs == [kept]
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (
+            Unfetched([], FILES[2:3], 0, True, GB),
+            "(12 kB) that nobody has fetched comes here first: 12 kB out/metrics.csv",
+        ),
+        (Unfetched([], FILES[:2], 0, False, GB), "2 files (3 GB) that nobody has fetched stay on the hosts"),
+        (Unfetched([], FILES[3:], 0, False, GB), "stays on the hosts: 3 bytes odd↵"),
+        (Unfetched([], [], 0, False, GB, {1: "\x1b[2Jgone"}), "1 cannot be asked what its ranks wrote: gone"),
+    ],
+)
+async def test_what_is_not_lost_is_named_and_not_asked_about(
+    app: SkywardApp, session: FakeSession, left: Unfetched, said: str
+) -> None:
+    session.pool("p", 2)
+    session.unfetched["p"] = done(left)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await asked(app, pilot)
+        await until(pilot, lambda: said in words(app))
+        assert "Fetch all" not in screen_text(app) and "\x1b" not in screen_text(app)
+        assert app.focused is screen.query_one("#cancel")
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        assert session.kept_outputs == [None]
+
+
+def test_more_than_nodes_can_name_may_be_too_much() -> None:
+    assert Unfetched([], [], 1, True, GB).is_too_much
+    assert not Unfetched([], [], 1, False, GB).is_too_much
+    assert not Unfetched([], FILES[1:2], 0, True, GB).is_too_much
+    assert Unfetched([], FILES[1:3], 0, True, GB).is_too_much
+
+
+async def test_whoever_is_quicker_than_the_nodes_waits_for_them(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("p", 2)
+    session.unfetched["p"] = told = Future[Unfetched]()
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await asked(app, pilot)
+        await until(pilot, lambda: "asking their nodes what nobody has fetched" in words(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "Tear down again does not wait for that" in words(app))
+        assert session.torn_down == []
+        told.set_result(TOO_MUCH)
+        await until(pilot, lambda: app.focused is screen.query_one("#all"))
+        assert session.torn_down == []
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        assert session.torn_down == []
+
+
+async def test_nodes_that_do_not_answer_hold_up_nobody(app: SkywardApp, session: FakeSession) -> None:
+    session.pool("p", 2)
+    session.unfetched["p"] = told = Future[Unfetched]()
+    async with app.run_test(size=SIZE) as pilot:
+        await asked(app, pilot)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "Tear down again" in words(app))
+        await until(pilot, lambda: not app.screen.query_one("#down").has_class("-active"))  # takes no press
+        await pilot.press("enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        told.set_exception(PoolError("too late"))
+        await until(pilot, lambda: "unaccounted 0" in words(app))
+
+
+async def test_a_pool_that_cannot_be_asked_is_torn_down_all_the_same(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.pool("p", 2)
+    session.unfetched["p"] = told = Future[Unfetched]()
+    told.set_exception(PoolError("nobody answers there"))
+    async with app.run_test(size=SIZE) as pilot:
+        await asked(app, pilot)
+        await until(pilot, lambda: "what its ranks wrote is not known: nobody answers there" in words(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+
+
+async def test_who_has_been_asked_already_is_asked_about_files(app: SkywardApp, session: FakeSession) -> None:
+    """As one who tears down all on the way out."""
+    view = session.pool("p", 2)
+    session.unfetched["p"] = done(TOO_MUCH)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "▶ " in screen_text(app))
+        app.push_screen(TeardownScreen([view.key], asked=True))
+        await until(pilot, lambda: app.focused is not None and app.focused.id == "all")
+        assert session.torn_down == []
+        await pilot.press("enter")
+        await until(pilot, lambda: session.kept_outputs == [EVERYTHING])
+
+
+async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.auto = False
+    view = session.pool("p", 2)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await asked(app, pilot)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        session.emit(view, ev.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
+        await until(pilot, lambda: "1 GB of 3 GB is here" in words(app))
+        many = tuple(f"stays there: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
+        session.downing["p"].set_result(receipt(notes=many, lost=("2 GB on node 0: model.pt",)))
+        await until(pilot, lambda: "created 2, verified gone 2, unaccounted 0 (0.4 s)" in words(app))
+        assert "! lost: 2 GB on node 0: model.pt" in words(app)
+        assert "stays there: 1 file, 2 MB, on node 0 in ~/x: ab (0 MB)" in words(app)
+        assert "nothing left" not in screen_text(app)
+        facts = screen.query_one("#facts", VerticalScroll)
+        await until(pilot, lambda: facts.can_focus)  # it has more lines than there is room for
+        await pilot.press("shift+tab", "end")
+        await until(pilot, lambda: "on node 19 in ~/x" in words(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, PoolsScreen))
+        assert "lost: 2 GB on node 0" in screen_text(app)
+
+
+@at_every_size
+async def test_picture_of_the_question(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
+    view = session.pool("llama-ft", 2, price=12.5, provider="rented")
+    session.open_run(view)
+    session.unfetched["llama-ft"] = done(TOO_MUCH)
+    async with app.run_test(size=size) as pilot:
+        screen = await asked(app, pilot)
+        await until(pilot, lambda: "Fetch all 3 GB" in screen_text(app))
+        await pilot.press(*"llama-ft", "enter")
+        await until(pilot, lambda: app.focused is screen.query_one("#all"))
+        snap(app, f"teardown-files-{size[0]}x{size[1]}")
+
+
+async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, snap: Snap) -> None:
+    session.auto = False
+    session.pool("p", 2)
+    where = "on node 0 (gpu1) in /home/me/.skyward/work/4f1c: "
+    async with app.run_test(size=(80, 24)) as pilot:
+        await asked(app, pilot)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.torn_down == ["p"])
+        notes = (f"stays there: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
+        lost = ("1 file, 2 GB, on node 1 (10.0.0.2) in /work: ck/old.pt (2 GB)",)
+        session.downing["p"].set_result(receipt(notes=notes, lost=lost))
+        await until(pilot, lambda: "! lost: 1 file" in words(app))
+        await until(
+            pilot,
+            lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
+        )
+        snap(app, "torn-down-files-80x24")
