@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .machine import Check
+    from .machine import Check, Machine
     from .setting import Setting
 
 
@@ -45,6 +45,23 @@ class HasHosts(Protocol):
 
     hosts: Sequence[str]
     default_nodes: int
+
+
+@runtime_checkable
+class Finds(Protocol):
+    """It knows by itself which machines it made: a client may have died, or been stopped, before it wrote them down."""
+
+    async def find(self, pool: str, token: str) -> list[Machine]:
+        """All machines that were made for a pool, those in another's place too, whatever anybody has written down of
+        them. What is being made at this moment is waited for.
+
+        Args:
+            pool: the pool's name.
+            token: as ``create`` was given it.
+
+        Raises:
+            PoolError: it cannot be told now, which says nothing of whether there are any.
+        """
 
 
 @runtime_checkable

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.errors import LedgerError, PoolError
+from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
@@ -21,6 +20,7 @@ from .context import PoolContext
 from .links.link import Link
 from .log_intake import Intake
 from .news import News
+from .nodes.unwritten import write_down
 from .runs.book import RunBook
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
 FROZEN = 5.0  # seconds without a word after which it is ended from outside; links ask for one every 2 s
 VERIFY = 60.0  # seconds in which the provider must say that machines are gone
+RENTED = 600.0  # the same for machines that end with their pool: a provider may take minutes to end one
 SILENCE = 10.0  # the same where none of those that are left can be reached
 WRITE = 5.0  # seconds in which a ledger that takes nothing is tried again
 AGAIN = 0.2  # seconds between two tries
@@ -66,10 +67,14 @@ async def tear_down(
     goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
     said = [*notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
     await marked
+    unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)
-    left, kept = await _verify(context, news, machines)
-    if not left:
-        said += await _clear_up(context)
+    unknown += unfound
+    left, kept, trouble = await _verify(context, news, machines)
+    said += trouble
+    if not left and not unknown:
+        notes, unknown = await _clear_up(context)
+        said += notes
     receipt = Receipt(
         context.name,
         len(machines),
@@ -122,6 +127,15 @@ async def _write(work: Callable[[], None], patience: float = 0.0) -> str:
             return ""
 
 
+async def _find(pool: PoolContext) -> list[str]:
+    """Have the ledger know of machines that were made and not written down; gives what cannot be known of that."""
+    try:
+        await write_down(pool.name, pool.token, pool.provider, pool.ledger)
+    except (SkywardError, OSError) as error:
+        return [f"machines of which nothing is written down ({what_of(error)})"]
+    return []
+
+
 def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     """The machines that the pool has had, and what cannot be known of that, in words."""
     try:
@@ -131,13 +145,15 @@ def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
         return pool.machines, [f"machines that were replaced ({error})"] if replaced else []
 
 
-async def _clear_up(pool: PoolContext) -> list[str]:
-    """Remove what was made beside machines; gives what is worth a note."""
+async def _clear_up(pool: PoolContext) -> tuple[list[str], list[str]]:
+    """Remove what was made beside machines; gives what is worth a note, and what is left by its provider's word."""
     try:
         await answered("teardown", pool.name, pool.provider.teardown(pool.name))
     except (NoAnswer, OSError) as error:
-        return [f"what was made beside the machines is not all removed: {error}"]
-    return []
+        return [f"what was made beside the machines is not all removed: {error}"], []
+    except (PoolError, UsageError) as error:
+        return [], [what_of(error)]
+    return [], []
 
 
 async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], link: Link) -> str:
@@ -173,33 +189,53 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
 
 async def _verify(
     pool: PoolContext, news: News, machines: Sequence[Machine]
-) -> tuple[list[Machine], list[Kept]]:
-    """Wait until the provider says that machines are gone; gives those of which it does not, and what others keep."""
+) -> tuple[list[Machine], list[Kept], list[str]]:
+    """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
+    it said nothing at the end."""
     left = list(machines)
+    ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
     kept: list[Kept] = []
-    deadline = time.monotonic() + VERIFY
+    trouble: list[str] = []
+    deadline = time.monotonic() + (RENTED if pool.ends_machines else VERIFY)
     patience = time.monotonic() + SILENCE
     delay = 0.01
+    if pool.ends_machines and left:
+        # None ends by itself with its agent, and each second costs.
+        trouble = await _terminate(pool, left)
+        delay = AGAIN
     while True:
         silent = False
         try:
             seen = await answered("describe", pool.name, pool.provider.describe(pool.name, left))
-        except NoAnswer as error:
-            news.emit(ev.PoolState(pool=pool.name, state="stopping", detail=str(error)))
+        except (PoolError, UsageError, OSError) as error:
+            trouble = [what_of(error)]
+            news.emit(ev.PoolState(pool=pool.name, state="stopping", detail=what_of(error)))
             delay = max(delay, AGAIN)  # nobody saw them end by themselves
+            silent = not isinstance(error, NoAnswer)
         else:
+            trouble = []
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
                 news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
+            ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
             silent = all(
                 machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone"
             )
         if not left or time.monotonic() > (patience if silent else deadline):
-            return left, kept
-        if delay > 0.1:  # most end by themselves at once
-            with suppress(NoAnswer):  # the log tells of it, and describe of what came of it
-                await answered("terminate", pool.name, pool.provider.terminate(pool.name, left))
+            return left, kept, trouble
+        stubborn = [machine for machine in left if machine.id not in ending]
+        if delay > 0.1 and stubborn:  # most end by themselves at once
+            trouble = await _terminate(pool, stubborn) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)
+
+
+async def _terminate(pool: PoolContext, machines: Sequence[Machine]) -> list[str]:
+    """Ask for the end of machines; gives why that could not be asked for. ``describe`` says what came of it."""
+    try:
+        await answered("terminate", pool.name, pool.provider.terminate(pool.name, machines))
+    except (PoolError, UsageError, OSError) as error:
+        return [what_of(error)]
+    return []

@@ -165,6 +165,19 @@ class Ledger:
         self._write([(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines], flush=True)
         self._trace(token)
 
+    def found(self, token: str, machines: Iterable[Machine]) -> None:
+        """Record machines of a pool that nobody had written down: as its node's, or, where that has one, among the
+        former ones."""
+        free = "NOT EXISTS (SELECT 1 FROM machines WHERE token=? AND node=?)"
+        keep = f"INSERT INTO former SELECT ?, ? WHERE NOT {free}"
+        put = "INSERT OR IGNORE INTO machines (token, node, machine) VALUES (?,?,?)"
+        statements: list[tuple[str, tuple[Any, ...]]] = []
+        for each in machines:
+            text = json.dumps(each.to_json())
+            statements += [(keep, (token, text, token, each.node)), (put, (token, each.node, text))]
+        self._write(statements, flush=True)
+        self._trace(token)
+
     def pool_state(self, token: str, state: str) -> None:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
         self._trace(token)

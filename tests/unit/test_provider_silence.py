@@ -49,7 +49,7 @@ class Silent(World):
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Silent:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     monkeypatch.setattr(told, "ANSWER", 0.05)
-    monkeypatch.setattr(teardown, "VERIFY", 0.2)
+    monkeypatch.setattr(teardown, "RENTED", 0.2)
     return Silent()
 
 

@@ -8,6 +8,7 @@ from ...providers.base import Provider
 from ...providers.told import answered
 from ...store.ledger import Ledger
 from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
+from .unwritten import write_down
 
 
 async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Receipt | None:
@@ -18,6 +19,7 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     """
     if is_being_made(row):
         return None
+    await write_down(row.name, row.token, provider, ledger)
     machines = ledger.machines(row.token)
     if any(each.is_alive for each in ledger.replacements(row.token)):
         return None  # the machine that is to come leaves no trace before its agent runs

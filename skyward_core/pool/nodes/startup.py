@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..news import News
 from ..setup_knowledge import SetupKnowledge
 from .locks import Locks
 from .roster import Roster
+from .unwritten import write_down
 
 
 class Startup:
@@ -62,6 +63,7 @@ class Startup:
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
         context.machines[:] = await told("create", context.name, context.provider.create(spec, context.token))
         context.ledger.created(context.token, context.machines)
+        self._refuse_ended()
         self._knowledge.know_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
         )
@@ -69,6 +71,18 @@ class Startup:
         gate = Gate(len(context.links))
         await _all(self._bring_up(link, gate) for link in context.links)
         self._agree()
+
+    def _refuse_ended(self) -> None:
+        """Another client may have torn the pool down meanwhile, and have seen nothing of these machines.
+
+        Raises:
+            PoolError: it has; what was created is still there.
+        """
+        row = self._context.ledger.pool(self._context.token)
+        if row.state == "stopping" or row.ended_at is not None:
+            raise PoolError(
+                f"pool {self._context.name} was torn down by another client while it was starting"
+            )
 
     async def attach(self) -> None:
         """Connect to the nodes that are there.
@@ -80,7 +94,12 @@ class Startup:
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
+        if pool.row.state == "starting" and await write_down(
+            pool.name, pool.token, pool.provider, pool.ledger
+        ):
+            pool.machines[:] = pool.ledger.machines(pool.token)
         seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
+        self._refuse_unfinished(seen)
         coming = any(each.is_alive for each in replaced.values())
         if not seen or (all(machine.state == "gone" for machine in seen) and not coming):
             raise PoolError(f"no machine of pool {pool.name} is left")
@@ -118,6 +137,26 @@ class Startup:
         for link in pool.links:
             if link.up:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
+
+    def _refuse_unfinished(self, seen: Sequence[Machine]) -> None:
+        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone.
+
+        Raises:
+            PoolError: so it is; says how many machines there are.
+        """
+        pool = self._context
+        left = [each for each in seen if each.state != "gone"]
+        if (
+            pool.ends_machines
+            and pool.row.state == "starting"
+            and left
+            and all(each.state == "ending" for each in left)
+        ):
+            raise PoolError(
+                f"pool {pool.name} was not finished: its client was gone before an agent ran on any of its "
+                f"{len(left)} machines, which may cost money until they are ended",
+                hint=Hint("down", pool.name),
+            )
 
     async def _bring_back(self, link: Link) -> None:
         async with self._roster.deciding(link.node) as decided:
