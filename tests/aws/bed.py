@@ -107,6 +107,27 @@ class Bed:
         """How long instances are pending."""
         self._ask("set", boot=seconds)
 
+    def minutes(self, seconds: float) -> None:
+        """How long a minute of ``shutdown +N`` lasts in an instance."""
+        self._ask("set", minute=seconds)
+
+    def never_boots(self, count: int) -> None:
+        """The next instances run and never answer."""
+        self._ask("set", never_boots=count)
+
+    def wrong_host_key(self, count: int) -> None:
+        """The next instances' sshd shows another key than user-data gave it."""
+        self._ask("set", wrong_host_key=count)
+
+    def spot_notice(self, instance_id: str, seconds: float = 120) -> None:
+        """An interruption: the instance's metadata tells of it at once, and it ends then."""
+        self._ask("take_back", instance_id=instance_id, seconds=seconds)
+
+    def client_address(self) -> str:
+        """This machine's address as instances see it."""
+        address: str = self._ask("client_address")
+        return address
+
     def _ask(self, verb: str, **given: Any) -> Any:
         request = urllib.request.Request(f"{self.endpoint}{CONTROL}{verb}", json.dumps(given).encode())
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .hosts import Box
 from .quotas import Quota, quota_of
+from .timers import Timer
 
 if TYPE_CHECKING:
     from .world import World
@@ -64,6 +65,7 @@ class Machine:
         self.notice: dict[str, str] | None = None
         self.rebalance: str | None = None
         self.ends_at: float | None = None  # an armed shutdown
+        self._armed: Timer | None = None
         self._is_gone = False
 
     @property
@@ -130,9 +132,24 @@ class Machine:
             self._set("pending")
             self._timers.after(self._world.rules.boot, self._boot)
 
-    def shut_down_itself(self) -> None:
-        """What its ``shutdown`` does once it is time."""
+    def arm(self, minutes: int) -> None:
+        """``shutdown`` in the machine: the last one counts."""
         with self._world.lock:
+            self.disarm()
+            seconds = minutes * self._world.rules.minute
+            self.ends_at = time.time() + seconds
+            self._armed = self._timers.after(seconds, self._shut_down_itself)
+
+    def disarm(self) -> None:
+        with self._world.lock:
+            if self._armed is not None:
+                self._armed.cancel()
+            self._armed, self.ends_at = None, None
+
+    def _shut_down_itself(self) -> None:
+        with self._world.lock:
+            if self.ends_at is None or time.time() < self.ends_at:
+                return  # disarmed or armed anew, a moment ago
             if self.order.shutdown == "terminate":
                 self.terminate(BY_ITSELF)
             else:

@@ -30,6 +30,7 @@ class Rules:
         invisible: seconds for which a look-up does not find a new machine.
         lingers: seconds for which the interface of a terminated machine holds its group.
         never_boots, wrong_host_key: how many machines to come do so.
+        minute: seconds that a minute of ``shutdown +N`` lasts.
         throttle: requests a second and account that EC2 takes; None for any number.
         quota: vCPUs by quota code, where they are not the default.
         denied: actions without permission.
@@ -44,6 +45,7 @@ class Rules:
     stop: float = 0.05
     invisible: float = 0.0
     lingers: float = 0.0
+    minute: float = 60.0
     never_boots: int = 0
     wrong_host_key: int = 0
     throttle: float | None = None
