@@ -138,53 +138,6 @@ def test_torch_with_ddp_and_both_samplers(tmp_path: Path) -> None:
     assert printed == [f"r000| epoch {epoch}" for epoch in (0, 1, 2)] * 2
 
 
-JAX = """
-@sky.integrations.jax()
-@sky.compute
-def sums():
-    import os
-    import jax
-    import jax.numpy as jnp
-    from jax.experimental import multihost_utils
-
-    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_COUNT")
-    total = multihost_utils.process_allgather(jnp.array([jax.process_index() + 1.0])).sum()
-    return [os.environ[name] for name in names] + [float(total), ":" in os.environ["JAX_COORDINATOR_ADDRESS"]]
-
-@sky.integrations.keras(backend="jax")
-@sky.compute
-def fit(epochs: int) -> dict:
-    import keras
-    import numpy as np
-
-    x = np.random.default_rng(0).random((64, 4, 4), dtype=np.float32)
-    x_mine, y_mine = sky.shard(x, x.sum((1, 2)) > 8, shuffle=True, seed=42)
-    model = keras.Sequential([
-        keras.layers.Input((4, 4)), keras.layers.Flatten(), keras.layers.Dense(2, activation="softmax")
-    ])
-    model.compile(optimizer="adam", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(x_mine, y_mine.astype(int), epochs=epochs, batch_size=16, verbose=0)
-    pool = sky.instance_info()
-    return {"node": pool.node, "epochs": len(history.history["accuracy"]), "backend": keras.backend.backend()}
-
-with sky.ComputePool(
-    provider=sky.AWS(),
-    nodes=2,
-    accelerator="H100",
-    pip=["jax[cuda12]"],
-    image=sky.Image(pip=["keras>=3.2", "jax[cuda12]"], env={"KERAS_BACKEND": "jax"}),
-) as pool:
-    print(json.dumps(sums() @ pool))
-    print(json.dumps(fit(epochs=2) @ pool))
-"""
-
-
-def test_older_names_of_jax_and_keras(tmp_path: Path) -> None:
-    (sums, fits), _ = run(JAX, tmp_path)
-    assert sums == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
-    assert fits == [{"node": node, "epochs": 2, "backend": "jax"} for node in (0, 1)]
-
-
 LIGHT = """
 @sky.integrations.keras(backend="tensorflow")
 @sky.compute
