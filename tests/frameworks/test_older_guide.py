@@ -69,7 +69,8 @@ def train(epochs: int) -> dict:
         for batch in loader:
             losses.append(train_step(model, batch))
 
-    return {"node": info.node, "loss": losses[-1], "first": losses[0], "steps": len(losses)}
+    return {"node": info.node, "loss": losses[-1], "first": losses[0], "steps": len(losses),
+            "weights": [each.tolist() for each in model.parameters()]}
 
 
 @sky.compute
@@ -148,6 +149,7 @@ with sky.ComputePool(
     results = {
         "train": train(epochs=10) @ pool,  # first: there is no process group yet
         "total": total() @ pool,
+        "with_ddp": train(epochs=10) @ pool,
         "tune": tune() @ pool,
         "fine_tune": fine_tune() @ pool,
     }
@@ -197,10 +199,14 @@ def test_torch_and_the_trainer(tmp_path: Path, models: Path) -> None:
     script = TORCH.replace('"distilbert-base-uncased"', repr(str(models)))
     script = script.replace('load_dataset("imdb")', f'load_dataset("json", data_files={files})')
     results = run(script, tmp_path)
-    trained = results["train"]
-    assert [result["node"] for result in trained] == [0, 1]
-    assert [result["steps"] for result in trained] == [10, 10], "a batch of 64 of 128 for each of two ranks"
-    assert all(result["loss"] < result["first"] for result in trained)
+    for trained in (results["train"], results["with_ddp"]):
+        assert [result["node"] for result in trained] == [0, 1]
+        assert [result["steps"] for result in trained] == [10, 10], (
+            "a batch of 64 of 128 for each of two ranks"
+        )
+        assert all(result["loss"] < result["first"] for result in trained)
+    first, second = results["with_ddp"]
+    assert first["weights"] == second["weights"]
     # The integration makes the process group inside the rank.
     assert results["total"] == [["gloo", 2.0, "0", "0"], ["gloo", 2.0, "0", "1"]]
     assert results["tune"] == [[2, 0, 5], [2, 1, 5]]

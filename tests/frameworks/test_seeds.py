@@ -78,13 +78,14 @@ def train() -> dict:
     import os
     import torch
     import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel as DDP
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     assert dist.is_initialized()
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
-    model = DDP(torch.nn.Linear(8, 3))
+    model = torch.nn.Linear(8, 3)
+    for each in model.parameters():  # by hand what DDP and an optimizer do: to load them takes as long as PyTorch
+        dist.broadcast(each.data, 0)
     generator = torch.Generator().manual_seed(7)
     data = TensorDataset(torch.randn(48, 8, generator=generator), torch.randint(0, 3, (48,), generator=generator))
     losses = []
@@ -92,19 +93,18 @@ def train() -> dict:
         DistributedSampler(data, num_replicas=world, rank=rank), sky.DistributedSampler(data, shuffle=True)
     ):
         loader = DataLoader(data, batch_size=12, sampler=sampler)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for epoch in range(3):
             sampler.set_epoch(epoch)
             for x, y in loader:
                 loss = torch.nn.CrossEntropyLoss()(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                for each, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+                    dist.all_reduce(gradient)
+                    each.data -= 0.1 * gradient / world
             print(f"epoch {epoch}")
     dist.barrier()
     names = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
     return {
-        "weight": model.module.weight.sum().item(), "rank": rank,
+        "weight": model.weight.sum().item(), "rank": rank,
         "variables": [os.environ[name] for name in names],
         "head": os.environ["MASTER_ADDR"] + ":" + os.environ["MASTER_PORT"],
         "token": len(os.environ["HF_TOKEN"]), "backend": dist.get_backend(),
@@ -128,7 +128,7 @@ with sky.Compute(
 """
 
 
-def test_torch_with_ddp_and_both_samplers(tmp_path: Path) -> None:
+def test_torch_with_both_samplers(tmp_path: Path) -> None:
     ((first, second),), printed = run(TORCH, tmp_path)
     assert first["weight"] == second["weight"]
     assert [first["rank"], second["rank"]] == [0, 1]
