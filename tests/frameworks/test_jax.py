@@ -11,6 +11,7 @@ from skyward_tui.examples import jax_mesh, keras_fit
 from tests.support.fates import gone, listening, pids
 
 PLUGINS = [sky.plugins.jax()]
+NOT_INSTALLED = "sklearn pandas"  # optional in keras, and loaded where they are
 
 
 @sky.function

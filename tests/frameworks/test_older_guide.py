@@ -1,4 +1,5 @@
-"""The older guide's scripts as they are written, with data, models and devices of this machine in place of its own."""
+"""Scripts of the older guide and its like as they are written, with data, models and devices of this machine in place
+of their own. Those of one framework run in one pool: to load it takes each rank longer than all else here."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from tests.support.whole_scripts import run_script
+
+NOT_INSTALLED = "sklearn"  # optional in transformers and keras, and loaded where it is
 
 
 def run(script: str, folder: Path) -> Any:
@@ -66,125 +69,27 @@ def train(epochs: int) -> dict:
         for batch in loader:
             losses.append(train_step(model, batch))
 
-    return {"node": info.node, "loss": losses[-1], "first": losses[0], "steps": len(losses)}
+    return {"node": info.node, "loss": losses[-1], "first": losses[0], "steps": len(losses),
+            "weights": [each.tolist() for each in model.parameters()]}
 
 
-# Launch on 2 nodes with A100 GPUs
-with sky.ComputePool(
-    provider=sky.AWS(),
-    nodes=2,
-    accelerator=sky.NVIDIA.A100,
-    image=sky.Image(pip=["torch"]),
-) as pool:
-    results = train(epochs=10) @ pool
-"""
-
-
-def test_torch(tmp_path: Path) -> None:
-    results = run(TORCH, tmp_path)
-    assert [result["node"] for result in results] == [0, 1]
-    assert [result["steps"] for result in results] == [10, 10], "a batch of 64 of 128 for each of two ranks"
-    assert all(result["loss"] < result["first"] for result in results)
-
-
-KERAS = """
-import skyward as sky
-
-@sky.integrations.keras(backend="jax")
 @sky.compute
-def train_model(epochs: int) -> dict:
-    import keras
-    import numpy as np
+@sky.integrations.torch(backend="nccl")
+def total():
+    import os
+    import torch
+    import torch.distributed as dist
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return [dist.get_backend(), total.item(), os.environ["LOCAL_RANK"], os.environ["NODE_RANK"]]
 
-    pool = sky.instance_info()
-
-    # Load data
-    pixels = np.random.default_rng(0)
-    x_train, y_train = pixels.integers(0, 255, (256, 28, 28)), pixels.integers(0, 10, 256)
-    x_train = x_train.astype(np.float32) / 255.0
-
-    # Shard data across nodes
-    x_local, y_local = sky.shard(x_train, y_train, shuffle=True, seed=42)
-
-    # Build model
-    model = keras.Sequential([
-        keras.layers.Flatten(input_shape=(28, 28)),
-        keras.layers.Dense(128, activation="relu"),
-        keras.layers.Dense(10, activation="softmax"),
-    ])
-
-    model.compile(
-        optimizer="adam",
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-    )
-
-    # Train
-    history = model.fit(x_local, y_local, epochs=epochs, batch_size=64)
-
-    return {
-        "node": pool.node,
-        "accuracy": history.history["accuracy"][-1],
-    }
-
-
-with sky.ComputePool(
-    provider=sky.AWS(),
-    nodes=2,
-    accelerator="A100",
-    image=sky.Image(
-        pip=["keras>=3.2", "jax[cuda12]"],
-        env={"KERAS_BACKEND": "jax"},
-    ),
-) as pool:
-    results = train_model(epochs=10) @ pool
-"""
-
-
-@pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
-def test_keras_on_jax(tmp_path: Path) -> None:
-    results = run(KERAS, tmp_path)
-    assert [result["node"] for result in results] == [0, 1]
-    assert all(0 <= result["accuracy"] <= 1 for result in results)
-
-
-JAX = """
-import skyward as sky
-
-@sky.integrations.jax()
+@sky.integrations.transformers(backend="nccl")
 @sky.compute
-def train():
-    import jax
-    import jax.numpy as jnp
+def tune():
+    from accelerate import PartialState
+    state = PartialState(cpu=True)
+    return [state.num_processes, state.process_index, len(list(sky.DistributedSampler(range(10))))]
 
-    # JAX distributed already initialized
-    # Use pmap or jax.experimental.pjit for parallelism
-
-    @jax.pmap
-    def train_step(params, batch):
-        return params - 0.1 * jax.grad(lambda p: jnp.mean((batch @ p - 1) ** 2))(params)
-
-    results = train_step(jnp.zeros((1, 3)), jnp.ones((1, 4, 3)))
-    return [jax.process_count(), jax.device_count(), results.addressable_data(0).tolist()[0]]
-
-
-with sky.ComputePool(
-    provider=sky.AWS(),
-    nodes=4,
-    accelerator="H100",
-    pip=["jax[cuda12]"],
-) as pool:
-    results = train() @ pool
-"""
-
-
-def test_jax(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    assert run(JAX, tmp_path) == [[4, 4, pytest.approx([0.2] * 3)]] * 4
-
-
-TRAINER = """
-import skyward as sky
 
 @sky.integrations.transformers(backend="nccl")
 @sky.compute
@@ -231,13 +136,23 @@ def fine_tune():
     return trainer.evaluate()
 
 
+sky.ComputePool(provider=sky.AWS(), nodes=2, accelerator=sky.NVIDIA.A100, image=sky.Image(pip=["torch"]))
+sky.ComputePool(provider=sky.AWS(), nodes=2, accelerator="A100", pip=["torch"])
+
 with sky.ComputePool(
     provider=sky.AWS(),
     nodes=2,
     accelerator="A100",
+    image=sky.Image(pip=["torch"]),
     pip=["transformers", "datasets", "torch", "accelerate"],
 ) as pool:
-    results = fine_tune() @ pool
+    results = {
+        "train": train(epochs=10) @ pool,  # first: there is no process group yet
+        "total": total() @ pool,
+        "with_ddp": train(epochs=10) @ pool,
+        "tune": tune() @ pool,
+        "fine_tune": fine_tune() @ pool,
+    }
 """
 
 
@@ -279,11 +194,126 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_trainer(tmp_path: Path, models: Path) -> None:
+def test_torch_and_the_trainer(tmp_path: Path, models: Path) -> None:
     files = {name: str(models / f"{name}.jsonl") for name in ("train", "test")}
-    script = TRAINER.replace('"distilbert-base-uncased"', repr(str(models)))
+    script = TORCH.replace('"distilbert-base-uncased"', repr(str(models)))
     script = script.replace('load_dataset("imdb")', f'load_dataset("json", data_files={files})')
-    first, second = run(script, tmp_path)
+    results = run(script, tmp_path)
+    for trained in (results["train"], results["with_ddp"]):
+        assert [result["node"] for result in trained] == [0, 1]
+        assert [result["steps"] for result in trained] == [10, 10], (
+            "a batch of 64 of 128 for each of two ranks"
+        )
+        assert all(result["loss"] < result["first"] for result in trained)
+    first, second = results["with_ddp"]
+    assert first["weights"] == second["weights"]
+    # The integration makes the process group inside the rank.
+    assert results["total"] == [["gloo", 2.0, "0", "0"], ["gloo", 2.0, "0", "1"]]
+    assert results["tune"] == [[2, 0, 5], [2, 1, 5]]
+    first, second = results["fine_tune"]
     assert first["epoch"] == second["epoch"] == 3
     assert first["eval_loss"] == pytest.approx(second["eval_loss"], abs=1e-6), "ranks agree"
     assert 0 < first["eval_loss"] < 5
+
+
+JAX = """
+import skyward as sky
+
+@sky.integrations.jax()
+@sky.compute
+def sums():
+    import os
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+
+    names = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_COUNT")
+    total = multihost_utils.process_allgather(jnp.array([jax.process_index() + 1.0])).sum()
+    return [os.environ[name] for name in names] + [float(total), ":" in os.environ["JAX_COORDINATOR_ADDRESS"]]
+
+
+@sky.integrations.jax()
+@sky.compute
+def train():
+    import jax
+    import jax.numpy as jnp
+
+    # JAX distributed already initialized
+    # Use pmap or jax.experimental.pjit for parallelism
+
+    @jax.pmap
+    def train_step(params, batch):
+        return params - 0.1 * jax.grad(lambda p: jnp.mean((batch @ p - 1) ** 2))(params)
+
+    results = train_step(jnp.zeros((1, 3)), jnp.ones((1, 4, 3)))
+    return [jax.process_count(), jax.device_count(), results.addressable_data(0).tolist()[0]]
+
+
+@sky.integrations.keras(backend="jax")
+@sky.compute
+def train_model(epochs: int) -> dict:
+    import keras
+    import numpy as np
+
+    pool = sky.instance_info()
+
+    # Load data
+    pixels = np.random.default_rng(0)
+    x_train, y_train = pixels.integers(0, 255, (256, 28, 28)), pixels.integers(0, 10, 256)
+    x_train = x_train.astype(np.float32) / 255.0
+
+    # Shard data across nodes
+    x_local, y_local = sky.shard(x_train, y_train, shuffle=True, seed=42)
+
+    # Build model
+    model = keras.Sequential([
+        keras.layers.Flatten(input_shape=(28, 28)),
+        keras.layers.Dense(128, activation="relu"),
+        keras.layers.Dense(10, activation="softmax"),
+    ])
+
+    model.compile(
+        optimizer="adam",
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+
+    # Train
+    history = model.fit(x_local, y_local, epochs=epochs, batch_size=64)
+
+    return {
+        "node": pool.node,
+        "epochs": len(history.history["accuracy"]),
+        "accuracy": history.history["accuracy"][-1],
+        "backend": keras.backend.backend(),
+    }
+
+
+for more in ({"accelerator": "H100"}, {"accelerator": "A100", "image": sky.Image(env={"KERAS_BACKEND": "jax"})}):
+    sky.ComputePool(provider=sky.AWS(), nodes=2, pip=["jax[cuda12]"], **more)
+
+with sky.ComputePool(
+    provider=sky.AWS(),
+    nodes=2,
+    accelerator="H100",
+    pip=["jax[cuda12]"],
+    image=sky.Image(
+        pip=["keras>=3.2", "jax[cuda12]"],
+        env={"KERAS_BACKEND": "jax"},
+    ),
+) as pool:
+    results = {"sums": sums() @ pool, "train": train() @ pool, "model": train_model(epochs=10) @ pool}
+"""
+
+
+@pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
+def test_jax_and_keras_on_it(tmp_path: Path) -> None:
+    results = run(JAX, tmp_path)
+    assert results["sums"] == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
+    assert results["train"] == [[2, 2, pytest.approx([0.2] * 3)]] * 2
+    fitted = results["model"]
+    assert [(each["node"], each["epochs"], each["backend"]) for each in fitted] == [
+        (0, 10, "jax"),
+        (1, 10, "jax"),
+    ]
+    assert all(0 <= each["accuracy"] <= 1 for each in fitted)

@@ -68,35 +68,3 @@ def test_every_form_of_the_older_names(tmp_path):
         ("sky.integrations.tensorflow", "plugins=[sky.plugins.tensorflow()]"),
     ]:
         assert errors.count(f"{old} is the older name; write {new}") == 1
-
-
-TORCH = """
-import json
-import skyward as sky
-
-@sky.compute
-@sky.integrations.torch(backend="nccl")
-def train():
-    import os
-    import torch
-    import torch.distributed as dist
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    return [dist.get_backend(), total.item(), os.environ["LOCAL_RANK"], os.environ["NODE_RANK"]]
-
-@sky.integrations.transformers(backend="nccl")
-@sky.compute
-def tune():
-    from accelerate import PartialState
-    state = PartialState(cpu=True)
-    return [state.num_processes, state.process_index, len(list(sky.DistributedSampler(range(10))))]
-
-with sky.ComputePool(provider=sky.AWS(), nodes=2, accelerator="A100", pip=["torch"]) as pool:
-    print(json.dumps(train() @ pool))
-    print(json.dumps(tune() @ pool))
-"""
-
-
-def test_the_integration_makes_the_process_group_inside_the_rank(tmp_path):
-    printed, _ = run(TORCH, tmp_path)
-    assert printed == [[["gloo", 2.0, "0", "0"], ["gloo", 2.0, "0", "1"]], [[2, 0, 5], [2, 1, 5]]]

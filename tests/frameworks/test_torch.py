@@ -85,7 +85,7 @@ def train(steps: int, by_hand: bool = False) -> dict[str, Any]:
 
 
 def check_training(results: list[dict[str, Any]]) -> None:
-    alone = train.local(8)
+    alone = train.local(8, by_hand=True)
     assert len({result["hash"] for result in results}) == 1
     assert results[0]["weights"] == pytest.approx(alone["weights"], abs=1e-5)
     assert results[0]["losses"] == pytest.approx(alone["losses"], abs=1e-5)

@@ -10,23 +10,37 @@ from pathlib import Path
 from tests.support.cli import Cli
 
 SCRIPTS = Path(__file__).with_name("scripts")
+NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets"  # optional there, and loaded where they are
 
 
 def by_us(cli: Cli, script: str, *args: str) -> None:
     cli("torchrun", "--standalone", "--nproc-per-node", 2, script, *args)
 
 
+# torchrun as its command line has it, but for its ranks: they are forked from it and find loaded what they import.
+TORCHRUN = """
+import runpy, sys
+import accelerate, torch._dynamo, transformers
+from torch.distributed import run
+from torch.distributed.launcher.api import elastic_launch
+
+transformers.Trainer
+args = run.parse_args(sys.argv[1:])
+args.rdzv_backend, args.rdzv_endpoint = "c10d", "localhost:0"
+config, _, (_, script, *words) = run.config_from_args(args)
+config.start_method = "fork"
+
+def rank():
+    sys.argv[:] = [script, *words]
+    sys.path[0] = ""
+    runpy.run_path(script, run_name="__main__")
+
+elastic_launch(config, rank)()
+"""
+
+
 def by_torchrun(cli: Cli, script: str, *args: str) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        script,
-        *args,
-    ]
+    command = [sys.executable, "-c", TORCHRUN, "--standalone", "--nproc-per-node", "2", script, *args]
     done = subprocess.run(command, cwd=cli.folder, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from .conftest import MakeLab
 from .pools import Client
 
-WANTED = 24  # more than are seen to at once anywhere, and all that two cores have time for
+WANTED = 18  # more than the 16 that are seen to at once, and all that two cores have time for
 MEMORY = 120 << 20  # bytes for one host: its sshd, an agent, a rank, and the rank that is started ahead
 
 
 def how_many() -> int:
-    """24 hosts; 128 on a machine of eight cores; fewer where the memory does not take them."""
+    """18 hosts; 128 on a machine of eight cores; fewer where the memory does not take them."""
     cores = len(os.sched_getaffinity(0))
     meminfo = Path("/proc/meminfo").read_text()
     free = int(meminfo.partition("MemAvailable:")[2].split()[0]) << 10
