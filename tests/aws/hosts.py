@@ -28,7 +28,7 @@ _KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 _PRIVATE = ("/etc", "/home", "/opt", "/root", "/srv", "/usr", "/var")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BARE = f"env -i PATH={_PATH} LANG=C.UTF-8"  # as services get it: no HOME, no USER
-_LOG = "/var/log/cloud-init-output.log"
+_LOG = "/run/lab/cloud-init.log"
 _INSTANCE = "/var/lib/cloud/instance"
 _SOFTLY = """kill -TERM -1
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -140,6 +140,14 @@ class Box:
         file = self._etc / "cloud-init.state"
         return file.read_text().strip() if file.exists() else None
 
+    def console(self) -> str:
+        """What user-data's commands wrote, and the host keys' fingerprints as cloud-init shows them."""
+        log = self._etc / "cloud-init.log"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        keys = f"256 {self.host.key.get_fingerprint()} root@{self.host.name} (ED25519)"
+        frame = "SSH HOST KEY FINGERPRINTS-----"
+        return f"{said}-----BEGIN {frame}\n{keys}\n-----END {frame}\n"
+
     def _before_sshd(self, user: str, wish: Wish, has_gpus: bool) -> str:
         """What runs as root before sshd, the last of it beside sshd. Nothing of user-data stops the boot."""
         folder = self._etc / "cloud-init"
@@ -165,7 +173,8 @@ class Box:
             if has_gpus
             else ":",
             "rm -rf /var/lib/cloud /run/cloud-init",
-            f"mkdir -p {_INSTANCE}/scripts /run/cloud-init && : > {_LOG}",
+            f"mkdir -p {_INSTANCE}/scripts /run/cloud-init",
+            f": > {_LOG} && ln -sf {_LOG} /var/log/cloud-init-output.log",
             "echo running > /run/lab/cloud-init.state",
             f"( cd / && {_BARE} /bin/sh /run/lab/cloud-init/early </dev/null >>{_LOG} 2>&1 ) || :",
             f"rm -f /etc/ssh/ssh_host_* && install -D -m 600 /run/lab/host_key {_KEY_FILE}",

@@ -32,6 +32,8 @@ class Order:
         public_key: that of its key pair, as OpenSSH writes it.
         user_data: as given, decoded.
         needs_token: whether its metadata answers only who has a session token (IMDSv2).
+        group: the placement group's name; empty for none.
+        index: its place in its launch.
     """
 
     type: str
@@ -47,6 +49,9 @@ class Order:
     hop_limit: int
     needs_token: bool
     public: bool
+    has_gpus: bool
+    group: str
+    index: int
 
 
 class Machine:
@@ -66,6 +71,7 @@ class Machine:
         self.rebalance: str | None = None
         self.ends_at: float | None = None  # an armed shutdown
         self._armed: Timer | None = None
+        self._said = ""
         self._is_gone = False
 
     @property
@@ -179,6 +185,12 @@ class Machine:
         now = time.time()
         return sum((to or now) - (since or now) for since, to in self.ran)
 
+    def console(self) -> str:
+        """What it has said since it booted; kept when it is gone."""
+        if self.box is not None:
+            self._said = self.box.console()
+        return self._said
+
     def shown(self) -> dict[str, Any]:
         order = self.order
         return {
@@ -252,6 +264,7 @@ class Machine:
             if self._is_gone:
                 return
             if self.box is not None:
+                self.console()
                 self.box.close()
                 self.box = None
         with self._world.lock:
