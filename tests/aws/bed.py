@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -72,7 +73,9 @@ class Bed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
+        with suppress(BrokenPipeError):  # it died
+            self._child.stdin.write(b"end\n")
+            self._child.stdin.close()
         self._child.wait(60)
         self._child.stdout.close()
 

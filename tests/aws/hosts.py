@@ -73,6 +73,7 @@ class Box:
         self._lab = lab
         self._machine = machine
         self._is_silent = is_silent
+        self._swallows = False
         self._metadata: Metadata | None = None
         image = IMAGES[machine.order.ami]
         wish = read(machine.order.user_data)
@@ -105,9 +106,7 @@ class Box:
     def power_on(self) -> None:
         """Boot: user-data begins before sshd and goes on after it listens."""
         if self._is_silent:
-            # Its card is known and nobody is there: packets vanish, as they do before a machine has booted.
-            end = self._lab.client.cable.end
-            ip_batch([f"neigh replace {self.address} lladdr 02:00:00:00:00:01 nud permanent dev {end}"])
+            self._swallow()
             return
         host = self.host
         host.boot()
@@ -122,16 +121,31 @@ class Box:
         if self._metadata is not None:
             self._metadata.close()
             self._metadata = None
-        if self._is_silent:
-            ip_batch([f"neigh del {self.address} dev {self._lab.client.cable.end}"], force=True)
-        elif self.host.is_on:
+        if self.host.is_on:
             if soft:
                 with suppress(LabError):  # it ended by itself meanwhile
                     self.host.run(_SOFTLY)
             self.host.power_off()
 
+    def let_in(self, allowed: bool) -> None:
+        """Whether this machine's packets reach the host."""
+        if allowed and self._swallows and not self._is_silent:
+            ip_batch([f"neigh del {self.address} dev {self._lab.client.cable.end}"], force=True)
+            self._swallows = False
+        elif not allowed:
+            self._swallow()
+
+    def _swallow(self) -> None:
+        """A card is known at its address and nobody has it: what this machine sends there vanishes."""
+        if not self._swallows:
+            end = self._lab.client.cable.end
+            ip_batch([f"neigh replace {self.address} lladdr 02:00:00:00:00:01 nud permanent dev {end}"])
+            self._swallows = True
+
     def close(self) -> None:
         self.power_off(soft=False)
+        self._is_silent = False
+        self.let_in(True)
         self._wire.close()
         self._lab.remove(self.host)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from .doors import lets_in
 from .hosts import Box
 from .quotas import Quota, quota_of
 from .timers import Timer
@@ -172,6 +173,11 @@ class Machine:
 
         self._timers.after(seconds, end)
 
+    def open_door(self) -> None:
+        """As its security groups say. Under the world's lock."""
+        if self.box is not None:
+            self.box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
+
     def vanish(self) -> None:
         """Gone, for healing: nothing is told to anybody."""
         with self._switch:
@@ -239,6 +245,7 @@ class Machine:
                 self.ran.append([time.time(), None])
                 self._set("running")
                 self.instance.nics[0].public_ip = self._public
+                self.open_door()
             if self.box is not None:
                 self.box.power_on()
 
