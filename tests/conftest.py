@@ -25,6 +25,7 @@ sys.dont_write_bytecode = False
 # A file is collected by every process of a run, so it imports heavy frameworks in its tests, not at its top.
 MARKS = {
     "lab": "lab",
+    "aws": "lab",
     "frameworks": "frameworks",
     "local": "slow",
     "tui": "slow",

@@ -1,5 +1,6 @@
 # Boots one host of the lab: PID 1 of fresh network, UTS, IPC, PID and mount namespaces; ends as sshd.
-# In:  ROOT (the host's folder: etc/ home/ run/ tmp/ var/tmp/ shm/ bin/), NAME, ADDRESS, HOME_WRITABLE, HAS_PYTHON, KEEP, SSHD.
+# In:  ROOT (the host's folder: etc/ home/ run/ tmp/ var/tmp/ shm/ bin/), NAME, ADDRESS, HOME_WRITABLE, HAS_PYTHON, PRIVATE,
+#      KEEP, SSHD.
 # Standard input gives one line when the cable has been plugged into the network namespace.
 set -eu
 mount -n -t proc proc /proc
@@ -14,6 +15,14 @@ mount -n --bind "$ROOT/home" "$ROOT/run/home"
 mount -n -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"
 mount -n -t tmpfs -o mode=1777 tmpfs "$ROOT/var/tmp"
 mount -n -t tmpfs -o mode=1777 tmpfs "$ROOT/shm"
+
+# Copies of its own: what it writes goes to memory, and ends with the host.
+[ -z "$PRIVATE" ] || mount -n -t tmpfs tmpfs "$ROOT/bin"
+for folder in $PRIVATE; do
+    mkdir -p "$ROOT/bin/own$folder/upper" "$ROOT/bin/own$folder/work"
+    mount -n -t overlay -o "lowerdir=$folder,upperdir=$ROOT/bin/own$folder/upper,workdir=$ROOT/bin/own$folder/work" \
+        overlay "$folder"
+done
 
 if [ "$HAS_PYTHON" = 0 ]; then
     mount -n -t tmpfs tmpfs "$ROOT/bin"
@@ -49,6 +58,8 @@ read -r _plugged
 ip link set lo up
 ip link set eth0 up
 ip address add "$ADDRESS/24" dev eth0
+
+[ ! -s /run/lab/before_sshd ] || env -i PATH="$PATH" HOME=/run/home /bin/sh /run/lab/before_sshd
 
 cd /
 exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \

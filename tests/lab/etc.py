@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,26 +50,28 @@ def write_etc(folder: Path, name: str, key: bytes, options: HostOptions, site: S
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n",
         # By the user database, for a login's HOME and ~ to agree. Nothing is mounted over root's real home,
         # which may hold the interpreter.
-        "passwd": _users("/etc/passwd", f"root:x:0:0:root:{HOME}:{_shell()}"),
+        "passwd": _users("/etc/passwd", *_roots(options)),
         # OpenSSH turns a locked account away even with the right key.
-        "shadow": _users("/etc/shadow", "root:*:19000:0:99999:7:::"),
+        "shadow": _users("/etc/shadow", *(f"{name}:*:19000:0:99999:7:::" for name in _root_names(options))),
         "authorized_keys": f"{site.client_key}\n",
         "banner": f"{options.banner}\n",
         "sshd_config": _sshd_config(options),
         "host_key": key.decode(),
+        "before_sshd": options.before_sshd,
     }
     if site.clock is not None and options.clock_offset:
         (folder / "clock.so").write_bytes(site.clock.read_bytes())
     for file, text in files.items():
         (folder / file).write_text(text)
-        (folder / file).chmod(0o600 if file in ("host_key", "shadow") else 0o644)
+        (folder / file).chmod(0o600 if file in ("host_key", "shadow", "before_sshd") else 0o644)
 
 
 def _sshd_config(options: HostOptions) -> str:
     lines = [
+        *options.sshd,
         "Port 22",
         "AddressFamily inet",
-        "HostKey /run/lab/host_key",
+        f"HostKey {options.host_key_file}",
         "AuthorizedKeysFile /run/lab/authorized_keys",
         "PidFile none",
         "StrictModes no",  # the files belong to whoever made the lab
@@ -90,14 +93,28 @@ def _sshd_config(options: HostOptions) -> str:
         lines.append(f"MaxSessions {options.max_sessions}")
     if options.max_startups is not None:
         lines.append(f"MaxStartups {options.max_startups}")
+    variables = dict(options.variables)
     if options.clock_offset:
-        lines.append(f"SetEnv LD_PRELOAD=/run/lab/clock.so SKY_CLOCK_OFFSET={options.clock_offset}")
+        variables |= {"LD_PRELOAD": "/run/lab/clock.so", "SKY_CLOCK_OFFSET": str(options.clock_offset)}
+    if variables:  # of several such lines sshd takes the first alone
+        lines.append("SetEnv " + " ".join(f'"{name}={value}"' for name, value in variables.items()))
     return "\n".join(lines) + "\n"
 
 
-def _users(path: str, root: str) -> str:
-    others = [line for line in Path(path).read_text().splitlines() if not line.startswith("root:")]
-    return "\n".join([root, *others]) + "\n"
+def _root_names(options: HostOptions) -> list[str]:
+    return ["root", *([options.second_root] if options.second_root else [])]
+
+
+def _roots(options: HostOptions) -> Iterator[str]:
+    for name in _root_names(options):
+        home = HOME if name == "root" else f"{HOME}/{name}"
+        yield f"{name}:x:0:0:{name}:{home}:{_shell()}"
+
+
+def _users(path: str, *roots: str) -> str:
+    ours = tuple(f"{line.partition(':')[0]}:" for line in roots)
+    others = [line for line in Path(path).read_text().splitlines() if not line.startswith(ours)]
+    return "\n".join([*roots, *others]) + "\n"
 
 
 def _shell() -> str:

@@ -186,6 +186,7 @@ class Host:
             "ADDRESS": self.address,
             "HOME_WRITABLE": str(int(self.options.home_writable)),
             "HAS_PYTHON": str(int(self.options.has_python)),
+            "PRIVATE": " ".join(self.options.private),
             "KEEP": " ".join(_kept()),
             "SSHD": program("sshd"),
         }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 
 from skyward_core.transport.ssh.asyncssh_import import asyncssh
@@ -44,7 +46,7 @@ class Lab:
     """``with Lab(4) as lab``: four hosts are up; at the end nothing is left of them.
 
     Args:
-        count: how many hosts, 1 to 250.
+        count: how many hosts, at most 250; :meth:`add` makes more later on.
         options: the quirks of every host.
         hosts: the quirks of single hosts, by index.
         by_hand: whether ``python -m tests.lab down`` may end it.
@@ -68,14 +70,16 @@ class Lab:
         hosts: Mapping[int, HostOptions] | None = None,
         by_hand: bool = False,
     ) -> None:
-        if not 1 <= count <= MOST_HOSTS:
-            raise LabError(f"a lab has 1 to {MOST_HOSTS} hosts, not {count}")
+        if not 0 <= count <= MOST_HOSTS:
+            raise LabError(f"a lab has at most {MOST_HOSTS} hosts, not {count}")
         self._count = count
         self._options = options or HostOptions()
         self._quirks = dict(hosts or {})
         self._by_hand = by_hand
         self._open = ExitStack()
+        self._changes = Lock()  # of who is there
         self.hosts: list[Host] = []
+        self._next = count  # index of the next to be added
 
     def __enter__(self) -> Lab:
         if why := missing():
@@ -99,6 +103,33 @@ class Lab:
         fewer = copy(self)
         fewer.hosts = self.hosts[:count]
         return fewer
+
+    def add(self, options: HostOptions | None = None, name: str | None = None) -> Host:
+        """One more host, off as yet. Those that are up know its address and not its name.
+
+        It gets an address that no host of the lab has had for as long as there are any.
+        """
+        with self._changes:
+            taken = {host.index for host in self.hosts}
+            free = [(self._next + i) % MOST_HOSTS for i in range(MOST_HOSTS)]
+            index = next((i for i in free if i not in taken), None)
+            if index is None:
+                raise LabError(f"a lab has at most {MOST_HOSTS} hosts")
+            self._next = index + 1
+            address = f"{self._site.network}.{index + 1}"
+            self._site.names[address] = name or f"{self._site.bridge}-h{index}"
+            host = self._make(index, options or self._options)
+            self.hosts.append(host)
+            return host
+
+    def remove(self, host: Host) -> None:
+        """Power cut, and nothing is left of the host."""
+        host.power_off()
+        call(["umount", "-n", "-l", str(host.home)])
+        shutil.rmtree(host.root)
+        with self._changes:
+            self.hosts.remove(host)
+            self._site.names.pop(host.address)
 
     def heal(self) -> None:
         """Undo power cuts, pulled cables, limits and full disks; kill what a test left running."""
@@ -129,17 +160,20 @@ class Lab:
         names[self.client.address] = f"{name}-client"
         options = [self._quirks.get(i, self._options) for i in range(self._count)]
         clock = self._make_clock() if any(o.clock_offset for o in options) else None
-        site = Site(name, network, self.client.address, self._make_key(), names, clock)
+        self._site = Site(name, network, self.client.address, self._make_key(), names, clock)
         for index, quirks in enumerate(options):
-            root = self.folder / f"h{index}"
-            for part in ("etc", "home", "run", "tmp", "var/tmp", "shm", "bin"):
-                (root / part).mkdir(parents=True)
-            size = f"size={quirks.home_mb or 4096}m"
-            call(["mount", "-n", "-t", "tmpfs", "-o", f"mode=700,{size}", "tmpfs", str(root / "home")])
-            self.hosts.append(Host(index, root, site, quirks))
+            self.hosts.append(self._make(index, quirks))
         self._open_deaf_port()
         power_on(self.hosts)
         self._write_client_files()
+
+    def _make(self, index: int, quirks: HostOptions) -> Host:
+        root = self.folder / f"h{index}"
+        for part in ("etc", "home", "run", "tmp", "var/tmp", "shm", "bin"):
+            (root / part).mkdir(parents=True)
+        size = f"size={quirks.home_mb or 4096}m"
+        call(["mount", "-n", "-t", "tmpfs", "-o", f"mode=700,{size}", "tmpfs", str(root / "home")])
+        return Host(index, root, self._site, quirks)
 
     def _open_deaf_port(self) -> None:
         """What hosts without names ask: takes every question and answers none."""

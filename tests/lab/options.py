@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -24,6 +25,13 @@ class HostOptions:
             this clock, so a preloaded library does it; programs without the C library see the true time.
         names: "good": its own and its peers' names resolve both ways, others fail at once; "gone": nothing
             but localhost resolves, and every question waits for an answer that never comes.
+        private: folders of which the host has a copy of its own, as a machine with its own disk has; what it
+            writes there, the others and this machine never see.
+        second_root: another name for root ("ubuntu"), with a home of its own in the home; empty for none.
+        before_sshd: shell text that root runs once all else is in place, before sshd starts.
+        sshd: lines at the top of sshd's configuration, where the first that says something counts.
+        host_key_file: where sshd finds its host key; other than by default, ``before_sshd`` puts it there.
+        variables: environment of every login.
     """
 
     banner: str = ""
@@ -37,3 +45,9 @@ class HostOptions:
     home_mb: int | None = None
     clock_offset: int = 0
     names: Literal["good", "gone"] = "good"
+    private: tuple[str, ...] = ()
+    second_root: str = ""
+    before_sshd: str = ""
+    sshd: tuple[str, ...] = ()
+    host_key_file: str = "/run/lab/host_key"
+    variables: Mapping[str, str] = field(default_factory=dict)

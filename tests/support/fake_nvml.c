@@ -1,7 +1,8 @@
 /* A driver with the GPUs that FAKE_GPUS describes, for pynvml's real calls.
  *
  * One character per GPU: 'w' whole (MIG off), 'n' one that knows no MIG, or a digit: cut into that many 3g.40gb
- * slices, with a gap before the last, as removed instances leave it. No FAKE_GPUS: no driver answers. */
+ * slices, with a gap before the last, as removed instances leave it. No FAKE_GPUS: no driver answers.
+ * FAKE_GPU_NAME and FAKE_GPU_MIB say what each is called and how much memory it has, all of it free. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,15 @@ int nvmlDeviceGetUUID(struct device *d, char *uuid, unsigned size) {
 }
 
 int nvmlDeviceGetName(struct device *d, char *name, unsigned size) {
-    snprintf(name, size, d->slice < 0 ? "NVIDIA H100 80GB HBM3" : "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
+    const char *told = getenv("FAKE_GPU_NAME");
+    snprintf(name, size, "%s%s", told ? told : "NVIDIA H100 80GB HBM3", d->slice < 0 ? "" : " MIG 3g.40gb");
+    return OK;
+}
+
+int nvmlDeviceGetMemoryInfo(struct device *d, unsigned long long *memory) {
+    const char *mib = getenv("FAKE_GPU_MIB");
+    if (!mib) return NOT_SUPPORTED;
+    memory[0] = memory[1] = strtoull(mib, NULL, 10) << 20; /* total, free, used */
+    memory[2] = 0;
     return OK;
 }

@@ -1,0 +1,34 @@
+"""One bed for all tests of this process, healed after each. Where no lab can be, tests that need hosts skip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab import missing
+
+from . import Bed
+
+
+@pytest.fixture(scope="session")
+def session_bed() -> Iterator[Bed]:
+    with Bed() as made:
+        yield made
+
+
+@pytest.fixture
+def bed(session_bed: Bed) -> Iterator[Bed]:
+    """EC2 whose instances are hosts."""
+    if why := missing():
+        pytest.skip(why)
+    yield session_bed
+    session_bed.heal()
+
+
+@pytest.fixture
+def simulated_bed(session_bed: Bed) -> Iterator[Bed]:
+    """The same, with instances that exist in the API alone: quick, as many as one likes, and no root needed."""
+    session_bed.simulate()
+    yield session_bed
+    session_bed.heal()

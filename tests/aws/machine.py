@@ -1,0 +1,300 @@
+"""One instance's life: pending, running, shutting down, terminated, and the host behind it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from .doors import lets_in
+from .hosts import Box
+from .quotas import Quota, quota_of
+from .timers import Timer
+
+if TYPE_CHECKING:
+    from .world import World
+
+_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+
+# Code and message of StateReason, by what ended the machine ("Troubleshoot instance termination", EC2 User Guide).
+BY_USER = ("Client.UserInitiatedShutdown", "User initiated shutdown")
+BY_ITSELF = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+BY_SPOT = ("Server.SpotInstanceTermination", "Spot instance termination")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was bought.
+
+    Attributes:
+        hourly: its price in US dollars.
+        public_key: that of its key pair, as OpenSSH writes it.
+        user_data: as given, decoded.
+        needs_token: whether its metadata answers only who has a session token (IMDSv2).
+        group: the placement group's name; empty for none.
+        index: its place in its launch.
+    """
+
+    type: str
+    zone: str
+    region: str
+    market: str
+    hourly: float
+    ami: str
+    key: str
+    public_key: str
+    user_data: bytes
+    shutdown: str
+    hop_limit: int
+    needs_token: bool
+    public: bool
+    has_gpus: bool
+    group: str
+    index: int
+
+
+class Machine:
+    """An instance of moto's, with a life and a host."""
+
+    def __init__(self, world: World, instance: Any, order: Order) -> None:
+        self._world = world
+        self._switch = threading.Lock()  # of the host
+        self._timers = world.timers
+        self.instance = instance
+        self.order = order
+        self.launched = time.time()
+        self._seen_from = self.launched + world.rules.invisible
+        self.ran: list[list[float | None]] = []  # from, to; of each time that it ran
+        self.box: Box | None = None
+        self.notice: dict[str, str] | None = None
+        self.rebalance: str | None = None
+        self.ends_at: float | None = None  # an armed shutdown
+        self._armed: Timer | None = None
+        self._said = ""
+        self._is_gone = False
+
+    @property
+    def id(self) -> str:
+        name: str = self.instance.id
+        return name
+
+    @property
+    def state(self) -> str:
+        name: str = self.instance._state.name
+        return name
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether look-ups find it: what is new takes a while to be known everywhere."""
+        return time.time() >= self._seen_from
+
+    @property
+    def vcpus(self) -> int:
+        from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+        return int(INSTANCE_TYPES[self.order.type]["VCpuInfo"]["DefaultVCpus"])
+
+    def counts_towards(self, quota: Quota, region: str) -> bool:
+        order = self.order
+        return (
+            self.state in ("pending", "running")
+            and order.region == region
+            and quota_of(order.type, order.market) == quota
+        )
+
+    def begin(self) -> None:
+        """Pending; it has an address already. Under the world's lock."""
+        rules = self._world.rules
+        self._set("pending")
+        nic = self.instance.nics[0]
+        if not rules.simulated:
+            silent, other_key = rules.never_boots > 0, rules.wrong_host_key > 0
+            rules.never_boots -= silent
+            rules.wrong_host_key -= other_key
+            self.box = self._world.hosts.make(self, is_silent=silent, other_key=other_key and not silent)
+            nic.private_ip_address = self.box.address
+            nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": self.box.address}]
+        self._public = (self.box.address if self.box else nic.public_ip) if self.order.public else None
+        nic.public_ip = None
+        self._timers.after(rules.boot, self._boot)
+
+    def terminate(self, reason: tuple[str, str] = BY_USER, hard: bool = False) -> None:
+        """Under the world's lock. Once it is on its way, nothing changes."""
+        if self.state in ("shutting-down", "terminated"):
+            return
+        self._stop_clock()
+        self._set("shutting-down", reason)
+        self._timers.after(0, lambda: self._end(hard))
+
+    def stop(self, reason: tuple[str, str] = BY_USER) -> None:
+        if self.state in ("pending", "running"):
+            self._stop_clock()
+            self._set("stopping", reason)
+            self._timers.after(0, self._halt)
+
+    def start(self) -> None:
+        if self.state == "stopped":
+            self._set("pending")
+            self._timers.after(self._world.rules.boot, self._boot)
+
+    def arm(self, minutes: int) -> None:
+        """``shutdown`` in the machine: the last one counts."""
+        with self._world.lock:
+            self.disarm()
+            seconds = minutes * self._world.rules.minute
+            self.ends_at = time.time() + seconds
+            self._armed = self._timers.after(seconds, self._shut_down_itself)
+
+    def disarm(self) -> None:
+        with self._world.lock:
+            if self._armed is not None:
+                self._armed.cancel()
+            self._armed, self.ends_at = None, None
+
+    def _shut_down_itself(self) -> None:
+        with self._world.lock:
+            if self.ends_at is None or time.time() < self.ends_at:
+                return  # disarmed or armed anew, a moment ago
+            if self.order.shutdown == "terminate":
+                self.terminate(BY_ITSELF)
+            else:
+                self.stop(BY_ITSELF)
+
+    def take_back(self, seconds: float) -> None:
+        """A spot interruption: notice now, end then. Under the world's lock."""
+        at = datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.notice = {"action": "terminate", "time": at}
+
+        def end() -> None:
+            with self._world.lock:
+                self.terminate(BY_SPOT, hard=False)
+
+        self._timers.after(seconds, end)
+
+    def open_door(self) -> None:
+        """As its security groups say. Under the world's lock."""
+        if self.box is not None:
+            self.box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
+
+    def vanish(self) -> None:
+        """Gone, for healing: nothing is told to anybody."""
+        with self._switch:
+            self._is_gone = True
+            if self.box is not None:
+                self.box.close()
+                self.box = None
+
+    def seconds(self) -> float:
+        """How long it ran, as EC2 bills it: from "running" to when it begins to end."""
+        now = time.time()
+        return sum((to or now) - (since or now) for since, to in self.ran)
+
+    def console(self) -> str:
+        """What it has said since it booted; kept when it is gone."""
+        if self.box is not None:
+            self._said = self.box.console()
+        return self._said
+
+    def shown(self) -> dict[str, Any]:
+        order = self.order
+        return {
+            "id": self.id,
+            "state": self.state,
+            "type": order.type,
+            "zone": order.zone,
+            "region": order.region,
+            "market": order.market,
+            "hourly": order.hourly,
+            "ami": order.ami,
+            "key": order.key,
+            "tags": {tag["key"]: tag["value"] for tag in self.instance.get_tags()},
+            "private": self.instance.private_ip,
+            "public": self.instance.public_ip,
+            "reason": self.instance.state_reason.code,
+            "launched": self.launched,
+            "ends_at": self.ends_at,
+            "seconds": self.seconds(),
+            "user_data": order.user_data.decode(errors="replace"),
+            "cloud_init": self.box.cloud_init_state() if self.box else None,
+        }
+
+    def _set(self, state: str, reason: tuple[str, str] | None = None) -> None:
+        from moto.ec2.models.instances import InstanceState, StateReason
+
+        self.instance._state = InstanceState(state, _CODES[state])
+        if reason is None:
+            self.instance.state_reason, self.instance._reason = StateReason(), ""
+        else:
+            code, words = reason
+            at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S GMT")
+            self.instance.state_reason = StateReason(f"{code}: {words}", code)
+            self.instance._reason = f"User initiated ({at})" if reason == BY_USER else f"{code}: {words}"
+
+    def _stop_clock(self) -> None:
+        if self.ran and self.ran[-1][1] is None:
+            self.ran[-1][1] = time.time()
+        self.ends_at = None
+
+    def _boot(self) -> None:
+        with self._switch:
+            with self._world.lock:
+                if self._is_gone or self.state != "pending":
+                    return
+                self.ran.append([time.time(), None])
+                self._set("running")
+                self.instance.nics[0].public_ip = self._public
+                self.open_door()
+            if self.box is not None:
+                self.box.power_on()
+
+    def _halt(self) -> None:
+        with self._switch:
+            if self.box is not None:
+                self.box.power_off(soft=True)
+            with self._world.lock:
+                if self.state == "stopping":
+                    self.instance.nics[0].public_ip = None
+                    self._set("stopped", BY_USER)
+
+    def _end(self, hard: bool) -> None:
+        with self._switch:
+            if self._is_gone:
+                return
+            if self.box is not None:
+                self.box.power_off(soft=not hard)
+        self._timers.after(self._world.rules.stop, self._ended)
+
+    def _ended(self) -> None:
+        with self._switch:
+            if self._is_gone:
+                return
+            if self.box is not None:
+                self.console()
+                self.box.close()
+                self.box = None
+        with self._world.lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Terminated: volumes go, and its interfaces, which hold their groups, at once or a while later."""
+        code, reason = self.instance.state_reason, self.instance._reason
+        nics = list(self.instance.nics.values())
+        self.instance.terminate()
+        self.instance._state.code, self.instance._state.name = _CODES["terminated"], "terminated"
+        self.instance.state_reason, self.instance._reason = code, reason
+        for nic in nics:
+            nic.public_ip = None
+
+        def drop() -> None:
+            with self._world.lock:
+                for nic in nics:
+                    nic.ec2_backend.enis.pop(nic.id, None)
+
+        if lingers := self._world.rules.lingers:
+            for nic in nics:
+                nic.ec2_backend.enis[nic.id] = nic
+            self._timers.after(lingers, drop)
+        else:
+            drop()

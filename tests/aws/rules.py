@@ -1,0 +1,58 @@
+"""What goes wrong, and how long things take: what a test sets, and healing takes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class NoCapacity:
+    """Where there are only ``left`` machines more; None fits all."""
+
+    zone: str | None = None
+    type: str | None = None
+    region: str | None = None
+    market: str | None = None
+    left: int = 0
+
+    def fits(self, region: str, zone: str, kind: str, market: str) -> bool:
+        wanted = ((self.region, region), (self.zone, zone), (self.type, kind), (self.market, market))
+        return all(mine is None or mine == theirs for mine, theirs in wanted)
+
+
+@dataclass(slots=True)
+class Rules:
+    """The state of the world beside the machines.
+
+    Attributes:
+        boot: seconds from the call to "running"; sshd comes a moment later.
+        stop: seconds from "shutting-down" to "terminated".
+        invisible: seconds for which a look-up does not find a new machine.
+        lingers: seconds for which the interface of a terminated machine holds its group.
+        never_boots, wrong_host_key: how many machines to come do so.
+        minute: seconds that a minute of ``shutdown +N`` lasts.
+        throttle: requests a second and account that EC2 takes; None for any number.
+        quota: vCPUs by quota code, where they are not the default.
+        denied: actions without permission.
+        lost: action to how many answers are lost after the call acted.
+        half: actions, next call of which acts on the first half alone and says InternalError.
+        slow: action to seconds before it acts.
+        expired: whether the credentials are.
+    """
+
+    simulated: bool = False
+    boot: float = 0.05
+    stop: float = 0.05
+    invisible: float = 0.0
+    lingers: float = 0.0
+    minute: float = 60.0
+    never_boots: int = 0
+    wrong_host_key: int = 0
+    throttle: float | None = None
+    quota: dict[str, float] = field(default_factory=dict)
+    no_capacity: list[NoCapacity] = field(default_factory=list)
+    denied: set[str] = field(default_factory=set)
+    lost: dict[str, int] = field(default_factory=dict)
+    half: set[str] = field(default_factory=set)
+    slow: dict[str, float] = field(default_factory=dict)
+    expired: bool = False

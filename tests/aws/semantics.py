@@ -1,0 +1,113 @@
+"""EC2's meaning, put in the place of moto's methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import launching
+from .answers import Refused
+from .machine import Machine
+from .world import World
+
+
+def install(world: World) -> None:
+    """Have moto's EC2, in this process, ask ``world``."""
+    from moto.ec2.models import EC2Backend
+
+    moto_runs = EC2Backend.run_instances
+    moto_deletes_group = EC2Backend.delete_security_group
+    moto_reservations = EC2Backend.all_reservations
+
+    def run_instances(self: Any, image_id: Any, count: Any, user_data: Any, groups: Any, **rest: Any) -> Any:
+        return launching.run(world, moto_runs, self, image_id, user_data, groups, **rest)
+
+    def terminate_instances(self: Any, instance_ids: list[str]) -> list[Any]:
+        machines = _find(world, instance_ids)
+        for machine in machines:
+            if machine.instance.disable_api_termination:
+                raise Refused(
+                    "OperationNotPermitted",
+                    f"The instance '{machine.id}' may not be terminated. Modify its 'disableApiTermination' instance "
+                    "attribute and try again.",
+                )
+        if "TerminateInstances" in world.rules.half:
+            machines = machines[: len(machines) // 2]
+        params = world.call.params
+        hard = "true" in (params.get("SkipOsShutdown"), params.get("Force"))
+        before = [(machine.instance, machine.instance._state) for machine in machines]
+        for machine in machines:
+            machine.terminate(hard=hard)
+        return before
+
+    def stop_instances(self: Any, instance_ids: list[str]) -> list[Any]:
+        machines = _find(world, instance_ids)
+        before = [(machine.instance, machine.instance._state) for machine in machines]
+        for machine in machines:
+            machine.stop()
+        return before
+
+    def start_instances(self: Any, instance_ids: list[str]) -> list[Any]:
+        machines = _find(world, instance_ids)
+        for machine in machines:
+            if machine.state not in ("stopped", "pending", "running"):
+                raise Refused(
+                    "IncorrectInstanceState",
+                    f"The instance '{machine.id}' is not in a state from which it can be started.",
+                )
+        before = [(machine.instance, machine.instance._state) for machine in machines]
+        for machine in machines:
+            machine.start()
+        return before
+
+    def all_reservations(self: Any, filters: Any = None) -> list[Any]:
+        """Without the machines that cannot be seen yet."""
+        found = []
+        for reservation in moto_reservations(self, filters):
+            seen = [
+                i
+                for i in reservation.instances
+                if i.id not in world.machines or world.machines[i.id].is_visible
+            ]
+            if seen:
+                reservation.instances = seen
+                found.append(reservation)
+        return found
+
+    def delete_security_group(self: Any, name: str | None = None, group_id: str | None = None) -> Any:
+        group = self.get_security_group_by_name_or_id(group_id or name)
+        if group is not None and _is_held(self, group):
+            raise Refused("DependencyViolation", f"resource {group.id} has a dependent object")
+        return moto_deletes_group(self, name, group_id)
+
+    EC2Backend.delete_security_group = delete_security_group
+    EC2Backend.run_instances = run_instances
+    EC2Backend.terminate_instances = terminate_instances
+    EC2Backend.stop_instances = stop_instances
+    EC2Backend.start_instances = start_instances
+    EC2Backend.all_reservations = all_reservations
+
+
+def _is_held(backend: Any, group: Any) -> bool:
+    """Whether an interface has the group, or another group's rule names it."""
+    if any(group.id in [held.id for held in nic.group_set] for nic in backend.enis.values()):
+        return True
+    others = [
+        other for groups in backend.groups.values() for other in groups.values() if other.id != group.id
+    ]
+    rules = [rule for other in others for rule in (*other.ingress_rules, *other.egress_rules)]
+    return any((rule.source_group or {}).get("GroupId") == group.id for rule in rules)
+
+
+def _find(world: World, ids: list[str]) -> list[Machine]:
+    """Those machines; an unknown one among them has none touched."""
+    known = [name for name in ids if name in world.machines and world.machines[name].is_visible]
+    missing = [name for name in ids if name not in known]
+    if missing:
+        names = ", ".join(missing)
+        said = (
+            f"The instance ID '{names}' does not exist"
+            if len(missing) == 1
+            else f"The instance IDs '{names}' do not exist"
+        )
+        raise Refused("InvalidInstanceID.NotFound", said)
+    return [world.machines[name] for name in ids]

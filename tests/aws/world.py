@@ -1,0 +1,68 @@
+"""All that exists in the bed: machines, what they cost, who called, what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .bucket import Bucket
+from .hosts import Hosts
+from .machine import Machine
+from .request import Call
+from .rules import Rules
+from .timers import Timers
+
+ACCOUNT = "123456789012"  # moto's
+
+
+class World:
+    """Everything is changed under ``lock``: moto has none of its own.
+
+    Attributes:
+        machines: every machine since the last healing, by id.
+        tokens: idempotency tokens, see launching.py.
+        calls: every call of the API since the last healing.
+        groups: placement groups by region and name.
+    """
+
+    def __init__(self, simulated: bool, boot: float, forget: Callable[[], None]) -> None:
+        self.lock = threading.RLock()
+        self.timers = Timers()
+        self.hosts = Hosts()
+        self._first_rules = (simulated, boot)
+        self._forget = forget
+        self._now = threading.local()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.bucket = Bucket()
+        self.rules = Rules(simulated=self._first_rules[0], boot=self._first_rules[1])
+        self.machines: dict[str, Machine] = {}
+        self.tokens: dict[tuple[str, str | None, str], Any] = {}
+        self.calls: list[Call] = []
+        self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+
+    @property
+    def call(self) -> Call:
+        """The call that this thread answers."""
+        call: Call = self._now.call
+        return call
+
+    @call.setter
+    def call(self, call: Call) -> None:
+        self._now.call = call
+
+    def heal(self) -> None:
+        """Everything as at the start: no machines, no faults, nothing remembered."""
+        with self.lock:
+            machines = list(self.machines.values())
+            self._clear()
+            self._forget()
+        for machine in machines:
+            machine.vanish()
+
+    def close(self) -> None:
+        self.heal()
+        self.timers.close()
+        self.hosts.close()
