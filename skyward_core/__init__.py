@@ -34,6 +34,7 @@ _WHERE = {
     "PoolSpec": "model.spec",
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
+    "AWS": "providers.aws.provider",
     "instance_info": "runtime.info",
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
@@ -48,7 +49,6 @@ _WHERE = {
     "Accelerator": "front.api.older_names",
     "NVIDIA": "front.api.older_names",
     "AMD": "front.api.older_names",
-    "AWS": "front.api.older_names",
     "SkywardError": "model.errors",
     "UsageError": "model.errors",
     "SpecError": "model.errors",
@@ -89,7 +89,6 @@ if TYPE_CHECKING:
     from .front.api.compute import Compute as Compute
     from .front.api.fetched_results import results as results
     from .front.api.older_names import AMD as AMD
-    from .front.api.older_names import AWS as AWS
     from .front.api.older_names import NVIDIA as NVIDIA
     from .front.api.older_names import Accelerator as Accelerator
     from .front.api.older_names import ComputePool as ComputePool
@@ -122,6 +121,7 @@ if TYPE_CHECKING:
     from .model.spec import PipIndex as PipIndex
     from .model.spec import PoolSpec as PoolSpec
     from .model.spec import Worker as Worker
+    from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local
     from .providers.ssh.provider import SSH as SSH
     from .runtime.info import InstanceInfo as InstanceInfo

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,23 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 
 class BedError(RuntimeError):
     """The bed could not do what was asked; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """One instance on the bill."""
+
+    instance_id: str
+    type: str
+    zone: str
+    market: str
+    hourly: float
+    seconds: float
+
+    @property
+    def cost(self) -> float:
+        """In US dollars, by the second; EC2's minimum of a minute is not counted."""
+        return self.hourly * self.seconds / 3600
 
 
 class Bed:
@@ -54,7 +73,9 @@ class Bed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._child.stdin is not None and self._child.stdout is not None
-        self._child.stdin.close()
+        with suppress(BrokenPipeError):  # it died
+            self._child.stdin.write(b"end\n")
+            self._child.stdin.close()
         self._child.wait(60)
         self._child.stdout.close()
 
@@ -111,6 +132,66 @@ class Bed:
         """How long a minute of ``shutdown +N`` lasts in an instance."""
         self._ask("set", minute=seconds)
 
+    def no_capacity(
+        self,
+        zone: str | None = None,
+        type: str | None = None,
+        region: str | None = None,
+        market: str | None = None,
+        left: int = 0,
+    ) -> None:
+        """Where all that are given fit, there are only ``left`` machines more."""
+        self._ask("no_capacity", zone=zone, type=type, region=region, market=market, left=left)
+
+    def quota(self, code: str, vcpus: float) -> None:
+        """How many vCPUs may run at once, of the kinds that the quota's code (L-...) stands for, in each region."""
+        self._ask("put", rule="quota", key=code, value=vcpus)
+
+    def throttle(self, per_second: float | None = 2) -> None:
+        """How many calls a second are taken; None for any number."""
+        self._ask("set", throttle=per_second)
+
+    def deny(self, action: str) -> None:
+        """No permission for it: also not as a dry run."""
+        self._ask("add", rule="denied", value=action)
+
+    def lose_answer(self, action: str, times: int = 1) -> None:
+        """The next calls act, and then their connection is cut."""
+        self._ask("put", rule="lost", key=action, value=times)
+
+    def fail_half(self, action: str) -> None:
+        """The next RunInstances makes half of the instances (TerminateInstances ends the first half), any other
+        action all it was asked for; then it answers InternalError."""
+        self._ask("add", rule="half", value=action)
+
+    def slow(self, action: str, seconds: float) -> None:
+        """It begins to act so much later, whether or not somebody still waits for the answer."""
+        self._ask("put", rule="slow", key=action, value=seconds)
+
+    def invisible(self, seconds: float) -> None:
+        """How long look-ups, terminations and tags by id do not find a new instance."""
+        self._ask("set", invisible=seconds)
+
+    def stop(self, seconds: float) -> None:
+        """How long instances are shutting down."""
+        self._ask("set", stop=seconds)
+
+    def group_lingers(self, seconds: float) -> None:
+        """How long the interface of a terminated instance is there, and holds its security group."""
+        self._ask("set", lingers=seconds)
+
+    def no_default_vpc(self, region: str = "us-east-1") -> None:
+        """The account has none there any more."""
+        self._ask("no_default_vpc", region=region)
+
+    def expire_credentials(self) -> None:
+        """From now on every call is refused."""
+        self._ask("set", expired=True)
+
+    def renew_credentials(self) -> None:
+        """The same keys are good again."""
+        self._ask("set", expired=False)
+
     def never_boots(self, count: int) -> None:
         """The next instances run and never answer."""
         self._ask("set", never_boots=count)
@@ -122,6 +203,27 @@ class Bed:
     def spot_notice(self, instance_id: str, seconds: float = 120) -> None:
         """An interruption: the instance's metadata tells of it at once, and it ends then."""
         self._ask("take_back", instance_id=instance_id, seconds=seconds)
+
+    def rebalance(self, instance_id: str) -> None:
+        """The instance's metadata tells that an interruption is likely."""
+        self._ask("rebalance", instance_id=instance_id)
+
+    def unplug(self, instance_id: str) -> None:
+        """Pull its cable; EC2 still calls it running."""
+        self._ask("host", instance_id=instance_id, does="unplug")
+
+    def plug(self, instance_id: str) -> None:
+        """Put the cable back."""
+        self._ask("host", instance_id=instance_id, does="plug")
+
+    def power_off(self, instance_id: str) -> None:
+        """The machine under it dies; EC2 still calls it running."""
+        self._ask("host", instance_id=instance_id, does="power_off")
+
+    def seconds_billed(self) -> list[Bill]:
+        """What each instance ran and costs: from "running" until it began to end."""
+        rows = [(found, found["seconds"]) for found in self._ask("machines")]
+        return [Bill(f["id"], f["type"], f["zone"], f["market"], f["hourly"], s) for f, s in rows]
 
     def client_address(self) -> str:
         """This machine's address as instances see it."""

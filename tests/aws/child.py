@@ -54,7 +54,7 @@ def _serve(simulated: bool, boot: float) -> None:
     threading.Thread(target=server.serve_forever, daemon=True, name="bed-front").start()
     try:
         print(json.dumps({"port": server.server_port}), flush=True)
-        sys.stdin.buffer.read()
+        sys.stdin.buffer.readline()  # or its end, where whoever started us has died
     finally:
         server.shutdown()
         world.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from .answers import Answer
 from .machine import Machine
 from .rules import NoCapacity
-from .world import World
+from .world import ACCOUNT, World
 
 
 class Control:
@@ -55,6 +56,27 @@ class Control:
     def do_calls(self) -> list[dict[str, Any]]:
         with self._world.lock:
             return [call.shown() for call in self._world.calls]
+
+    def do_no_default_vpc(self, region: str) -> None:
+        """The account has removed it there."""
+        from moto.ec2.models import ec2_backends
+
+        with self._world.lock:
+            backend = ec2_backends[ACCOUNT][region]
+            for subnet in list(backend.get_default_subnets().values()):
+                backend.delete_subnet(subnet.id)
+            backend.delete_vpc(backend.get_default_vpc().id)
+
+    def do_host(self, instance_id: str, does: str) -> None:
+        """Pull a machine's cable, put it back, or cut its power behind EC2's back."""
+        box = self._machine(instance_id).box
+        if box is None:
+            raise ValueError(f"{instance_id} has no host")
+        {"unplug": box.host.unplug, "plug": box.host.plug, "power_off": box.host.power_off}[does]()
+
+    def do_rebalance(self, instance_id: str) -> None:
+        with self._world.lock:
+            self._machine(instance_id).rebalance = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def do_take_back(self, instance_id: str, seconds: float) -> None:
         with self._world.lock:

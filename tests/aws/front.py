@@ -62,6 +62,9 @@ class Front:
                 if call.action in world.rules.half:
                     world.rules.half.discard(call.action)
                     raise Refused("InternalError", "An internal error has occurred")
+                if call.action in _DOORS:
+                    for machine in world.machines.values():
+                        machine.open_door()
                 return answer
             except Refused as refused:
                 return error(call, refused.code, refused.message)
@@ -110,6 +113,13 @@ class Front:
             return True
 
 
+# After these other clients may be let in than before.
+_DOORS = {
+    "AuthorizeSecurityGroupIngress",
+    "ModifyInstanceAttribute",
+    "ModifyNetworkInterfaceAttribute",
+    "RevokeSecurityGroupIngress",
+}
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", "AWS was not able to validate the provided access credentials"),
     "sts": ("InvalidClientTokenId", "The security token included in the request is invalid."),

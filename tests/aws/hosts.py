@@ -28,7 +28,7 @@ _KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 _PRIVATE = ("/etc", "/home", "/opt", "/root", "/srv", "/usr", "/var")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _BARE = f"env -i PATH={_PATH} LANG=C.UTF-8"  # as services get it: no HOME, no USER
-_LOG = "/var/log/cloud-init-output.log"
+_LOG = "/run/lab/cloud-init.log"
 _INSTANCE = "/var/lib/cloud/instance"
 _SOFTLY = """kill -TERM -1
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -73,6 +73,7 @@ class Box:
         self._lab = lab
         self._machine = machine
         self._is_silent = is_silent
+        self._swallows = False
         self._metadata: Metadata | None = None
         image = IMAGES[machine.order.ami]
         wish = read(machine.order.user_data)
@@ -105,9 +106,7 @@ class Box:
     def power_on(self) -> None:
         """Boot: user-data begins before sshd and goes on after it listens."""
         if self._is_silent:
-            # Its card is known and nobody is there: packets vanish, as they do before a machine has booted.
-            end = self._lab.client.cable.end
-            ip_batch([f"neigh replace {self.address} lladdr 02:00:00:00:00:01 nud permanent dev {end}"])
+            self._swallow()
             return
         host = self.host
         host.boot()
@@ -122,16 +121,31 @@ class Box:
         if self._metadata is not None:
             self._metadata.close()
             self._metadata = None
-        if self._is_silent:
-            ip_batch([f"neigh del {self.address} dev {self._lab.client.cable.end}"], force=True)
-        elif self.host.is_on:
+        if self.host.is_on:
             if soft:
                 with suppress(LabError):  # it ended by itself meanwhile
                     self.host.run(_SOFTLY)
             self.host.power_off()
 
+    def let_in(self, allowed: bool) -> None:
+        """Whether this machine's packets reach the host."""
+        if allowed and self._swallows and not self._is_silent:
+            ip_batch([f"neigh del {self.address} dev {self._lab.client.cable.end}"], force=True)
+            self._swallows = False
+        elif not allowed:
+            self._swallow()
+
+    def _swallow(self) -> None:
+        """A card is known at its address and nobody has it: what this machine sends there vanishes."""
+        if not self._swallows:
+            end = self._lab.client.cable.end
+            ip_batch([f"neigh replace {self.address} lladdr 02:00:00:00:00:01 nud permanent dev {end}"])
+            self._swallows = True
+
     def close(self) -> None:
         self.power_off(soft=False)
+        self._is_silent = False
+        self.let_in(True)
         self._wire.close()
         self._lab.remove(self.host)
 
@@ -139,6 +153,14 @@ class Box:
         """As ``cloud-init status`` says it: running, done, or error with what is wrong; None before it booted."""
         file = self._etc / "cloud-init.state"
         return file.read_text().strip() if file.exists() else None
+
+    def console(self) -> str:
+        """What user-data's commands wrote, and the host keys' fingerprints as cloud-init shows them."""
+        log = self._etc / "cloud-init.log"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        keys = f"256 {self.host.key.get_fingerprint()} root@{self.host.name} (ED25519)"
+        frame = "SSH HOST KEY FINGERPRINTS-----"
+        return f"{said}-----BEGIN {frame}\n{keys}\n-----END {frame}\n"
 
     def _before_sshd(self, user: str, wish: Wish, has_gpus: bool) -> str:
         """What runs as root before sshd, the last of it beside sshd. Nothing of user-data stops the boot."""
@@ -165,7 +187,8 @@ class Box:
             if has_gpus
             else ":",
             "rm -rf /var/lib/cloud /run/cloud-init",
-            f"mkdir -p {_INSTANCE}/scripts /run/cloud-init && : > {_LOG}",
+            f"mkdir -p {_INSTANCE}/scripts /run/cloud-init",
+            f": > {_LOG} && ln -sf {_LOG} /var/log/cloud-init-output.log",
             "echo running > /run/lab/cloud-init.state",
             f"( cd / && {_BARE} /bin/sh /run/lab/cloud-init/early </dev/null >>{_LOG} 2>&1 ) || :",
             f"rm -f /etc/ssh/ssh_host_* && install -D -m 600 /run/lab/host_key {_KEY_FILE}",

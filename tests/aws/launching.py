@@ -52,6 +52,7 @@ def run(
         capacity.left -= count
     for instance in reservation.instances:
         instance.lifecycle = "spot" if launch.market == "spot" else None
+        instance.placement.group_name = call.params.get("Placement.GroupName")
         machine = Machine(world, instance, launch.order(instance))
         world.machines[machine.id] = machine
         machine.begin()
@@ -144,6 +145,9 @@ class _Launch:
             hop_limit=int(params.get("MetadataOptions.HttpPutResponseHopLimit", 1)),
             needs_token=params.get("MetadataOptions.HttpTokens", "required") == "required",
             public=instance.nics[0].public_ip is not None,
+            has_gpus="GpuInfo" in self._type,
+            group=params.get("Placement.GroupName", ""),
+            index=int(instance.ami_launch_index),
         )
 
     def _user_data(self) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from .doors import lets_in
 from .hosts import Box
 from .quotas import Quota, quota_of
 from .timers import Timer
@@ -32,6 +33,8 @@ class Order:
         public_key: that of its key pair, as OpenSSH writes it.
         user_data: as given, decoded.
         needs_token: whether its metadata answers only who has a session token (IMDSv2).
+        group: the placement group's name; empty for none.
+        index: its place in its launch.
     """
 
     type: str
@@ -47,6 +50,9 @@ class Order:
     hop_limit: int
     needs_token: bool
     public: bool
+    has_gpus: bool
+    group: str
+    index: int
 
 
 class Machine:
@@ -66,6 +72,7 @@ class Machine:
         self.rebalance: str | None = None
         self.ends_at: float | None = None  # an armed shutdown
         self._armed: Timer | None = None
+        self._said = ""
         self._is_gone = False
 
     @property
@@ -166,6 +173,11 @@ class Machine:
 
         self._timers.after(seconds, end)
 
+    def open_door(self) -> None:
+        """As its security groups say. Under the world's lock."""
+        if self.box is not None:
+            self.box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
+
     def vanish(self) -> None:
         """Gone, for healing: nothing is told to anybody."""
         with self._switch:
@@ -178,6 +190,12 @@ class Machine:
         """How long it ran, as EC2 bills it: from "running" to when it begins to end."""
         now = time.time()
         return sum((to or now) - (since or now) for since, to in self.ran)
+
+    def console(self) -> str:
+        """What it has said since it booted; kept when it is gone."""
+        if self.box is not None:
+            self._said = self.box.console()
+        return self._said
 
     def shown(self) -> dict[str, Any]:
         order = self.order
@@ -227,6 +245,7 @@ class Machine:
                 self.ran.append([time.time(), None])
                 self._set("running")
                 self.instance.nics[0].public_ip = self._public
+                self.open_door()
             if self.box is not None:
                 self.box.power_on()
 
@@ -252,6 +271,7 @@ class Machine:
             if self._is_gone:
                 return
             if self.box is not None:
+                self.console()
                 self.box.close()
                 self.box = None
         with self._world.lock:

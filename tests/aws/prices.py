@@ -22,6 +22,8 @@ _ON_DEMAND = {
 }
 _REGIONS = {"us-east-1": 1.0, "us-east-2": 1.0, "us-west-2": 1.0, "us-west-1": 1.17, "eu-central-1": 1.25}
 _ELSEWHERE = 1.12
+GP3_GB_MONTH = 0.08
+PUBLIC_ADDRESS = 0.005
 _SPOT = (0.36, 0.31, 0.42, 0.38, 0.5, 0.33)  # of the on-demand price, by zone
 
 

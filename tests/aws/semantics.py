@@ -15,6 +15,7 @@ def install(world: World) -> None:
     from moto.ec2.models import EC2Backend
 
     moto_runs = EC2Backend.run_instances
+    moto_deletes_group = EC2Backend.delete_security_group
     moto_reservations = EC2Backend.all_reservations
 
     def run_instances(self: Any, image_id: Any, count: Any, user_data: Any, groups: Any, **rest: Any) -> Any:
@@ -72,11 +73,29 @@ def install(world: World) -> None:
                 found.append(reservation)
         return found
 
+    def delete_security_group(self: Any, name: str | None = None, group_id: str | None = None) -> Any:
+        group = self.get_security_group_by_name_or_id(group_id or name)
+        if group is not None and _is_held(self, group):
+            raise Refused("DependencyViolation", f"resource {group.id} has a dependent object")
+        return moto_deletes_group(self, name, group_id)
+
+    EC2Backend.delete_security_group = delete_security_group
     EC2Backend.run_instances = run_instances
     EC2Backend.terminate_instances = terminate_instances
     EC2Backend.stop_instances = stop_instances
     EC2Backend.start_instances = start_instances
     EC2Backend.all_reservations = all_reservations
+
+
+def _is_held(backend: Any, group: Any) -> bool:
+    """Whether an interface has the group, or another group's rule names it."""
+    if any(group.id in [held.id for held in nic.group_set] for nic in backend.enis.values()):
+        return True
+    others = [
+        other for groups in backend.groups.values() for other in groups.values() if other.id != group.id
+    ]
+    rules = [rule for other in others for rule in (*other.ingress_rules, *other.egress_rules)]
+    return any((rule.source_group or {}).get("GroupId") == group.id for rule in rules)
 
 
 def _find(world: World, ids: list[str]) -> list[Machine]:

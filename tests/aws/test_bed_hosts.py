@@ -37,6 +37,7 @@ def ssh(address: str, key: Path, command: str, user: str = "ubuntu") -> subproce
     )
 
 
+REPOSITORY = Path(__file__).parents[2]
 QUERY = "--query-gpu=name,memory.total,driver_version --format=csv,noheader"
 
 
@@ -49,9 +50,29 @@ def key(bed: Bed, tmp_path: Path) -> Path:
     return path
 
 
+def open_group(bed: Bed) -> str:
+    """A security group that lets this machine in by SSH."""
+    ec2 = bed.client()
+    group: str = ec2.create_security_group(GroupName=f"open-{len(bed.calls())}", Description="-")["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=group, **ssh_from(f"{bed.client_address()}/32"))
+    return group
+
+
+def ssh_from(network: str) -> dict[str, Any]:
+    return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "CidrIp": network}
+
+
+def listens(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=0.5):
+            return True
+    except TimeoutError:
+        return False
+
+
 def one_host(bed: Bed, **more: Any) -> tuple[str, str]:
     """A running machine that sshd answers on: its id and address."""
-    ids = launch(bed.client(), KeyName="mine", **more)
+    ids = launch(bed.client(), KeyName="mine", SecurityGroupIds=[open_group(bed)], **more)
     (found,) = until_state(bed, ids, "running")
     until_ssh(found["public"])
     return found["id"], found["public"]
@@ -59,7 +80,7 @@ def one_host(bed: Bed, **more: Any) -> tuple[str, str]:
 
 def test_an_instance_takes_its_key_pair_and_ends(bed: Bed, key: Path) -> None:
     ec2 = bed.client()
-    ids = launch(ec2, 2, KeyName="mine")
+    ids = launch(ec2, 2, KeyName="mine", SecurityGroupIds=[open_group(bed)])
     until_state(bed, ids, "running")
     (reservation,) = ec2.describe_instances(InstanceIds=ids)["Reservations"]
     for instance in reservation["Instances"]:
@@ -165,9 +186,53 @@ def test_hosts_that_lie_or_never_answer(bed: Bed, key: Path) -> None:
     shown = subprocess.run(["ssh-keyscan", "-t", "ed25519", address], capture_output=True, text=True).stdout
     assert shown.split()[2] != host_key.export_public_key().decode().split()[1]
     bed.never_boots(1)
-    (silent,) = until_state(bed, launch(bed.client(), KeyName="mine"), "running")
-    with pytest.raises(TimeoutError):  # and not "no route": what is sent there just vanishes
-        socket.create_connection((silent["public"], 22), timeout=0.5)
+    ids = launch(bed.client(), KeyName="mine", SecurityGroupIds=[open_group(bed)])
+    (silent,) = until_state(bed, ids, "running")
+    assert not listens(silent["public"])
+
+
+def test_groups_say_who_is_let_in(bed: Bed) -> None:
+    ec2 = bed.client()
+    group = ec2.create_security_group(GroupName="mine", Description="-")["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=group, **ssh_from("203.0.113.7/32"))
+    (found,) = until_state(bed, launch(ec2, SecurityGroupIds=[group]), "running")
+    assert not listens(found["public"])
+    ec2.authorize_security_group_ingress(GroupId=group, **ssh_from("127.0.0.1/32"))
+    until_ssh(found["public"])
+    ec2.revoke_security_group_ingress(GroupId=group, **ssh_from("127.0.0.1/32"))
+    assert not listens(found["public"])
+
+
+def test_a_cable_and_the_power_go_behind_ec2s_back(bed: Bed, key: Path) -> None:
+    name, address = one_host(bed)
+    bed.unplug(name)
+    assert ssh(address, key, "true").returncode == 255
+    bed.plug(name)
+    until_ssh(address)
+    bed.power_off(name)
+    assert ssh(address, key, "true").returncode == 255
+    assert bed.instances()[0]["state"] == "running"
+
+
+def test_nothing_is_left_of_a_bed_whose_owner_died(bed: Bed) -> None:
+    """Its own process ends with its input, and its hosts with it."""
+    code = (
+        "import sys; from tests.aws import Bed; from tests.aws.waiting import launch, until_state\n"
+        "with Bed() as bed:\n"
+        "    (found,) = until_state(bed, launch(bed.client()), 'running')\n"
+        "    print(bed.endpoint, found['public'], flush=True); sys.stdin.read()"
+    )
+    words = [sys.executable, "-c", code]
+    owner = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    with owner:
+        assert owner.stdout is not None
+        endpoint, address = owner.stdout.readline().split()
+        lab = Path(f"/run/skyward-lab/{address.split('.')[2]}")
+        assert lab.exists()
+        owner.kill()
+    wait_until(lambda: not lab.exists(), "the end of the hosts")
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), timeout=1)
 
 
 def test_the_client_has_an_address_in_the_lab(bed: Bed) -> None:

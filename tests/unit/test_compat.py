@@ -8,7 +8,6 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.api import older_names
-from skyward_core.model.errors import UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +73,6 @@ def test_accelerators_by_maker():
         sky.AMD.RTX_4090  # noqa: B018
     with pytest.raises(AttributeError, match="did you mean"):
         sky.NVIDIA.A10O  # noqa: B018
-
-
-def test_a_provider_that_is_not_there_yet():
-    with pytest.raises(UsageError, match="--provider local"):
-        sky.Compute(provider=sky.AWS(region="eu-west-1"))
 
 
 @pytest.mark.parametrize("name", ["torch", "keras", "jax", "tensorflow", "transformers"])

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ...model.errors import UsageError
 from ...model.function import Function, function
 from ...plugins.base import Plugin, enter_late
 
@@ -227,23 +226,3 @@ class AcceleratorsByMaker:
 
 
 Accelerator = AcceleratorsByMaker
-
-
-class AWS:
-    """Stands in for a provider that this version does not have, so that scripts which name it can run elsewhere.
-
-    Args:
-        **options: whatever a script gives; nothing is made of them.
-
-    Raises:
-        UsageError: when a pool is asked for from it.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        pass
-
-    def __getattr__(self, name: str) -> Any:
-        raise UsageError(
-            "this version has no provider AWS; run the script with another: "
-            "python -m skyward_core --provider local SCRIPT"
-        )

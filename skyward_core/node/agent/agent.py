@@ -13,6 +13,7 @@ from ..boot.host import members
 from .audience import Audience
 from .call_desk import CallDesk
 from .config import AgentConfig
+from .deadman import Deadman
 from .node_state import NodeState
 from .phases import Phases
 from .processes import become_reaper, kill_all, reap
@@ -37,6 +38,8 @@ class Agent:
         self._requests = Requests(state, self._audience, self._desk, self._slots, phases, self)
         self._end = asyncio.Event()
         self._given_up: set[str] = set()  # runs whose client ends the pool
+        self._deadman = Deadman(config.deadman)
+        self._outlived = False  # the lease is over, and nobody needs the machine
         self._keep = 0.0  # seconds for which what is left has to be kept at least
 
     async def run(self, announce: Callable[[], None]) -> None:
@@ -71,6 +74,8 @@ class Agent:
         clients.close()
         await self._close()
         hear_no_workers()
+        if self._outlived:
+            self._deadman.end_now()
 
     def _look_for_gpus(self) -> None:
         """Ranks are told of them. Asking the driver takes its time: the workers start meanwhile."""
@@ -100,9 +105,11 @@ class Agent:
             if not Path(self._state.config.folder).exists():
                 self._end.set()  # somebody removed it: nobody can find this agent any more
                 return
+            self._deadman.put_off()
             self._slots.mark_logs()
             self._slots.cut_logs_back()
             if left is not None and left <= 0 and not self._state.register.active:
+                self._outlived = True
                 self.end_by("", lease.reason())
                 self._say_goodbye(lease.reason())
                 return

@@ -30,6 +30,7 @@ class AgentConfig(Value):
         client_cwd: the client's folder that ``cwd`` is a copy of, "" where it has none; None where both see the same
             files.
         idle_timeout, ttl: the lease, in seconds; see :mod:`.lease`.
+        deadman: minutes after which the machine ends itself unless this agent puts that off; 0 where it never does.
         log_limit: bytes that a rank may print during one run, to each of its streams; 0 for no limit.
         keep_results: seconds that what nobody has fetched stays on the host after this agent's end; see
             :mod:`.unfetched`.
@@ -56,6 +57,7 @@ class AgentConfig(Value):
     executor: str = "process"
     idle_timeout: float = 600.0
     ttl: float | None = None
+    deadman: int = 0
     log_limit: int = 0
     keep_results: float = 0.0
     grace: float = 5.0

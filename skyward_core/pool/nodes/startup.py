@@ -283,6 +283,7 @@ class Startup:
             "executor": worker["executor"],
             "idle_timeout": pool.options.idle_timeout,
             "ttl": pool.options.ttl,
+            "deadman": pool.machines[node].extra.get("deadman", 0),
             "keep_results": pool.options.keep_results,
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,

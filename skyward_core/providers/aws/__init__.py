@@ -1,0 +1,1 @@
+"""Machines rented from Amazon EC2."""

@@ -1,0 +1,236 @@
+"""The one place where AWS is called: by boto3, in threads, never on an event loop; throttled calls wait for others.
+
+Whatever is called here may be repeated: it only asks, or has a token, or a name that tells what is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from ...model.errors import CredentialsRefused, UsageError
+from ...model.value import Value, value
+from ...store.loggers import logger
+from . import failures
+
+_log = logger("provider")
+
+AT_ONCE = 8  # calls
+CONNECT, ANSWER = 5.0, 30.0  # seconds for a connection, and for an answer
+PATIENCE = 120.0  # seconds for which a call that is throttled is tried again
+TRIES = 4  # of a call that got no answer
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+
+
+@value
+class Account(Value):
+    """Whose AWS it is, and where.
+
+    Attributes:
+        profile: of ``~/.aws/config``; None for the usual one.
+        endpoint: address of all services; None for AWS's own.
+    """
+
+    profile: str | None = None
+    endpoint: str | None = None
+
+
+class Calls:
+    """The calls of one account. Safe to use from several loops.
+
+    Args:
+        account: whose.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self._lock = threading.Lock()
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._session: Any = None
+        self._rates: dict[tuple[str, str], _Rate] = {}
+
+    def region(self) -> str | None:
+        """The region that environment or profile name; reads files, and imports boto3."""
+        with self._lock:
+            name: str | None = self._get_session().region_name
+            return name
+
+    def endpoint(self, region: str) -> str:
+        """The address of EC2 as it is called in a region; reads files, and imports boto3."""
+        return str(self._client("ec2", region).meta.endpoint_url)
+
+    async def call(
+        self,
+        service: str,
+        region: str,
+        action: str,
+        *,
+        answered: Callable[[dict[str, Any]], None] | None = None,
+        **params: Any,
+    ) -> dict[str, Any]:
+        """Call AWS; what may pass is tried again.
+
+        A caller that is cancelled waits until the call which is under way has ended: nothing is done behind its back.
+
+        Args:
+            answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile.
+
+        Raises:
+            SkywardError: it came to nothing; says why and what to do.
+        """
+        rate = self._rates.setdefault((service, region), _Rate())
+        deadline, tries = time.monotonic() + PATIENCE, 0
+        while True:
+            await rate.turn()
+            try:
+                answer: dict[str, Any] = await _seen_through(
+                    self._call, service, region, action, answered, params
+                )
+            except Exception as error:
+                tries += 1
+                throttled = failures.code_of(error) in failures.THROTTLED
+                _log.info("%s %s %s: %s: %s", service, region, action, type(error).__name__, error)
+                if throttled:
+                    rate.slow_down()
+                if throttled and time.monotonic() < deadline:
+                    continue
+                if not throttled and tries < TRIES and failures.may_pass(error):
+                    await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
+                    continue
+                translated = failures.in_words(error, service, region, action)
+                if isinstance(translated, CredentialsRefused):
+                    self._forget()  # the next call reads them anew
+                raise translated from error
+            rate.speed_up()
+            return answer
+
+    async def call_all(self, service: str, region: str, action: str, key: str, **params: Any) -> list[Any]:
+        """What all pages of an answer hold under a key.
+
+        Raises:
+            SkywardError: as :meth:`call`.
+        """
+        found: list[Any] = []
+        token = None
+        while True:
+            page = await self.call(
+                service, region, action, **params | ({"NextToken": token} if token else {})
+            )
+            found += page.get(key, ())
+            token = page.get("NextToken")
+            if not token:
+                return found
+
+    def _call(
+        self,
+        service: str,
+        region: str,
+        action: str,
+        answered: Callable[[dict[str, Any]], None] | None,
+        params: dict[str, Any],
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(self._client(service, region), action)(**params)
+        if answered is not None:
+            answered(answer)
+        return answer
+
+    def _client(self, service: str, region: str) -> Any:
+        with self._lock:  # sessions are not made for several threads; clients are
+            found = self._clients.get((service, region))
+            if found is None:
+                found = self._clients[service, region] = self._make(service, region)
+            return found
+
+    def _make(self, service: str, region: str) -> Any:
+        from botocore.config import Config
+
+        config = Config(
+            connect_timeout=CONNECT,
+            read_timeout=ANSWER,
+            retries={"total_max_attempts": 1},  # ours know which calls belong together
+            max_pool_connections=AT_ONCE,
+        )
+        try:
+            return self._get_session().client(
+                service, region_name=region, endpoint_url=self.account.endpoint, config=config
+            )
+        except ValueError as error:  # a name that cannot be part of an address
+            raise UsageError(f"{region!r} is no AWS region: {error}") from error
+
+    def _get_session(self) -> Any:
+        if self._session is None:
+            import boto3
+            from botocore.exceptions import ProfileNotFound
+
+            try:
+                self._session = boto3.Session(profile_name=self.account.profile)
+            except ProfileNotFound as error:
+                raise UsageError(f"{error}; name one of ~/.aws/config") from error
+        return self._session
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._session = None
+            self._clients.clear()
+
+
+@cache
+def calls_of(account: Account) -> Calls:
+    """The calls of an account, shared by all that is done with it in this process."""
+    return Calls(account)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="skyward-aws")
+
+
+async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Run what takes its time, or imports boto3, beside the loop."""
+    return await asyncio.get_running_loop().run_in_executor(_threads(), work, *arguments)
+
+
+async def _seen_through(work: Callable[..., Any], *arguments: Any) -> Any:
+    """As :func:`in_thread`; who is cancelled meanwhile is so only once it has ended."""
+    future = asyncio.get_running_loop().run_in_executor(_threads(), work, *arguments)
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        future.exception()  # somebody has looked at it
+        raise cancelled
+    return future.result()
+
+
+class _Rate:
+    """How fast a service of a region may be called: all calls of this process wait for one another."""
+
+    def __init__(self) -> None:
+        self._gap = 0.0  # seconds between two calls
+        self._next = 0.0
+
+    async def turn(self) -> None:
+        """Wait for one's turn."""
+        now = time.monotonic()
+        at = self._next = max(now, self._next) if self._gap else now
+        self._next += self._gap
+        if at > now:
+            await asyncio.sleep(at - now)
+
+    def slow_down(self) -> None:
+        """It was too fast."""
+        self._gap = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._gap * random.uniform(1.5, 2.0)))
+        self._next = max(self._next, time.monotonic() + self._gap)
+
+    def speed_up(self) -> None:
+        """It was not."""
+        self._gap = self._gap * 0.8 if self._gap > FIRST_PAUSE / 4 else 0.0

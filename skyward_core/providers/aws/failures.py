@@ -1,0 +1,157 @@
+"""What AWS and botocore say went wrong, as errors of ours: what happened, to what, what to do. No other module here
+translates them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...model.errors import CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable, UsageError
+
+THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded", "Throttling", "ThrottlingException", "ThrottledException", "TooManyRequestsException",
+        "EC2ThrottledException", "PriorRequestNotComplete", "RequestThrottled", "RequestThrottledException",
+    }
+)  # fmt: skip
+PASSING = frozenset(
+    {"InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "InternalServerError"}
+)
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+REFUSED = frozenset(
+    {
+        "AuthFailure",
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+        "SignatureDoesNotMatch",
+        "OptInRequired",
+    }
+)
+DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+# There is none to be had here, now or for this account: another place may have some.
+FULL = frozenset(
+    {
+        "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
+        "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet", "SpotMaxPriceTooLow",
+    }
+)  # fmt: skip
+QUOTA = frozenset(
+    {
+        "VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VolumeLimitExceeded",
+        "PendingVerification",
+    }
+)  # fmt: skip
+ELSEWHERE = FULL | QUOTA | {"Unsupported", "UnsupportedOperation"}
+
+
+class CallFailed(PoolError):
+    """AWS has answered a call with an error.
+
+    Attributes:
+        code: its own name for it.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CapacityRefused(NoCapacity):
+    """There is no machine of a kind to be had at a place.
+
+    Attributes:
+        code: AWS's name for why.
+    """
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: BaseException) -> str:
+    """AWS's own name for what went wrong; "" of what came from elsewhere."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed a little later."""
+    from botocore import exceptions
+
+    if code_of(error) in PASSING:
+        return True
+    # Of a call that got no answer nobody knows whether it was done: only calls that may be repeated come here.
+    return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError)
+
+
+def in_words(error: BaseException, service: str, region: str, action: str) -> SkywardError:
+    """The error for a call that came to nothing."""
+    from botocore import exceptions
+
+    place = f"{service} in {region}"
+    name = "".join(part.capitalize() for part in action.split("_"))
+    if isinstance(error, exceptions.NoCredentialsError | exceptions.PartialCredentialsError):
+        return CredentialsRefused(
+            "there are no AWS credentials: run `aws configure` or `aws sso login`, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
+        )
+    if isinstance(error, exceptions.ProfileNotFound):
+        return UsageError(f"{error}; name one of ~/.aws/config")
+    if isinstance(error, exceptions.TokenRetrievalError | exceptions.UnauthorizedSSOTokenError):
+        return CredentialsRefused(f"the AWS sign-in has expired ({error}): run `aws sso login`")
+    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
+        return Unreachable(
+            f"{place} cannot be reached ({error}): check the network, and that there is a region {region}"
+        )
+    if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
+        return Unreachable(f"{place} did not answer {name} ({type(error).__name__}): try again later")
+    if isinstance(error, exceptions.ClientError):
+        return _refused(error, place, name)
+    return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {error}")
+
+
+def _refused(error: Any, place: str, name: str) -> SkywardError:
+    code = code_of(error)
+    said = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
+    if code in EXPIRED:
+        return CredentialsRefused(
+            f"the AWS credentials have expired ({place}, {name}): renew them, by `aws sso login` say, and try again"
+        )
+    if code in REFUSED:
+        return CredentialsRefused(f"{place} does not accept the AWS credentials ({code}: {said})")
+    if code in DENIED:
+        return CallFailed(
+            f"the AWS credentials may not do {name} ({place}): have the action allowed, as the policy in the "
+            "documentation does",
+            code,
+        )
+    if code in THROTTLED:
+        return CallFailed(f"{place} still answers {name} with {code} after minutes: try again later", code)
+    if code in PASSING:
+        return Unreachable(f"{place} has trouble of its own and did not do {name} ({code}): try again later")
+    if code in QUOTA:
+        return CapacityRefused(
+            f"{place}: the account's quota does not allow it ({code}: {said}); ask AWS for more in its Service Quotas "
+            "console, or choose another type or region",
+            code,
+        )
+    if code in ELSEWHERE:
+        return CapacityRefused(f"{code}: {said}", code)
+    if code.startswith("InvalidAMIID"):
+        return _usage(f"{place} has no such machine image: {said}; images have another id in each region")
+    if code == "InvalidInstanceType" or "InstanceType" in said:
+        return _usage(f"{place} has no such instance type: {said}")
+    if code in ("VPCIdNotSpecified", "MissingInput") and "VPC" in said:
+        return no_default_network(place.rpartition(" ")[2])
+    return CallFailed(f"{place} refused {name} ({code}): {said}", code)
+
+
+def _usage(said: str) -> UsageError:
+    return UsageError(said)
+
+
+def no_default_network(region: str) -> UsageError:
+    """The error for a region in which nothing says which network machines belong in."""
+    return UsageError(
+        f'region {region} has no default VPC with a subnet: name a subnet of yours (subnet="subnet-..."), or make a '
+        "default VPC with `aws ec2 create-default-vpc`"
+    )

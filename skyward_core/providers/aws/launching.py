@@ -1,0 +1,229 @@
+"""Having machines: attempts in order, each of which gets all machines or none, and none of which can be made twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, what_of
+from ...model.machine import Machine
+from ...model.value import Value, value
+from ...store.loggers import logger
+from . import belongings, tags
+from .belongings import Belongings
+from .calls import Calls
+from .failures import CapacityRefused
+from .host_keys import KeyPair
+from .images import BootImage
+from .kinds import Kind
+from .machines import ENDED, ENDING, instances, machine_of
+from .network import Zone
+from .pool_folder import PoolFolder
+from .user_data import user_data
+
+_log = logger("provider")
+
+PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
+
+
+@value
+class Attempt(Value):
+    """Machines of one kind at one place.
+
+    Attributes:
+        market: "on-demand" or "spot".
+        hourly: dollars for a machine and an hour; None where that is not known.
+    """
+
+    place: Zone
+    kind: Kind
+    market: str = "on-demand"
+    hourly: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind.name} in {self.place.zone}{' (spot)' if self.market == 'spot' else ''}"
+
+
+@value
+class Wishes(Value):
+    """What all attempts of a launch have in common.
+
+    Attributes:
+        count: how many machines.
+        token: idempotency token of this creation.
+        node: the one that a machine in another's place is for.
+        ttl: seconds after which they should be gone.
+        boot_deadman: minutes after its boot at which a machine ends itself where no agent puts that off.
+        deadman: minutes by which an agent puts it off.
+        own_address: the network from which SSH is let in.
+        group: a security group of the person's own.
+        profile: the instance profile, by name or ARN.
+        public: whether machines have public addresses.
+        account: who pays, by AWS's number.
+    """
+
+    count: int
+    token: str
+    node: int | None
+    ttl: float | None
+    boot_deadman: int
+    deadman: int
+    own_address: str
+    group: str | None
+    profile: str | None
+    disk_gb: int | None
+    public: bool
+    account: str
+
+
+class Launch:
+    """One creation.
+
+    Args:
+        image: gives the machine image for an attempt.
+        ended: told of machines that exist and are of no use.
+    """
+
+    def __init__(
+        self, calls: Calls, folder: PoolFolder, wishes: Wishes, image: Callable[[Attempt], Any],
+        ended: Callable[[Sequence[Machine]], Any],
+    ) -> None:  # fmt: skip
+        self._calls = calls
+        self._folder = folder
+        self._wishes = wishes
+        self._image = image
+        self._end = ended
+        self._belongings: dict[tuple[str, str], Belongings] = {}
+
+    async def machines(self, attempts: Sequence[Attempt]) -> list[Machine]:
+        """The machines of the first attempt that gets them, running, with their addresses.
+
+        Raises:
+            NoCapacity: none did; says what became of each.
+            SkywardError: something that no other attempt would change.
+        """
+        login, host_key = await asyncio.to_thread(self._folder.make_keys)
+        whys: list[str] = []
+        for attempt in attempts:
+            try:
+                return await self._try(attempt, login, host_key)
+            except CapacityRefused as error:
+                _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
+                whys.append(f"{attempt}: {what_of(error)}")
+        raise NoCapacity(f"no machines to be had: {'; '.join(whys) or 'there is no place to try'}")
+
+    async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
+        wishes, place = self._wishes, attempt.place
+        key = place.region, place.vpc
+        image: BootImage = await self._image(attempt)
+        if key not in self._belongings:
+            self._belongings[key] = await belongings.make(
+                self._calls, place, self._folder, login, wishes.own_address, wishes.group
+            )
+        request = self.request(attempt, image, self._belongings[key], host_key)
+        facts = {
+            "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
+            "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
+            "user": image.user, "deadman": wishes.deadman, "at": time.time(), "pid": os.getpid(),
+            "account": wishes.account,
+        }  # fmt: skip
+        self._folder.note("ask", **facts)
+        try:
+            answer = await self._calls.call(
+                "ec2", place.region, "run_instances", answered=partial(self._note_answer, facts), **request
+            )
+        except Unreachable:
+            raise  # it may have been done all the same
+        except SkywardError as error:
+            self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
+            raise
+        made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
+        if len(made) < wishes.count:
+            await self._end(made)
+            raise PoolError(f"EC2 gave {len(made)} machines where all {wishes.count} or none were asked for")
+        return await self._come_up(made, facts)
+
+    def _note_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
+        ids = [each["InstanceId"] for each in answer["Instances"]]
+        self._folder.note("answer", client_token=facts["client_token"], ids=ids)
+
+    def request(
+        self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair
+    ) -> dict[str, Any]:
+        """``RunInstances`` for an attempt; the same attempt again makes the same."""
+        wishes, place = self._wishes, attempt.place
+        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.ttl, node=wishes.node)
+        card = {
+            "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
+            "AssociatePublicIpAddress": wishes.public,
+        }  # fmt: skip
+        disk = {
+            "VolumeSize": max(wishes.disk_gb or 0, image.disk_gb) or 100, "VolumeType": "gp3",
+            "DeleteOnTermination": True,
+        }  # fmt: skip
+        request: dict[str, Any] = {
+            "ClientToken": client_token(wishes.token, attempt),
+            "MinCount": wishes.count,
+            "MaxCount": wishes.count,
+            "InstanceType": attempt.kind.name,
+            "ImageId": image.ami,
+            "KeyName": own.key,
+            "UserData": user_data(host_key, wishes.boot_deadman),
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {
+                "HttpTokens": "required",
+                "HttpPutResponseHopLimit": 1,
+                "HttpEndpoint": "enabled",
+            },
+            "Placement": {"AvailabilityZone": place.zone},
+            "NetworkInterfaces": [card],
+            "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
+            "TagSpecifications": tags.specification(["instance", "volume", "network-interface"], marks),
+        }
+        if attempt.market == "spot":
+            options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+            request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        if wishes.profile:
+            kind = "Arn" if wishes.profile.startswith("arn:") else "Name"
+            request["IamInstanceProfile"] = {kind: wishes.profile}
+        return request
+
+    async def _come_up(self, made: Sequence[Machine], facts: dict[str, Any]) -> list[Machine]:
+        """Wait until all run and have their addresses.
+
+        Raises:
+            PoolError: one has ended; says why.
+        """
+        region, pause = facts["region"], PAUSES[0]
+        while True:
+            seen = await instances(self._calls, region, [each.id for each in made])
+            for name, each in seen.items():
+                if each["State"]["Name"] in (*ENDED, *ENDING):
+                    reason = each.get("StateReason", {}).get("Message", "") or "EC2 does not say why"
+                    raise PoolError(f"machine {name} ended before it was up: {reason}")
+            up = [
+                machine_of(each, region, facts)
+                for each in seen.values()
+                if each["State"]["Name"] == "running"
+                and each.get("PublicIpAddress" if self._wishes.public else "PrivateIpAddress")
+            ]
+            if len(up) == len(made):
+                return sorted(up, key=lambda machine: machine.node)
+            await asyncio.sleep(pause)
+            pause = min(PAUSES[1], pause * 1.5)
+
+
+def client_token(token: str, attempt: Attempt) -> str:
+    """The idempotency token of an attempt: that of the creation, and what is asked for where.
+
+    EC2 counts it in a zone or in a region, depending on the request, and never takes it again once its machines have
+    ended.
+    """
+    place = attempt.place
+    text = "/".join((place.region, place.zone, place.subnet, attempt.kind.name, attempt.market))
+    return f"{token}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"

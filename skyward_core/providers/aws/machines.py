@@ -1,0 +1,221 @@
+"""Instances as machines of a pool: found by tags, and in which state they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ...model.errors import PoolError
+from ...model.machine import Machine
+from ...store.ledger_rows import process_lives
+from . import tags
+from .calls import Calls
+from .failures import CallFailed
+from .pool_folder import PoolFolder
+
+ENDED = ("terminated",)
+ENDING = ("shutting-down", "stopping", "stopped")
+VISIBLE = 30.0  # seconds after which what was made can be seen by whoever asks
+SETTLED = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
+CHUNK = 200  # machines that one question is about
+PAUSE = 1.0  # seconds between two looks for what should appear
+
+
+def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any]) -> Machine:
+    """An instance as a machine of its pool.
+
+    Args:
+        facts: what its launch wrote down: user, deadman, hourly.
+    """
+    marks = tags.read(instance)
+    node = int(marks.get(tags.NODE, instance.get("AmiLaunchIndex", 0)))
+    pool, token, name = marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), instance["InstanceId"]
+    private = instance.get("PrivateIpAddress", "")
+    launched = instance.get("LaunchTime")
+    return Machine(
+        id=name,
+        node=node,
+        address=instance.get("PublicIpAddress") or private,
+        private_address=private,
+        extra={
+            "region": region,
+            "zone": instance.get("Placement", {}).get("AvailabilityZone", ""),
+            "type": instance.get("InstanceType", ""),
+            "market": instance.get("InstanceLifecycle", "on-demand"),
+            "hourly": facts.get("hourly"),
+            "token": token,
+            # By the instance's own name: one in another's place never has the folder of that.
+            "folder": f"{pool}.{token[:8]}.{node}-{name[-6:]}",
+            "user": facts.get("user", ""),
+            "deadman": facts.get("deadman", 0),
+            "account": facts.get("account", ""),
+            "launched": launched.timestamp() if launched else time.time(),
+        },
+    )
+
+
+async def instances(calls: Calls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What EC2 knows of some instances; nothing of those that it does not know, or not yet."""
+    wanted = sorted(ids)
+    found: dict[str, dict[str, Any]] = {}
+    for at in range(0, len(wanted), CHUNK):
+        # By a filter: a question for ids fails as a whole where one of them is not known.
+        filters = [{"Name": "instance-id", "Values": wanted[at : at + CHUNK]}]
+        found |= await _described(calls, region, filters)
+    return found
+
+
+async def of_token(calls: Calls, region: str, token: str) -> dict[str, dict[str, Any]]:
+    """The instances of a pool that EC2 knows of in a region."""
+    return await _described(calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [token]}])
+
+
+async def _described(
+    calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    told = await calls.call_all(
+        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=1000
+    )
+    return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
+
+
+async def find(calls: Calls, folder: PoolFolder, regions: Sequence[str]) -> list[Machine]:
+    """All machines of a pool that have not ended: by their tags, and by what was answered when they were asked for.
+
+    An answer that nobody has got may still show itself: it is waited for until that is sure.
+
+    Raises:
+        SkywardError: it cannot be told now.
+    """
+    while True:
+        notes = await asyncio.to_thread(folder.notes)
+        asked = {each["client_token"]: each for each in notes if each["what"] == "ask"}
+        facts: dict[str, Any] = {}
+        for each in notes:
+            if each["what"] in ("answer", "refusal"):
+                ask = asked.pop(each["client_token"], None)
+                if ask is not None:
+                    facts |= dict.fromkeys(each.get("ids", ()), ask)
+        places = list(dict.fromkeys([*(each["region"] for each in notes if "region" in each), *regions]))
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        for region in places:
+            there = await of_token(calls, region, folder.token)
+            found |= {name: (region, each) for name, each in there.items()}
+        missing = sum(each["count"] for each in asked.values()) - len(found.keys() - facts.keys())
+        late = [each for each in asked.values() if _may_come(each)]
+        if not (late and missing > 0):
+            break
+        await asyncio.sleep(PAUSE)
+    last = notes[-1] if notes else {}
+    by_token = {each["client_token"]: each for each in notes if each["what"] == "ask"}
+    machines = [
+        machine_of(each, region, facts.get(name) or by_token.get(each.get("ClientToken", ""), last))
+        for name, (region, each) in found.items()
+        if each["State"]["Name"] not in ENDED
+    ]
+    unseen = [
+        _unseen(name, index, facts[name], folder)
+        for index, name in enumerate(sorted(facts.keys() - found.keys()))
+        if time.time() - facts[name]["at"] < SETTLED
+    ]
+    return [*machines, *unseen]
+
+
+def _may_come(ask: Mapping[str, Any]) -> bool:
+    """Whether what was asked for, and answered to nobody, may still become visible."""
+    if ask["pid"] != os.getpid() and process_lives(ask["pid"]) and time.time() - ask["at"] < SETTLED:
+        return True  # it is just being asked
+    age: float = time.time() - ask["at"]
+    return age < VISIBLE
+
+
+def _unseen(name: str, index: int, ask: Mapping[str, Any], folder: PoolFolder) -> Machine:
+    """A machine whose id was answered and that EC2 does not show yet."""
+    return Machine(
+        name, index, "", "",
+        extra={
+            "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
+            "hourly": ask["hourly"], "token": folder.token, "user": ask["user"], "deadman": ask["deadman"],
+            "account": ask["account"],
+            "folder": f"{folder.pool}.{folder.token[:8]}.{index}-{name[-6:]}", "launched": ask["at"],
+        },
+    )  # fmt: skip
+
+
+async def states(calls: Calls, known: Sequence[Machine]) -> list[Machine]:
+    """Machines with what EC2 says of them: "running" is one that runs, whatever runs on it.
+
+    Raises:
+        SkywardError: it cannot be told now.
+    """
+    seen: dict[str, dict[str, Any]] = {}
+    for region in dict.fromkeys(each.extra["region"] for each in known):
+        ids = [each.id for each in known if each.extra["region"] == region]
+        seen |= await instances(calls, region, ids)
+    unknown = [each for each in known if each.id not in seen and _is_settled(each)]
+    if unknown:
+        await _check_account(calls, unknown[0])
+    return [_state(each, seen.get(each.id)) for each in known]
+
+
+def _state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
+    if instance is None:
+        if _is_settled(machine):
+            return replace(machine, state="gone")
+        why = "EC2 does not show it yet"
+        return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
+    name = instance["State"]["Name"]
+    if name in ENDED:
+        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)})
+    if name in ENDING:
+        return replace(machine, state="ending", extra=machine.extra | {"why": why_ended(instance)})
+    return machine
+
+
+def why_ended(instance: Mapping[str, Any]) -> str:
+    """Why an instance ended by itself, in words; "" where somebody ended it."""
+    code = instance.get("StateReason", {}).get("Code", "")
+    if code == "Client.InstanceInitiatedShutdown":
+        return "it shut itself down"
+    return ""
+
+
+def _is_settled(machine: Machine) -> bool:
+    return time.time() - float(machine.extra["launched"]) > SETTLED
+
+
+async def _check_account(calls: Calls, machine: Machine) -> None:
+    """That EC2 knows nothing of a machine means that it is gone only where it is asked in its owner's name.
+
+    Raises:
+        PoolError: it is not.
+    """
+    region, account = machine.extra["region"], machine.extra.get("account", "")
+    told = await calls.call("sts", region, "get_caller_identity")
+    if account and told["Account"] != account:
+        raise PoolError(
+            f"machine {machine.id} belongs to AWS account {account}, and these credentials are of {told['Account']}: "
+            "use those with which the pool was made"
+        )
+
+
+async def terminate(calls: Calls, machines: Sequence[Machine]) -> None:
+    """Have EC2 end machines; those of which it does not know are left out.
+
+    Raises:
+        SkywardError: it was not told.
+    """
+    for region in dict.fromkeys(each.extra["region"] for each in machines):
+        ids = [each.id for each in machines if each.extra["region"] == region]
+        try:
+            await calls.call("ec2", region, "terminate_instances", InstanceIds=ids)
+        except CallFailed as error:
+            if not error.code.startswith("InvalidInstanceID"):
+                raise
+            there = await instances(calls, region, ids)
+            if there:
+                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there))

@@ -1,0 +1,328 @@
+"""Machines rented from Amazon EC2: they cost money while they exist, so nothing is made that cannot be found again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
+from ...model.machine import Check, Machine
+from ...model.spec import PoolSpec
+from ...transport.ssh.target import Target
+from ..agents_over_ssh import all_of, look
+from . import belongings, images, kinds, network
+from . import machines as rented
+from .calls import Account, Calls, calls_of, in_thread
+from .launching import Attempt, Launch, Wishes
+from .pool_folder import PoolFolder
+from .settings import SETTINGS
+
+if TYPE_CHECKING:
+    from ...model.setting import Setting
+    from ...transport.ssh.transport import SSHTransport
+
+BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
+LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
+BEYOND = 5  # minutes for which the deadman waits longer than the lease
+
+
+@dataclass(frozen=True)
+class AWS:
+    """Machines rented from Amazon EC2.
+
+    Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
+
+    Args:
+        region: where; several are tried in order. None for that of environment or profile.
+        instance_type: the type of machine; None for the smallest that has the pool's accelerator.
+        zones: the only zones to use, in order; None for all.
+        profile: of ``~/.aws/config``; None for the usual one.
+        endpoint_url: address of all services; None for AWS's own.
+        ami: a machine image; None for AWS's Deep Learning image where there is an NVIDIA GPU, else Ubuntu.
+        subnet: a subnet; None for those of the default VPC.
+        security_group: a group of yours; None for one that comes and goes with the pool.
+        instance_profile: that machines have, by name or ARN.
+        ssh_user: who logs in; None for the usual one of the image.
+        ssh_from: the network from which SSH is let in; None for this machine's address alone.
+        public: whether machines have public addresses; without, this machine has to be in their network.
+        disk_gb: size of each machine's disk; None for the image's own.
+        python: the interpreter on the machines; None to look for one of the client's minor version.
+
+    Attributes:
+        name: how people name it.
+        about: what it is, in a few words, for a form.
+        machine: what one of its machines is called there.
+        settings: what a person may choose, for a form and a command line.
+
+    Raises:
+        UsageError: a value makes no sense.
+    """
+
+    _: KW_ONLY
+    region: str | Sequence[str] | None = None
+    instance_type: str | None = None
+    zones: Sequence[str] | None = None
+    profile: str | None = None
+    endpoint_url: str | None = None
+    ami: str | None = None
+    subnet: str | None = None
+    security_group: str | None = None
+    instance_profile: str | None = None
+    ssh_user: str | None = None
+    ssh_from: str | None = None
+    public: bool = True
+    disk_gb: int | None = None
+    python: str | None = None
+
+    name: ClassVar[str] = "aws"
+    about: ClassVar[str] = "machines rented from Amazon EC2"
+    machine: ClassVar[str] = "instance"
+    settings: ClassVar[Sequence[Setting]] = SETTINGS
+
+    def __post_init__(self) -> None:
+        for several in ("region", "zones"):
+            given = getattr(self, several)
+            if given is not None:
+                object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
+        if self.security_group and not self.subnet:
+            raise UsageError("a security group belongs to one network: name a subnet of it, too")
+        if self.subnet and len(self.region or ()) > 1:
+            raise UsageError("a subnet is in one region: name only that")
+        if self.disk_gb is not None and self.disk_gb < 1:
+            raise UsageError(f"disk_gb={self.disk_gb}: a disk has 1 GB or more")
+
+    # -- the verbs ---------------------------------------------------------------------------------------
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        """Rent machines, all of one type in one zone: the first that has as many as are asked for.
+
+        Raises:
+            NoCapacity: none has; says why of each.
+            SkywardError: something is amiss that no other place would change.
+        """
+        folder = PoolFolder(spec.name, token)
+        there = await rented.find(self._calls, folder, ()) if folder.notes() else []
+        if len(there) == spec.nodes and all(each.address for each in there):
+            return sorted(there, key=lambda machine: machine.node)  # by this token already
+        if there:
+            raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
+        lease = spec.options.idle_timeout
+        deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
+        wishes = Wishes(
+            count=spec.nodes,
+            token=token,
+            node=None,
+            ttl=spec.options.ttl,
+            boot_deadman=math.ceil(spec.options.start_timeout / 60) + deadman,
+            deadman=deadman,
+            own_address=await self._own_network(),
+            group=self.security_group,
+            profile=self.instance_profile,
+            disk_gb=self.disk_gb,
+            public=self.public,
+            account=await self._account(),
+        )
+        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=deadman)
+        return await self._launch(folder, wishes).machines(await self._attempts(spec.accelerator))
+
+    async def replace(
+        self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
+    ) -> Machine:
+        """Rent another machine of the same type, in the same zone.
+
+        Raises:
+            NoCapacity: there is none to be had there now.
+        """
+        last = former[-1].extra
+        folder = PoolFolder(pool, last["token"])
+        noted = next((each for each in folder.notes() if each["what"] == "wishes"), {})
+        wishes = Wishes(
+            count=1,
+            token=token,
+            node=node,
+            ttl=noted.get("ttl"),
+            boot_deadman=noted.get("boot_deadman", last["deadman"]),
+            deadman=last["deadman"],
+            own_address=await self._own_network(),
+            group=self.security_group,
+            profile=self.instance_profile,
+            disk_gb=self.disk_gb,
+            public=self.public,
+            account=last.get("account", ""),
+        )
+        (kind,) = await kinds.candidates(self._calls, last["region"], last["type"], None)
+        places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
+        attempts = [Attempt(place, kind, last["market"], last["hourly"]) for place in places]
+        (machine,) = await self._launch(folder, wishes).machines(attempts)
+        return machine
+
+    def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
+        async def image(attempt: Attempt) -> images.BootImage:
+            region = attempt.place.region
+            return await images.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+
+        return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
+
+    async def _attempts(self, accelerator: Any) -> list[Attempt]:
+        """What is tried, in order: each type in each zone, region by region."""
+        found = []
+        for region in await self._regions():
+            places, fitting = await asyncio.gather(
+                network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ()),
+                kinds.candidates(self._calls, region, self.instance_type, accelerator),
+            )
+            found += [Attempt(place, kind) for kind in fitting for place in places]
+        return found
+
+    async def find(self, pool: str, token: str) -> list[Machine]:
+        """All machines of a pool that have not ended, by their tags and by what was asked for.
+
+        Args:
+            pool: the pool's name.
+            token: as ``create`` was given it.
+
+        Raises:
+            SkywardError: it cannot be told now.
+        """
+        return await rented.find(self._calls, PoolFolder(pool, token), await self._regions())
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """The pool's machines with their state.
+
+        "gone" is one that EC2 says is terminated; "ending" one that is on its way there, or that runs and has no agent.
+        What lives on one that runs, SSH tells, as for hosts of one's own.
+
+        Raises:
+            SkywardError: EC2 cannot be asked now.
+        """
+        seen = await rented.states(self._calls, known)
+        return await all_of(self._look(pool, machine) for machine in seen)
+
+    async def _look(self, pool: str, machine: Machine) -> Machine:
+        if machine.state != "running" or not machine.address:
+            return machine
+        if not PoolFolder(pool, machine.extra["token"]).login_key.exists():
+            why = "the key to log in with is not on this machine"
+            return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
+        there = await look(machine, partial(self.transport, pool))
+        # Without an agent it is of no use, and costs as much as before.
+        return replace(there, state="ending") if there.state == "gone" else there
+
+    async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have EC2 end the machines.
+
+        Raises:
+            SkywardError: EC2 was not told.
+        """
+        await rented.terminate(self._calls, machines)
+
+    async def teardown(self, pool: str) -> None:
+        """Remove the pool's security groups and key pairs, and its keys here.
+
+        Raises:
+            SkywardError: something is still there; says what.
+        """
+        for folder in PoolFolder.all_of(pool):
+            await belongings.remove(self._calls, folder)
+            await asyncio.to_thread(folder.remove)
+
+    async def check(self) -> list[Check]:
+        """Who these credentials are of, and whether machines could be had, in words."""
+        try:
+            regions = await self._regions()
+            told = await self._calls.call("sts", regions[0], "get_caller_identity")
+        except SkywardError as error:
+            return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
+        lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
+        for region in regions:
+            try:
+                found = await network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ())
+            except SkywardError as error:
+                lines.append(Check(region, "fail", what_of(error), hint_of(error)))
+            else:
+                lines.append(Check(region, "ok", f"machines can be in {', '.join(p.zone for p in found)}"))
+        return lines
+
+    @contextmanager
+    def warm(self, spec: PoolSpec) -> Iterator[None]:
+        """Import boto3 meanwhile, which takes longer than the first calls."""
+        threading.Thread(target=self._import, daemon=True).start()
+        yield
+
+    def _import(self) -> None:
+        with suppress(SkywardError, ImportError):  # who needs it is told
+            self._calls.region()
+
+    # -- values ------------------------------------------------------------------------------------------
+
+    def transport(self, pool: str, machine: Machine, *, patience: float | None = None) -> SSHTransport:
+        """The way to one of the pool's machines.
+
+        Args:
+            pool: the pool's name.
+            machine: the machine.
+            patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
+        """
+        from ...transport.ssh.transport import PATIENCE, SSHTransport
+
+        extra = machine.extra
+        if patience is None:
+            patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
+        folder = PoolFolder(pool, extra["token"])
+        target = Target(
+            host=machine.address,
+            user=extra["user"],
+            keys=(str(folder.login_key),),
+            known_hosts=str(folder.known_hosts),
+            config=False,
+            host_keys="known",
+        )
+        return SSHTransport(target, extra["folder"], python=self.python, patience=patience)
+
+    @property
+    def _calls(self) -> Calls:
+        return calls_of(Account(self.profile, self.endpoint_url))
+
+    async def _regions(self) -> Sequence[str]:
+        if self.region:
+            return self.region
+        found = await in_thread(self._calls.region)
+        if not found:
+            raise UsageError(
+                'no AWS region is named: region="us-east-1", or AWS_REGION, or that of a profile'
+            )
+        return (found,)
+
+    async def _own_network(self) -> str:
+        if self.security_group:
+            return ""  # who lets whom in is the person's own affair
+        return self.ssh_from or await network.own_address(self._calls, (await self._regions())[0])
+
+    async def _account(self) -> str:
+        told = await self._calls.call("sts", (await self._regions())[0], "get_caller_identity")
+        return str(told["Account"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name} | asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> AWS:
+        """Rebuild what ``to_json`` wrote.
+
+        Args:
+            data: what it wrote.
+
+        Raises:
+            UsageError: a value makes no sense.
+        """
+        return cls(**{key: value for key, value in data.items() if key != "provider"})
+
+
+PROVIDER = AWS

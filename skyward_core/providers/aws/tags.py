@@ -1,0 +1,59 @@
+"""The tags by which everything that is made for a pool is found again, by who has lost all else."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...store.home import home
+from ...store.whole_file import write_whole
+
+POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE = (
+    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node")
+)
+
+
+def ledger_id() -> str:
+    """Which ledger knows of what this client makes; made once for each home."""
+    path = home() / "aws" / "ledger-id"
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_whole(path, secrets.token_hex(8).encode())
+        return path.read_text(encoding="ascii").strip()
+
+
+def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None = None) -> dict[str, str]:
+    """The tags of what is made for a pool.
+
+    Args:
+        ttl: seconds after which it should be gone; None where no limit was given.
+        node: the one that a machine in another's place is for.
+    """
+    tags = {
+        "Name": f"skyward-{pool}",
+        POOL: pool,
+        TOKEN: token,
+        LEDGER: ledger_id(),
+        OWNER: getpass.getuser(),
+    }
+    if ttl is not None:
+        tags[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ttl))
+    if node is not None:
+        tags[NODE] = str(node)
+    return tags
+
+
+def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Tags as a call takes them that makes things of some kinds."""
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": listed} for kind in kinds]
+
+
+def read(tagged: Mapping[str, Any]) -> dict[str, str]:
+    """The tags of a thing that a call tells of."""
+    return {each["Key"]: each["Value"] for each in tagged.get("Tags", ())}

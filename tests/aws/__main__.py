@@ -1,0 +1,54 @@
+"""``python -m tests.aws up [--boot 2] [--simulated]``: a bed to try things by hand; ctrl-c ends all."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+
+from tests.lab import missing
+
+from .bed import Bed
+
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def up(boot: float, simulated: bool) -> None:
+    """Hold a bed until ctrl-c."""
+    with Bed(simulated=simulated, boot=boot) as bed:
+        print(
+            "# EC2's API is up, of no AWS; instances are "
+            + ("in the API alone" if simulated else "hosts of the lab")
+        )
+        for name, value in bed.environment().items():
+            print(f"export {name}={shlex.quote(value)}")
+        print("# end it: ctrl-c", flush=True)
+        signal.pause()
+
+
+def _end(*_: object) -> None:
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)  # an end that has begun is not interrupted
+    raise SystemExit(0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.aws", description="EC2 to try things against.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verb_up = verbs.add_parser("up", help="bring it up and hold it")
+    verb_up.add_argument("--boot", type=float, default=2.0, help="seconds until an instance runs (default 2)")
+    verb_up.add_argument("--simulated", action="store_true", help="instances without hosts; needs no root")
+    given = parser.parse_args()
+    why = None if given.simulated else missing()
+    if why:
+        print(f"aws: {why}; or take --simulated", file=sys.stderr)
+        return 1
+    for number in _ENDS:
+        signal.signal(number, _end)
+    up(given.boot, given.simulated)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

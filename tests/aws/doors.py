@@ -1,0 +1,31 @@
+"""Whether an instance's security groups let this machine in by SSH."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+_SSH = 22
+
+
+def lets_in(instance: Any, client: str) -> bool:
+    """Whether a rule of its groups does.
+
+    Args:
+        client: this machine's address in the lab. Loopback counts as this machine, too: the API is there, and so
+            that is from where a client seems to come.
+    """
+    groups = {group.id: group for nic in instance.nics.values() for group in nic.group_set}
+    return any(_fits(rule, client) for group in groups.values() for rule in group.ingress_rules)
+
+
+def _fits(rule: Any, client: str) -> bool:
+    if rule.ip_protocol not in ("-1", "tcp", "6"):
+        return False
+    if rule.ip_protocol != "-1" and not int(rule.from_port) <= _SSH <= int(rule.to_port):
+        return False
+    told = (rule.ip_range or {}).get("CidrIp")
+    if not told:
+        return False
+    network = ip_network(told)
+    return ip_address(client) in network or ip_address("127.0.0.1") in network

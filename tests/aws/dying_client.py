@@ -1,0 +1,67 @@
+"""A client that is killed at a point of a pool's life which a test names: ``main`` is run in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import skyward_core as sky
+from skyward_core.providers.aws.calls import Calls
+from skyward_core.providers.aws.launching import Launch
+from skyward_core.providers.aws.provider import AWS
+from skyward_core.transport.ssh.transport import SSHTransport
+from tests.aws.pools import rented, where
+
+
+def die(*_: Any, **__: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around_call(action: str, *, after: bool) -> Callable[[], None]:
+    """Dies at a call of AWS: before it is made, or once it is done and before anybody hears of it."""
+
+    def patch() -> None:
+        call = Calls._call
+
+        def dying(self: Calls, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
+            if name == action:
+                if after:
+                    call(self, service, region, name, None, params)
+                die()
+            return call(self, service, region, name, answered, params)
+
+        Calls._call = dying  # type: ignore[method-assign, assignment]
+
+    return patch
+
+
+def _at(owner: Any, name: str) -> Callable[[], None]:
+    return lambda: setattr(owner, name, die)
+
+
+STAGES: dict[str, Callable[[], None]] = {
+    "intent": _at(AWS, "create"),
+    "group": _around_call("create_security_group", after=True),
+    "asked": _around_call("run_instances", after=False),
+    "unanswered": _around_call("run_instances", after=True),
+    "answered": _at(Launch, "_come_up"),
+    "boot": _at(SSHTransport, "__init__"),
+    "install": _at(SSHTransport, "_send_workdir"),
+    "run": lambda: None,
+    "teardown": _around_call("terminate_instances", after=True),
+    "tidying": _around_call("delete_key_pair", after=True),
+}
+
+
+def main() -> None:
+    """Bring a pool up, use it, take it down; as far as that goes."""
+    stage = sys.argv[1]
+    STAGES[stage]()
+    options = sky.Options(console=False, grace=0.5)
+    with sky.Compute(name="pair", provider=rented(), nodes=2, options=options) as compute:
+        _ = where() @ compute
+        if stage == "run":
+            die()

@@ -1,0 +1,31 @@
+"""Pools on the bed: what a test wants there, and what of them is left at the API."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import skyward_core as sky
+from tests.aws import Bed
+from tests.aws.images import DEEP
+
+
+def rented(**wishes: Any) -> sky.AWS:
+    """The provider, for machines with a GPU."""
+    return sky.AWS(**{"instance_type": "g4dn.xlarge", "ami": DEEP.ami} | wishes)
+
+
+@sky.function
+def where() -> tuple[int, int, str]:
+    info = sky.instance_info()
+    return info.rank, info.total_nodes, socket.gethostname()
+
+
+def left(bed: Bed) -> list[str]:
+    """All that costs money there, or is in somebody's way."""
+    ec2 = bed.client()
+    alive = [each["id"] for each in bed.instances() if each["state"] not in ("terminated", "shutting-down")]
+    groups = [each["GroupName"] for each in ec2.describe_security_groups()["SecurityGroups"]]
+    keys = [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]]
+    volumes = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
+    return [*alive, *(name for name in groups if name != "default"), *keys, *volumes]

@@ -1,0 +1,322 @@
+"""The bed's API means what EC2's means; instances without hosts suffice."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
+
+from tests.lab.tools import wait_until
+
+from . import Bed
+from .images import DEEP, UBUNTU, UBUNTU_ARM
+from .waiting import launch, until_state
+
+ZONE_A, ZONE_B = ({"AvailabilityZone": f"us-east-1{letter}"} for letter in "ab")
+SPOT = {"MarketType": "spot"}
+
+
+@pytest.fixture
+def bed(simulated_bed: Bed) -> Bed:
+    return simulated_bed
+
+
+@pytest.fixture
+def ec2(bed: Bed) -> Any:
+    return bed.client()
+
+
+def refused(do: Any, *args: Any, **given: Any) -> str:
+    """The code with which a call is refused."""
+    with pytest.raises(ClientError) as caught:
+        do(*args, **given)
+    return str(caught.value.response["Error"]["Code"])
+
+
+def status(do: Any, *args: Any, **given: Any) -> int:
+    with pytest.raises(ClientError) as caught:
+        do(*args, **given)
+    return int(caught.value.response["ResponseMetadata"]["HTTPStatusCode"])
+
+
+def test_a_token_makes_instances_once(bed: Bed, ec2: Any) -> None:
+    first = launch(ec2, 2, ClientToken="t")
+    assert launch(ec2, 2, ClientToken="t") == first
+    assert len(bed.instances()) == 2
+    assert refused(launch, ec2, 3, ClientToken="t") == "IdempotentParameterMismatch"
+    ec2.terminate_instances(InstanceIds=first[:1])
+    assert launch(ec2, 2, ClientToken="t") == first
+    ec2.terminate_instances(InstanceIds=first)
+    assert refused(launch, ec2, 2, ClientToken="t") == "IdempotentInstanceTerminated"
+
+
+def test_a_token_counts_in_its_zone_and_region(bed: Bed, ec2: Any) -> None:
+    launch(ec2, ClientToken="t", Placement=ZONE_A)
+    launch(ec2, ClientToken="t", Placement=ZONE_B)
+    launch(bed.client(region="us-west-2"), ClientToken="t")
+    assert {found["zone"] for found in bed.instances()} == {"us-east-1a", "us-east-1b", "us-west-2a"}
+
+
+def test_a_lost_answer_hides_what_was_done(bed: Bed, ec2: Any) -> None:
+    bed.lose_answer("RunInstances")
+    with pytest.raises((ConnectionClosedError, EndpointConnectionError)):
+        launch(ec2, 2, ClientToken="t")
+    assert len(bed.instances()) == 2
+    assert launch(ec2, 2, ClientToken="t") == [found["id"] for found in bed.instances()]
+
+
+def test_a_call_that_fails_half_way_leaves_half(bed: Bed, ec2: Any) -> None:
+    bed.fail_half("RunInstances")
+    assert status(launch, ec2, 4) == 500
+    assert len(bed.instances()) == 2
+    ids = launch(ec2, 2)
+    bed.fail_half("TerminateInstances")
+    assert refused(ec2.terminate_instances, InstanceIds=ids) == "InternalError"
+    until_state(bed, ids[:1], "terminated")
+    assert bed.instances()[-1]["state"] in ("pending", "running")
+
+
+def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
+    bed.boot(0.3)
+    bed.stop(0.3)
+    (name,) = launch(ec2)
+    (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
+    assert found["State"]["Name"] == "pending" and found.get("PublicIpAddress") is None
+    until_state(bed, [name], "running")
+    (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
+    assert found["PublicIpAddress"]
+    for _ in range(2):  # once more changes nothing
+        ec2.terminate_instances(InstanceIds=[name])
+        (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
+        assert found["State"]["Name"] == "shutting-down"
+    until_state(bed, [name], "terminated")
+    (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
+    assert found["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
+    assert (
+        ec2.terminate_instances(InstanceIds=[name])["TerminatingInstances"][0]["PreviousState"]["Name"]
+        == "terminated"
+    )
+    assert not ec2.describe_volumes()["Volumes"]
+
+
+def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
+    bed.invisible(0.5)
+    (name,) = launch(
+        ec2, TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}]
+    )
+    tagged = [{"Name": "tag:a", "Values": ["b"]}]
+    assert not ec2.describe_instances(Filters=tagged)["Reservations"]
+    assert refused(ec2.describe_instances, InstanceIds=[name]) == "InvalidInstanceID.NotFound"
+    assert refused(ec2.terminate_instances, InstanceIds=[name]) == "InvalidInstanceID.NotFound"
+    wait_until(
+        lambda: bool(ec2.describe_instances(Filters=tagged)["Reservations"]), "the instance to be seen"
+    )
+
+
+def test_terminating_an_unknown_one_ends_none(bed: Bed, ec2: Any) -> None:
+    (name,) = launch(ec2)
+    assert (
+        refused(ec2.terminate_instances, InstanceIds=[name, "i-0123456789abcdef0"])
+        == "InvalidInstanceID.NotFound"
+    )
+    assert bed.instances()[0]["state"] in ("pending", "running")
+
+
+def test_capacity_is_all_or_what_is_there(bed: Bed, ec2: Any) -> None:
+    bed.no_capacity(zone="us-east-1a", type="g4dn.xlarge", left=3)
+    kind = {"InstanceType": "g4dn.xlarge", "ImageId": DEEP.ami, "Placement": ZONE_A}
+    assert status(launch, ec2, 4, **kind) == 500
+    assert refused(launch, ec2, 4, **kind) == "InsufficientInstanceCapacity"
+    launch(ec2, 1)  # another type
+    assert len(launch(ec2, 4, **{**kind, "MinCount": 1})) == 3
+    assert refused(launch, ec2, **kind) == "InsufficientInstanceCapacity"
+    assert len(launch(ec2, 4, **{**kind, "Placement": {}})) == 4  # wherever there is room
+    assert bed.instances()[-1]["zone"] == "us-east-1b"
+
+
+def test_what_does_not_exist_is_refused(ec2: Any) -> None:
+    assert refused(launch, ec2, InstanceType="g9.huge") == "InvalidParameterValue"
+    assert refused(launch, ec2, ImageId="ami-0123456789abcdef0") == "InvalidAMIID.NotFound"
+    assert refused(launch, ec2, ImageId=UBUNTU_ARM.ami) == "InvalidParameterValue"
+    assert refused(launch, ec2, KeyName="nobody") == "InvalidKeyPair.NotFound"
+    assert refused(launch, ec2, SecurityGroupIds=["sg-0123456789abcdef0"]) == "InvalidGroup.NotFound"
+    assert refused(launch, ec2, Placement={"GroupName": "none"}) == "InvalidPlacementGroup.Unknown"
+    assert refused(launch, ec2, Placement={"AvailabilityZone": "us-east-1z"}) == "InvalidParameterValue"
+    unsupported = {
+        "InstanceType": "p4d.24xlarge",
+        "ImageId": DEEP.ami,
+        "Placement": {"AvailabilityZone": "us-east-1f"},
+    }
+    assert refused(launch, ec2, **unsupported) == "Unsupported"
+    assert refused(launch, ec2, UserData="x" * 20000) == "InvalidParameterValue"
+    assert refused(ec2.describe_instance_types, InstanceTypes=["g9.huge"]) == "InvalidInstanceType"
+
+
+def test_without_a_default_vpc_a_subnet_is_needed(bed: Bed, ec2: Any) -> None:
+    bed.no_default_vpc()
+    assert refused(launch, ec2) == "VPCIdNotSpecified"
+    assert not ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.0.0/24", AvailabilityZone="us-east-1c")["Subnet"][
+        "SubnetId"
+    ]
+    launch(ec2, SubnetId=subnet)
+    (found,) = bed.instances()
+    assert (found["zone"], found["public"]) == ("us-east-1c", None)
+    launch(bed.client(region="us-west-2"))
+
+
+def test_quotas_count_vcpus_by_family_and_market(bed: Bed, ec2: Any) -> None:
+    bed.quota("L-DB2E81BA", 8)
+    kind = {"InstanceType": "g4dn.xlarge", "ImageId": DEEP.ami}
+    told = bed.client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-DB2E81BA")["Quota"]
+    assert (told["Value"], told["QuotaName"]) == (8, "Running On-Demand G and VT instances")
+    ids = launch(ec2, 2, **kind)
+    assert refused(launch, ec2, **kind) == "VcpuLimitExceeded"
+    launch(ec2, 1, InstanceMarketOptions=SPOT, **kind)
+    ec2.terminate_instances(InstanceIds=ids)
+    launch(ec2, 2, **kind)
+    bed.quota("L-3819A6DF", 0)
+    assert refused(launch, ec2, InstanceMarketOptions=SPOT, **kind) == "MaxSpotInstanceCountExceeded"
+
+
+def test_permission_is_looked_at_before_all_else(bed: Bed, ec2: Any) -> None:
+    assert refused(launch, ec2, DryRun=True) == "DryRunOperation"
+    bed.deny("RunInstances")
+    assert refused(launch, ec2, DryRun=True) == "UnauthorizedOperation"
+    assert refused(launch, ec2) == "UnauthorizedOperation"
+    bed.deny("GetCallerIdentity")
+    assert refused(bed.client("sts").get_caller_identity) == "AccessDenied"
+    assert not bed.instances()
+
+
+def test_credentials_end_and_come_back(bed: Bed, ec2: Any) -> None:
+    ssm = bed.client("ssm")
+    assert bed.client("sts").get_caller_identity()["Account"] == "123456789012"
+    bed.expire_credentials()
+    assert refused(ec2.describe_instances) == "RequestExpired"
+    assert refused(bed.client("sts").get_caller_identity) == "ExpiredToken"
+    assert refused(ssm.get_parameter, Name=str(UBUNTU.parameter)) == "ExpiredTokenException"
+    bed.renew_credentials()
+    assert ssm.get_parameter(Name=str(UBUNTU.parameter))["Parameter"]["Value"] == UBUNTU.ami
+    assert refused(ssm.get_parameter, Name="/aws/service/none") == "ParameterNotFound"
+
+
+def test_too_many_calls_are_refused(bed: Bed, ec2: Any) -> None:
+    bed.throttle(2)
+    ec2.describe_instances()
+    ec2.describe_instances()
+    assert refused(ec2.describe_instances) == "RequestLimitExceeded"
+    assert len(bed.calls("DescribeInstances")) == 3
+    bed.throttle(None)
+    ec2.describe_instances()
+
+
+def test_a_slow_call_acts_whoever_waits(bed: Bed, ec2: Any) -> None:
+    bed.slow("CreateKeyPair", 0.3)
+    began = time.monotonic()
+    ec2.create_key_pair(KeyName="late")
+    assert time.monotonic() - began > 0.3
+
+
+def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
+    bed.group_lingers(0.5)
+    group = ec2.create_security_group(GroupName="g", Description="g")["GroupId"]
+    within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=within)
+    ids = launch(ec2, SecurityGroupIds=[group])
+    assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
+    ec2.terminate_instances(InstanceIds=ids)
+    until_state(bed, ids, "terminated")
+    assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
+    held = [{"Name": "group-id", "Values": [group]}]
+    wait_until(
+        lambda: not ec2.describe_network_interfaces(Filters=held)["NetworkInterfaces"], "the interface to go"
+    )
+    ec2.delete_security_group(GroupId=group)
+    assert refused(ec2.delete_security_group, GroupId=group) == "InvalidGroup.NotFound"
+
+
+def test_placement_groups_and_topology(bed: Bed, ec2: Any) -> None:
+    tags = [{"ResourceType": "placement-group", "Tags": [{"Key": "skyward:pool", "Value": "p"}]}]
+    ec2.create_placement_group(GroupName="near", Strategy="cluster", TagSpecifications=tags)
+    assert refused(ec2.create_placement_group, GroupName="near") == "InvalidPlacementGroup.Duplicate"
+    mine = [{"Name": "tag:skyward:pool", "Values": ["p"]}]
+    assert [g["GroupName"] for g in ec2.describe_placement_groups(Filters=mine)["PlacementGroups"]] == [
+        "near"
+    ]
+    ids = launch(ec2, 3, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement={"GroupName": "near"})
+    until_state(bed, ids, "running")
+    nodes = [i["NetworkNodes"] for i in ec2.describe_instance_topology(InstanceIds=ids)["Instances"]]
+    assert nodes[0] == nodes[2] != nodes[1] and nodes[0][1] == nodes[1][1]
+    assert refused(ec2.delete_placement_group, GroupName="near") == "InvalidPlacementGroup.InUse"
+    ec2.terminate_instances(InstanceIds=ids)
+    until_state(bed, ids, "terminated")
+    ec2.delete_placement_group(GroupName="near")
+    assert refused(ec2.delete_placement_group, GroupName="near") == "InvalidPlacementGroup.Unknown"
+
+
+def test_prices(bed: Bed, ec2: Any) -> None:
+    import json
+
+    pricing = bed.client("pricing")
+    about = {
+        "instanceType": "g4dn.xlarge",
+        "regionCode": "us-east-1",
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+    }
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in about.items()]
+    (text,) = pricing.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
+    (term,) = json.loads(text)["terms"]["OnDemand"].values()
+    (dimension,) = term["priceDimensions"].values()
+    assert float(dimension["pricePerUnit"]["USD"]) == 0.526
+    pages = pricing.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters[1:])
+    assert sum(len(page["PriceList"]) for page in pages) > 100
+    history = ec2.describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
+    assert {row["AvailabilityZone"] for row in history} >= {"us-east-1a", "us-east-1b"}
+    ids = launch(
+        ec2, InstanceType="g4dn.xlarge", ImageId=DEEP.ami, Placement=ZONE_A, InstanceMarketOptions=SPOT
+    )
+    now = max(
+        (row for row in history if row["AvailabilityZone"] == "us-east-1a"), key=lambda row: row["Timestamp"]
+    )
+    until_state(bed, ids, "running")
+    ec2.terminate_instances(InstanceIds=ids)
+    (bill,) = bed.seconds_billed()
+    assert (bill.hourly, bill.market) == (float(now["SpotPrice"]), "spot") and bill.seconds > 0
+    assert bed.seconds_billed()[0].seconds == bill.seconds  # over
+    (found,) = ec2.describe_instances(InstanceIds=ids)["Reservations"][0]["Instances"]
+    assert found["InstanceLifecycle"] == "spot"
+
+
+def test_two_hundred_are_quick(bed: Bed, ec2: Any) -> None:
+    ids = launch(ec2, 200)
+    until_state(bed, ids, "running")
+    ec2.terminate_instances(InstanceIds=ids)
+    until_state(bed, ids, "terminated")
+    assert [call["action"] for call in bed.calls()] == ["RunInstances", "TerminateInstances"]
+
+
+def test_healing_forgets_all(bed: Bed, ec2: Any) -> None:
+    launch(ec2, 2)
+    ec2.create_security_group(GroupName="g", Description="g")
+    bed.deny("DescribeInstances")
+    bed.heal()
+    assert not ec2.describe_instances()["Reservations"]
+    assert [group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]] == ["default"]
+
+
+def test_others_keys_are_not_known(bed: Bed) -> None:
+    import boto3
+
+    stranger = boto3.client(
+        "ec2",
+        region_name="us-east-1",
+        endpoint_url=bed.endpoint,
+        aws_access_key_id="AKIASTRANGER",
+        aws_secret_access_key="none",
+    )
+    assert refused(stranger.describe_instances) == "AuthFailure"

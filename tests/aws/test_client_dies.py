@@ -1,0 +1,100 @@
+"""The client is killed at each point of a pool's life: the next one finds all that exists, and ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.front.session import Session
+from skyward_core.model.machine import Machine
+from skyward_core.providers.aws import machines, provider
+from tests.aws import Bed
+from tests.aws.pools import left
+from tests.support.forked import Loaded
+
+CLIENTS = Loaded(
+    [sys.executable],
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import boto3, tests.aws.dying_client",
+    "\ntests.aws.dying_client.main()\n",
+)
+
+
+def killed_at(stage: str, bed: Bed, tmp_path: Path) -> None:
+    """Have a client die there."""
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
+    with (tmp_path / "said").open("w") as said:
+        child = CLIENTS.start(
+            ["client", stage], env=env | bed.environment(), cwd=tmp_path, stdin=subprocess.DEVNULL,
+            stdout=said, stderr=said, start_new_session=True,
+        )  # fmt: skip
+        assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes the next client."""
+    sessions: list[Session] = []
+
+    def begin(bed: Bed) -> Session:
+        monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+        for name, text in bed.environment().items():
+            monkeypatch.setenv(name, text)
+        sessions.append(Session())
+        return sessions[-1]
+
+    yield begin
+    for each in sessions:
+        each.detach()
+
+
+@pytest.fixture
+def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lives on a machine is not looked at: nothing does, as there are no hosts."""
+
+    async def nothing(machine: Machine, way: Any) -> Machine:
+        return replace(machine, state="gone")
+
+    monkeypatch.setattr(provider, "look", nothing)
+
+
+@pytest.mark.parametrize(
+    ("stage", "made"),
+    [("intent", 0), ("group", 0), ("asked", 0), ("unanswered", 2), ("answered", 2), ("boot", 2)],
+)
+def test_while_machines_are_made(
+    simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(machines, "VISIBLE", 1.0)
+    killed_at(stage, simulated_bed, tmp_path)
+    assert len(simulated_bed.instances()) == made
+    next_one = session(simulated_bed)
+    views = next_one.refresh(over=True).result(60)
+    (view,) = views
+    if made:
+        assert "was not finished: its client was gone" in view.detail and "2 machines" in view.detail
+        receipt = next_one.down("pair").result(60)
+        assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
+    assert left(simulated_bed) == []
+    assert not list((tmp_path / "home" / "aws").glob("pair.*"))
+
+
+@pytest.mark.parametrize("stage", ["install", "run", "teardown", "tidying"])
+def test_once_machines_are_there(bed: Bed, tmp_path: Path, session: Any, stage: str) -> None:
+    killed_at(stage, bed, tmp_path)
+    next_one = session(bed)
+    next_one.refresh(over=True).result(60)
+    if next_one.ledger.live():
+        receipt = next_one.down("pair").result(90)
+        assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
+    else:  # it had ended all, and written nothing of that
+        assert stage in ("teardown", "tidying")
+    assert left(bed) == []
+    assert len(bed.instances()) == 2

@@ -1,0 +1,48 @@
+"""A machine's own end: put off while an agent lives, by a clock in the test's hand."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from skyward_core.node.agent import deadman
+from skyward_core.node.agent.deadman import Deadman
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the system was asked for."""
+    found: list[str] = []
+    monkeypatch.setattr(deadman, "_shutdown", found.append)
+    return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(("minutes", "pause"), [(15, 60.0), (2, 24.0)])
+def test_it_is_put_off_well_before_it_comes(
+    asked: list[str], clock: list[float], minutes: int, pause: float
+) -> None:
+    man = Deadman(minutes)
+    man.put_off()
+    clock[0] += pause - 1
+    man.put_off()
+    assert asked == [f"+{minutes}"], "and not at each look"
+    clock[0] += 1
+    man.put_off()
+    assert asked == [f"+{minutes}"] * 2
+    man.end_now()
+    assert asked[2:] == ["now"]
+
+
+def test_a_machine_of_one_s_own_is_never_shut_down(asked: list[str], clock: list[float]) -> None:
+    man = Deadman(0)
+    man.put_off()
+    man.end_now()
+    assert asked == []
