@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .info import InstanceInfo
+from .jax_runtime import place_of, share_once_imported
 from .network import claim_port, interface_of, limit_threads
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -84,6 +85,9 @@ class ForCalls:
         self._info = info
         self._ours: dict[str, str] = {}
         self._before: dict[str, str] | None = None  # what stood in their places; None while they are not set
+        self._together = False
+        self._jax: dict[str, Any] | None = None
+        share_once_imported(self._place_in_jax)
 
     def begin(self, together: bool) -> None:
         """A call begins.
@@ -91,6 +95,7 @@ class ForCalls:
         Args:
             together: whether all ranks run it.
         """
+        self._together = together
         if _set_by_plugin or together == (self._before is not None):
             return
         if self._before is None:
@@ -104,6 +109,12 @@ class ForCalls:
                 os.environ.pop(name, None)
             os.environ.update(self._before)
             self._before = None
+
+    def _place_in_jax(self) -> dict[str, Any] | None:
+        """What JAX has to be told; None where the others do not take part."""
+        if self._together and self._jax is None:
+            self._jax = place_of(self._info, claim_port(self._info))
+        return self._jax if self._together else None
 
     def end(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""
