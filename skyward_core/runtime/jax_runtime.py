@@ -12,7 +12,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from ..model.errors import UsageError
 from . import used_up
 from .info import InstanceInfo
 
@@ -83,6 +82,10 @@ def share_with_scripts(distributed: Any, place: Callable[[], Mapping[str, Any] |
             return
         differ = [name for name in PLACE if name in asked and asked[name] != here[name]]
         if differ:
+            from ..model.errors import (
+                UsageError,  # here, for every rank loads this module while somebody waits
+            )
+
             wants = ", ".join(f"{name}={asked[name]!r}" for name in differ)
             there = ", ".join(f"{name}={here[name]!r}" for name in PLACE)
             raise UsageError(
