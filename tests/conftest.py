@@ -36,6 +36,7 @@ TURNS = (("frameworks", "lab"), ("local", "tui"))  # folders whose files take tu
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seconds", type=float, default=15.0, help="how long each storm of faults lasts")
+    parser.addoption("--proofs", action="store_true", help="run the tests that are marked as proof, too")
     parser.addoption("--chaos-seed", type=int, default=1, help="what a storm of faults chooses by")
 
 
@@ -101,6 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if mark := MARKS.get(item.path.relative_to(Path(__file__).parent).parts[0]):
             item.add_marker(mark)
+        if (proof := item.get_closest_marker("proof")) and not config.getoption("--proofs"):
+            item.add_marker(pytest.mark.skip(reason=f"run with --proofs: needs {', '.join(proof.args)}"))
         if item.path.name == "test_chaos.py":  # what it is asked to last is no hang
             item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) + storm))
     items.sort(key=lambda item: item.path)  # whichever file this process began at

@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from .info import InstanceInfo
+from .jax_runtime import place_of, share_once_imported
 from .network import claim_port, interface_of, limit_threads
 
 TURNS = 4  # ports that broadcasts take in turns
@@ -87,6 +88,9 @@ class ForCalls:
         self._ours: dict[str, str] = {}
         self._ports: deque[str] = deque()
         self._before: dict[str, str] | None = None  # what stood in their places; None while they are not set
+        self._together = False
+        self._jax: dict[str, Any] | None = None
+        share_once_imported(self._place_in_jax)
 
     def begin(self, together: bool) -> None:
         """A call begins.
@@ -94,6 +98,7 @@ class ForCalls:
         Args:
             together: whether all ranks run it.
         """
+        self._together = together
         if _set_by_plugin:
             return
         if together:
@@ -122,6 +127,12 @@ class ForCalls:
         self._ports.rotate(-1)
         if os.environ.get("MASTER_PORT") == before:  # else code has said another, for what it runs later
             os.environ["MASTER_PORT"] = self._ours["MASTER_PORT"]
+
+    def _place_in_jax(self) -> dict[str, Any] | None:
+        """What JAX has to be told; None where the others do not take part."""
+        if self._together and self._jax is None:
+            self._jax = place_of(self._info, claim_port(self._info))
+        return self._jax if self._together else None
 
     def end(self, fn: Callable[..., Any]) -> None:
         """A call has ended: say so if it meant to work with the others and did not."""

@@ -180,3 +180,13 @@ def test_jax_is_initialised_by_the_code_or_found_so(home, init):
         if init:
             with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
                 own_runtime(num_processes=5) @ pool
+
+
+def test_jax_finds_the_other_ranks_without_a_plugin(bare):
+    for _ in range(2):  # what is up already is found so
+        assert own_runtime() @ bare == [2, 2]
+    with pytest.raises(sky.RunError, match=r"num_processes=5.*num_processes=2"):
+        own_runtime(num_processes=5) @ bare
+    # The other rank does not take part: that is said, and nobody waits for it.
+    with pytest.raises(sky.RunError, match="coordinator_address should be defined"):
+        own_runtime() >> bare

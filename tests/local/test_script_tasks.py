@@ -68,6 +68,34 @@ def main(epochs):
 
 main()
 """
+COMMAND_OF_TYPER = """
+import typer
+
+app = typer.Typer()
+
+@app.command()
+def main(words: list[str], epochs: int = typer.Option(...)):
+    print(__name__, words, epochs)
+    raise typer.Exit(epochs)
+
+if __name__ == "__main__":
+    app()
+"""
+MAIN_OF_HYDRA = """
+import os
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(config):
+    job = HydraConfig.get()
+    print(__name__, config, job.job.name, list(job.overrides.task))
+    print(os.path.relpath(job.runtime.cwd), os.path.isdir("ran"))
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +103,10 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     cli = Cli(tmp_path_factory.mktemp("cli"))
     cli.write("train.py", TRAIN)
     cli.write("clicks.py", COMMAND_OF_CLICK)
+    cli.write("typed.py", COMMAND_OF_TYPER)
+    cli.write("configured.py", MAIN_OF_HYDRA)
+    (cli.folder / "conf").mkdir()
+    cli.write("conf/config.yaml", "epochs: 1\nnet: {width: 3}\nhydra: {run: {dir: ran}}\n")
     cli.write("beside.py", "WORD = 'found'\n")
     (cli.folder / "package").mkdir()
     cli.write("package/__init__.py", "")
@@ -174,6 +206,35 @@ def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_
             (tmp_path / "go").touch()
         assert (first.result(), second.result(), third.result()) == ([None, None], [None, None], [4, 4])
         keeping.result()
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "status"),
+    [
+        ("clicks.py", ["--epochs", "many"], 2),
+        ("typed.py", ["a", "b c", "--epochs", "0"], 0),
+        ("typed.py", ["a", "--epochs", "7"], 7),
+        ("configured.py", ["epochs=5", "+seed=1"], 0),
+        ("configured.py", ["epoch=5"], 1),
+    ],
+)
+def test_mains_of_click_typer_and_hydra_are_as_alone(pool, cli, script, words, status):
+    alone = subprocess.run([sys.executable, script, *words], cwd=cli.folder, capture_output=True, text=True)
+    assert alone.returncode == status, alone.stderr
+    if status:
+        with pytest.raises(sky.RunError) as failed:
+            sky.script(script, words) @ pool
+        # The other is not begun any more where it was still starting.
+        ended = {
+            each.rank: each.exit_code for each in failed.value.outcomes.values() if each.kind == "exited"
+        }
+        assert set(ended.values()) == {status}
+    else:
+        ended = dict.fromkeys((0, 1))
+        assert sky.script(script, words) @ pool == [None, None]
+    for rank in ended:
+        assert printed(pool, rank) == alone.stdout.splitlines()
+        assert log_of(pool, last_run(pool), rank, "err").decode() == alone.stderr
 
 
 def test_what_is_no_script_is_refused_before_it_travels(cli, monkeypatch):

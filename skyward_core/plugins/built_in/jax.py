@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from ...runtime.jax_runtime import configure, place_of, share_with_scripts
 from ...runtime.network import claim_port, limit_threads
 from ...runtime.phase import enter
 from ..base import Plugin
-from ..support.jax_runtime import share_with_scripts
 from ..support.requirements import has_cuda, requirement, with_pip
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class Jax(Plugin):
         if info.world_size < 2:
             yield
             return
-        address = f"{info.head_addr}:{claim_port(info)}"
+        place = place_of(info, claim_port(info))
         os.environ.update(
-            JAX_COORDINATOR_ADDRESS=address,
+            JAX_COORDINATOR_ADDRESS=place["coordinator_address"],
             JAX_NUM_PROCESSES=str(info.world_size),
             JAX_PROCESS_ID=str(info.rank),
             JAX_LOCAL_DEVICE_COUNT=str(max(1, visible_gpus(info))),
@@ -64,20 +64,9 @@ class Jax(Plugin):
         enter("importing")
         import jax
 
-        # Between processes XLA's CPU client reduces by gloo only where it is told so.
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        # The preemption service takes SIGTERM for itself, which would leave a cancelled rank running.
-        if hasattr(jax.config, "jax_enable_preemption_service"):
-            jax.config.update("jax_enable_preemption_service", False)
-        place = {
-            "coordinator_address": address,
-            "num_processes": info.world_size,
-            "process_id": info.rank,
-            "cluster_detection_method": "deactivate",
-            "coordinator_bind_address": address,
-        }
+        configure()
         initialize, shutdown = jax.distributed.initialize, jax.distributed.shutdown
-        share_with_scripts(jax, place)
+        share_with_scripts(jax.distributed, lambda: place)
         if self.init:
             enter("joining")
             initialize(**place)
