@@ -98,14 +98,14 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
 
 
 async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
+    remember(Form(script="train.py", function="train", arguments="epochs=2"))
     remember(
         Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b")
     )
-    remember(Form(script="train.py", function="train", arguments="epochs=2"))
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
-        await pilot.press("ctrl+o", "down")
+        await pilot.press("ctrl+o")
         await until(pilot, lambda: "train.py  --epochs 3" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().whole)
