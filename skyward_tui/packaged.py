@@ -20,9 +20,9 @@ def examples() -> list[Path]:
 
 @lru_cache
 def about(path: Path) -> str:
-    """The first line of a script's docstring."""
+    """The first line of a script's docstring, without its markup."""
     try:
-        return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
+        return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
     except (OSError, SyntaxError, ValueError):
         return ""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 
 from skyward_core.front import history
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status, spec_checks
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import SkywardError, UsageError
+from skyward_core.model.sizes import size_in_words
 
 from ..hints import words_of
+from ..unfetched import lines_of
 from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
@@ -52,11 +54,13 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
             raise UsageError("nobody can be asked here what to give up: say --yes as well")
         if not live and not ended:
             console.note("no pools are up")
-        elif (
-            not yes and console.is_terminal and not console.confirm(_question(session, live, ended, discard))
-        ):
-            console.note("nothing was torn down")
-            return exit_status.FAILED
+        elif not yes and console.is_terminal:
+            question = _question(session, live, ended, discard)
+            for line in () if discard else _files_left(session, live):
+                console.note(line)
+            if not console.confirm(question):
+                console.note("nothing was torn down")
+                return exit_status.FAILED
         with follower.signals():
             for row in ended:
                 for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
@@ -92,6 +96,23 @@ def _question(
         return said
     what = "GIVEN UP, though nobody has fetched it" if discard else "brought here first"
     return f"{said}; {what}: {'; '.join(waiting)}"
+
+
+def _files_left(session: Session, live: Sequence[history.PoolRow]) -> Iterator[str]:
+    """The files of ranks that nobody has fetched, and what becomes of them."""
+    for row in live:
+        try:
+            left = session.unfetched_files(row.key).result()
+        except SkywardError as error:
+            yield f"what the ranks of pool {row.name} wrote is not known: {words_of(error)}"
+            continue
+        for line, _ in lines_of(left):
+            yield f"{row.name}: {line}"
+        if left.is_too_much:
+            yield (
+                f"{row.name}: the newest {size_in_words(float(left.room))} of that come here first; "
+                f"skyward-tui fetch {row.name} brings all"
+            )
 
 
 def _read(option: str, read: Callable[[str], T], text: str) -> T:

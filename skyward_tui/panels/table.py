@@ -70,7 +70,7 @@ PANELS: tuple[Row, ...] = (
     ),
     Row(
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
-        hints=("run.errors", "run.save", "run.copy", "run.cancel", "run.zoom"),
+        hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.zoom"),
     ),
 )  # fmt: skip
 

@@ -167,7 +167,7 @@ async def test_a_session_that_dies_is_said_and_nothing_else(app: SkywardApp, ses
     view = session.pool("llama-ft", 1)
     run = session.open_run(view)
 
-    def fail(*_: object) -> object:
+    def fail(*_: object, **__: object) -> object:
         future: Future[None] = Future()
         future.set_exception(PoolError(f"run {run.id} cannot be reached"))
         return future

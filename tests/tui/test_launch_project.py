@@ -8,6 +8,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Select, Static
 
+from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.node.boot import host
 from skyward_tui.app import SkywardApp
 from skyward_tui.launch_form import Form, check
@@ -98,14 +99,14 @@ async def test_a_script_with_functions_may_be_run_as_a_whole(app: SkywardApp, pr
 
 
 async def test_a_whole_script_is_launched_again_with_its_words(app: SkywardApp, project: Path) -> None:
+    remember(Form(script="train.py", function="train", arguments="epochs=2"))
     remember(
         Form(script="train.py", whole=True, arguments="--epochs 3", packages="lock uv.lock", outputs="a,b")
     )
-    remember(Form(script="train.py", function="train", arguments="epochs=2"))
     async with app.run_test(size=SIZE) as pilot:
         screen = await opened(app, pilot, "train.py")
         await until(pilot, lambda: screen.form().arguments == "epochs=2")  # those of a function, as it is one
-        await pilot.press("ctrl+o", "down")
+        await pilot.press("ctrl+o")
         await until(pilot, lambda: "train.py  --epochs 3" in screen_text(app))
         await pilot.press("enter")
         await until(pilot, lambda: screen.form().whole)
@@ -233,6 +234,15 @@ async def test_outputs_are_typed_and_judged_by_the_core(app: SkywardApp, project
         await until(pilot, lambda: bool(screen.query_one("#hosts-row").display))
         screen.query_one("#hosts", Input).value = "gpu1"
         await until(pilot, lambda: "brings out/** *.pt a b to outputs/RUN here" in plan_text(screen))
+
+
+async def test_what_goes_with_its_machines_is_said_before_the_launch(
+    app: SkywardApp, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LaunchPlan, "loses_files", "its machines end with the pool")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot, "train.py")
+        await until(pilot, lambda: "note its machines end with the pool" in plan_text(screen))
 
 
 async def test_a_pool_that_is_up_brings_what_it_was_made_for(

@@ -32,6 +32,20 @@ async def test_files_of_ranks_are_shown_and_fetched(app: SkywardApp, session: Fa
         assert "o fetch files" not in screen_text(app)
 
 
+async def test_the_key_that_fetches_is_hinted_on_a_small_terminal(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("p", 2)
+    session.open_run(view, "train")
+    session.written = [WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1")]
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "FOLLOW" in screen_text(app))
+        await pilot.press("4")
+        await until(pilot, lambda: "ck/model.pt" in screen_text(app))
+        await until(pilot, lambda: "o fetch files" in screen_text(app))
+
+
 async def test_files_go_with_the_nodes_that_they_were_on(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 2)
     session.end_run(view, session.open_run(view, "train"))

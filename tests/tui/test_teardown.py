@@ -177,7 +177,7 @@ async def test_the_receipt_says_what_is_lost_and_where_the_rest_lies(
         session.emit(view, ev.PoolState(pool="p", state="stopping", detail="1 GB of 3 GB is here"))
         await until(pilot, lambda: "1 GB of 3 GB is here" in words(app))
         many = tuple(f"stays there: 1 file, 2 MB, on node {n} in ~/x: a\x1b[2Jb ({n} MB)" for n in range(20))
-        session.downing["p"].set_result(receipt(notes=many, lost=("2 GB on node 0: model.pt",)))
+        session.downing["p"].set_result(receipt(notes=many, lost=("2 GB on node 0: \x1b[2Jmodel.pt",)))
         await until(pilot, lambda: "created 2, verified gone 2, unaccounted 0 (0.4 s)" in words(app))
         assert "! lost: 2 GB on node 0: model.pt" in words(app)
         assert "stays there: 1 file, 2 MB, on node 0 in ~/x: ab (0 MB)" in words(app)

@@ -32,6 +32,7 @@ from skyward_core.model.errors import (
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
+from skyward_core.model.written_file import Unfetched, WrittenFile
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
@@ -331,6 +332,29 @@ def execute(
     job = _Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
         return job.execute(SPEC if ours else None, TASK, one=False, detach=detach)
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (Unfetched(), []),
+        (
+            Unfetched([], [WrittenFile("a/b.pt", 2_000_000_000, 1.0, 0, "v")], 0, True, 1_000_000_000),
+            [
+                "p: ! 1 file (2 GB) that nobody has fetched goes with the machines:",
+                "p:        2 GB  a/b.pt",
+                "p: the newest 1 GB of that come here first; skyward-tui fetch p brings all",
+            ],
+        ),
+        (PoolError("nobody is there"), ["what the ranks of pool p wrote is not known: nobody is there"]),
+    ],
+)
+def test_the_question_before_a_teardown_names_files_that_nobody_has_fetched(
+    left: Any, said: list[str]
+) -> None:
+    row: Any = SimpleNamespace(key="p.t", name="p")
+    session: Any = SimpleNamespace(unfetched_files=lambda key: done(left))
+    assert list(manage._files_left(session, [row])) == said
 
 
 def test_an_unverified_teardown_outranks_the_run(capfd: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(folder / "home"))
         patch.chdir(folder)
-        for name in ("train_it.py", "train it.py", "-x.py", "x:y.py", "x", "x:train", "sky_script.py"):
+        for name in (
+            "train_it.py",
+            "train it.py",
+            "-x.py",
+            "-a.py",
+            "x:y.py",
+            "x",
+            "x:train",
+            "sky_script.py",
+        ):
             Path(name).write_text(SCRIPT)
         Path("a lock").mkdir()
         Path("a lock/uv.lock").write_text(LOCK)
@@ -134,7 +143,7 @@ TEXT = ANY_TEXT | NASTY
 HOST = st.from_regex(r"([a-z]{1,4}@)?[a-z]{1,6}[0-9]?(:22[0-9])?", fullmatch=True)
 HOSTS = st.lists(HOST, min_size=1, max_size=4, unique_by=lambda name: name.rpartition("@")[2])
 NAMES = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
-SCRIPTS = st.sampled_from(["train_it.py", "train it.py", "-x.py", "x:y.py", "./train_it.py"])
+SCRIPTS = st.sampled_from(["train_it.py", "train it.py", "-x.py", "-a.py", "x:y.py", "./train_it.py"])
 
 
 PACKAGES_SAID: list[dict[str, Any]] = [
