@@ -15,6 +15,7 @@ from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
 from ..store.ledger_rows import Kept, Receipt
 from ..views import events as ev
+from ..wire.frames import WireError
 from .background import Background
 from .client_name import ourselves
 from .context import PoolContext
@@ -96,9 +97,11 @@ async def tear_down(
 async def _save(
     context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]
 ) -> tuple[list[str], list[str]]:
-    """See to what ranks wrote, once they write no more; whatever goes wrong there, the pool ends."""
+    """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
+    ends."""
     if context.runs_here or not any(link.up for link in context.links):
         return [], []
+    await asyncio.gather(*(_halt(link, context.options.grace + GOODBYE) for link in context.links if link.up))
     ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
     if ends:
         await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
@@ -106,6 +109,19 @@ async def _save(
         return await save()
     except (OSError, PoolError) as error:
         return [f"what ranks wrote could not be seen to: {error}"], []
+
+
+async def _halt(link: Link, patience: float) -> None:
+    """Have a node's ranks end, within their grace, while its agent stays."""
+    asking = asyncio.ensure_future(link.ask({"t": "halt"}))
+    deadline = time.monotonic() + patience
+    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+        await asyncio.wait([asking], timeout=0.5)
+    if not asking.done():
+        asking.cancel()
+        return
+    with suppress(ConnectionError, WireError):  # its end is seen to all the same
+        asking.result()
 
 
 async def _write(work: Callable[[], None], patience: float = 0.0) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -424,6 +425,53 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     )
     assert f"the newest {most or '0 bytes'} of the rest" in plan.loses_files
     assert not replace(plan, keep=True).loses_files
+
+
+@sky.function
+def saves_when_it_is_stopped(begun: str) -> None:
+    import signal
+
+    Path(begun).touch()
+    try:
+        signal.pause()
+    finally:
+        Path("late").mkdir()
+        Path("late/last.pt").write_text("what took hours")
+
+
+def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
+    hosts: Hosts, project: Path, world: Path, tmp_path: Path
+) -> None:
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    env = os.environ | {"SKYWARD_HOME": str(world)}
+    ends_it = "import skyward_core as sky; print(*sky.attach('torn').down().notes)"
+    with (
+        sky.Compute(
+            name="torn",
+            provider=hosts.provider(1),
+            nodes=1,
+            image=sky.Image(workdir=project, outputs=["late/**"]),
+            options=sky.Options(console=False, grace=20.0),
+        ) as compute,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        running = beside.submit(lambda: saves_when_it_is_stopped(str(begun)) >> compute)
+        wait_until(begun.exists)
+        done = subprocess.run(
+            [sys.executable, "-c", ends_it],
+            env=env,
+            cwd=elsewhere,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert done.returncode == 0, done.stderr
+        with pytest.raises(sky.PoolGone):
+            running.result()
+    (came,) = elsewhere.glob("outputs/*/late/last.pt")
+    assert came.read_text() == "what took hours"
+    assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
