@@ -13,7 +13,15 @@ PIECE = 1 << 20
 
 
 class OnItsWay(OSError):
-    """Another process is just fetching the same file."""
+    """Another process is just fetching the same file.
+
+    Attributes:
+        at: how many bytes that one has.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__("another process is fetching it now")
+        self.at = at
 
 
 class IncomingOutput:
@@ -64,7 +72,7 @@ class IncomingOutput:
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
-        raise OnItsWay("another process is fetching it now")
+        raise OnItsWay(os.fstat(self._file).st_size)
 
     def _begin(self) -> None:
         """Take up what is there, which was written in order; what is there of an earlier state nobody goes on with."""

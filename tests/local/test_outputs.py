@@ -25,8 +25,9 @@ from skyward_core.pool.links.direct import Direct
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.outputs import fetching, outputs
 from skyward_core.tasks.own_interpreter import own
+from skyward_core.transport import incoming_output
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from skyward_core.transport.incoming_output import PARTS, IncomingOutput, OnItsWay
 from tests.support.child import Child
 from tests.support.cli import COMMAND
 from tests.support.pool_logs import settled
@@ -281,6 +282,54 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
         assert "written to while it was read" in str(error)
         return to
     return None
+
+
+def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
+    pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"both.pt": LARGE}) >> pool
+    settled(pool)
+    file = max(pool.files("both.pt"), key=lambda file: file.changed_at)
+    turned_away: list[int] = []
+
+    class Noted(OnItsWay):
+        def __init__(self, at: int) -> None:
+            super().__init__(at)
+            turned_away.append(at)
+
+    monkeypatch.setattr(incoming_output, "OnItsWay", Noted)
+    monkeypatch.setattr(fetching, "OnItsWay", Noted)
+    theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
+        wait_until(lambda: len(turned_away) > 1)
+        theirs.write(content(LARGE, file.node)[: LARGE // 2])
+        wait_until(lambda: LARGE // 2 in turned_away)
+        assert not coming.done() and not through_ssh
+        theirs.leave()  # it dies: this one goes on
+        assert coming.result(60) == [tmp_path / "both.pt"]
+    assert (tmp_path / "both.pt").read_bytes() == content(LARGE, file.node) and through_ssh == [LARGE // 2]
+
+
+def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
+    pool: sky.Compute, world: Path, tmp_path: Path
+) -> None:
+    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
+    comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
+        pipe = subprocess.PIPE
+        with Child([sys.executable, "-c", comes], env=env, cwd=tmp_path, stdin=pipe) as child:
+            try:
+                wait_until(lambda: list(tmp_path.glob("outputs/*/r1/live/one.txt")))
+            finally:
+                go_on.touch()
+            running.result()
+            wait_until(lambda: list(tmp_path.glob("outputs/*/live/one.txt")))
+            wait_until(lambda: len(list(tmp_path.glob("outputs/*/r?/live/last.txt"))) >= 2)
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(60) == 0
 
 
 def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:
