@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,8 +60,12 @@ class IncomingOutput:
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Whoever is done takes the folder away where it is empty, and may do so just now.
+            try:
+                self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except FileExistsError:
+                if os.path.lexists(self._parts) and not stat.S_ISDIR(self._parts.lstat().st_mode):
+                    raise
             with suppress(FileNotFoundError):
                 return os.open(self._path, flags, 0o666)
 

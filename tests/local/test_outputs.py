@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from skyward_core.transport.background_loop import submit
 from skyward_core.transport.incoming_output import PARTS, IncomingOutput, OnItsWay
 from tests.support.child import Child
 from tests.support.cli import COMMAND
+from tests.support.faults import agent_pids
 from tests.support.pool_logs import settled
 from tests.support.sshd import Host
 from tests.support.waiting import wait_until
@@ -284,6 +286,61 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
     return None
 
 
+def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
+    hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is on the link that would have the host's server tell of the end."""
+    options = sky.Options(console=False, grace=2.0)
+    provider, image = hosts.provider(1), sky.Image(workdir=project)
+    with (
+        sky.Compute(provider=provider, nodes=1, image=image, options=options) as pool,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        write({"killed.pt": LARGE}) >> pool
+        settled(pool)
+        (link,), (agent,) = pool.pool.links, agent_pids(pool)
+        monkeypatch.setattr(fetching, "FROZEN", 0.2)
+        coming = beside.submit(pool.fetch, "killed.pt", to=tmp_path)
+        wait_until(lambda: parts(tmp_path))
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            wait_until(lambda: coming.done() or link.quiet > 1.5)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert coming.result(60) == [tmp_path / "killed.pt"]
+        assert through_ssh == [0], "one that is only frozen is asked once"
+        for attempt in range(5):
+            begun = len(through_ssh)
+            target = tmp_path / str(attempt)
+            coming = beside.submit(pool.fetch, "killed.pt", to=target)
+            wait_until(
+                lambda: coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
+            )  # noqa: B023
+            for pid in agent_pids(pool):
+                os.kill(pid, signal.SIGKILL)
+            assert coming.result(60) == [target / "killed.pt"]
+            assert (target / "killed.pt").read_bytes() == content(LARGE)
+            if len(through_ssh) > begun + 1:
+                return
+        raise AssertionError(f"the agent was killed too late each time: {through_ssh}")
+
+
+def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
+    pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(link: Link, path: str, incoming: IncomingOutput) -> None:
+        through_ssh.append(incoming.at)
+        await asyncio.Event().wait()
+
+    write({"stalled/a": 3, "stalled/b": 3}) >> pool
+    settled(pool)
+    monkeypatch.setattr(Link, "take", never)
+    monkeypatch.setattr(fetching, "STUCK", 0.5)
+    with pytest.raises(PoolError, match=r"stalled/a of node .*nothing of it has come.*stalled/b of node"):
+        pool.fetch("stalled/**", to=tmp_path)
+    assert len(through_ssh) == 1, "nor are its other files waited for"
+
+
 def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
     pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,27 +366,6 @@ def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
         theirs.leave()  # it dies: this one goes on
         assert coming.result(60) == [tmp_path / "both.pt"]
     assert (tmp_path / "both.pt").read_bytes() == content(LARGE, file.node) and through_ssh == [LARGE // 2]
-
-
-def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
-    pool: sky.Compute, world: Path, tmp_path: Path
-) -> None:
-    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
-    comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
-    with ThreadPoolExecutor(1) as beside:
-        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
-        pipe = subprocess.PIPE
-        with Child([sys.executable, "-c", comes], env=env, cwd=tmp_path, stdin=pipe) as child:
-            try:
-                wait_until(lambda: list(tmp_path.glob("outputs/*/r1/live/one.txt")))
-            finally:
-                go_on.touch()
-            running.result()
-            wait_until(lambda: list(tmp_path.glob("outputs/*/live/one.txt")))
-            wait_until(lambda: len(list(tmp_path.glob("outputs/*/r?/live/last.txt"))) >= 2)
-            assert child.stdin is not None
-            child.stdin.close()
-            assert child.wait(60) == 0
 
 
 def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:
@@ -399,6 +435,27 @@ def test_outputs_come_while_the_run_goes_on_and_after_it(
         "r1/live/last.txt": "late 1",
     }
     assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
+    pool: sky.Compute, world: Path, tmp_path: Path
+) -> None:
+    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
+    comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
+        pipe = subprocess.PIPE
+        with Child([sys.executable, "-c", comes], env=env, cwd=tmp_path, stdin=pipe) as child:
+            try:
+                wait_until(lambda: list(tmp_path.glob("outputs/*/r1/live/one.txt")))
+            finally:
+                go_on.touch()
+            running.result()
+            wait_until(lambda: list(tmp_path.glob("outputs/*/live/one.txt")))
+            wait_until(lambda: len(list(tmp_path.glob("outputs/*/r?/live/last.txt"))) >= 2)
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(60) == 0
 
 
 def test_the_command_line_names_and_fetches_them(pool: sky.Compute, world: Path, tmp_path: Path) -> None:

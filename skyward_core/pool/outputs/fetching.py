@@ -24,8 +24,11 @@ from .record import OutputRecord
 SPARE = 1 << 20  # bytes of the client's disk that are left free
 PAUSE = 1.0  # seconds before a file that was just being written is looked at again
 TICK = 0.2  # seconds between two words on how far it is
-STUCK = 60.0  # seconds without a byte, and without a link, after which a node is given up for now
-HURRIED = 5.0  # the same where the pool is being torn down
+STUCK = 60.0  # seconds without a byte after which a node is given up for now
+HURRIED = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
+SLOWEST = (
+    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
+)
 
 Progress = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
@@ -222,18 +225,23 @@ class Fetching:
         raise OSError(why)
 
     async def _unless_it_freezes(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        """Take it, as long as its node says anything at all.
+        """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
 
         Raises:
-            ConnectionError: the link is down, or the node silent; what has come is kept.
+            ConnectionError: the link is down, the node silent, or its disk does not answer; what has come is kept.
         """
         taking = asyncio.ensure_future(self._by_the_best_way(link, path, incoming))
+        at, since = incoming.at, time.monotonic()
         try:
             while not taking.done():
-                at = incoming.at
                 await asyncio.wait([taking], timeout=TICK * 5)
-                if not taking.done() and link.quiet > FROZEN and incoming.at == at:
+                if incoming.at != at:
+                    at, since = incoming.at, time.monotonic()
+                stalled = time.monotonic() - since
+                if not taking.done() and min(link.quiet, stalled) > max(FROZEN, self._patience):
                     raise ConnectionError(f"node {link.node} has said nothing for {link.quiet:.0f} s")
+                if not taking.done() and stalled > STUCK + at / SLOWEST:
+                    raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
             taking.result()
         finally:
             taking.cancel()
