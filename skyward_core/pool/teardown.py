@@ -63,9 +63,9 @@ async def tear_down(
         run.cancel("the pool is torn down")
     await stop_replacing()
     background.catch_up()
-    notes, lost = await _save(context, book, save)
+    rest = await _save(context, book, save)
     goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
-    said = [*notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
+    said = [*rest.notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
     await marked
     machines, unknown = await asyncio.to_thread(_machines, context)
     left, kept = await _verify(context, news, machines)
@@ -80,7 +80,8 @@ async def tear_down(
         tuple(said),
         by=context.ending.by if context.ending else ourselves(),
         kept=tuple(map(str, kept)),
-        lost=tuple(lost),
+        lost=tuple(rest.lost),
+        stays=tuple(rest.stays),
     )
     for link in context.links:
         book.lose_calls(link)
@@ -94,13 +95,14 @@ async def tear_down(
     return receipt
 
 
-async def _save(
-    context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]
-) -> tuple[list[str], list[str]]:
+async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]) -> Rest:
     """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
     ends."""
+    from .outputs.outputs import Rest  # pools of this machine have none
+
+    nothing = Rest()
     if context.runs_here or not any(link.up for link in context.links):
-        return [], []
+        return nothing
     await asyncio.gather(*(_halt(link, context.options.grace + GOODBYE) for link in context.links if link.up))
     ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
     if ends:
@@ -108,7 +110,7 @@ async def _save(
     try:
         return await save()
     except (OSError, PoolError) as error:
-        return [f"what ranks wrote could not be seen to: {error}"], []
+        return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
 
 
 async def _halt(link: Link, patience: float) -> None:

@@ -218,6 +218,7 @@ class AgentKnown(TypedDict):
     id: int
     error: NotRequired[str]
     unreachable: NotRequired[bool]
+    forgotten: NotRequired[bool]
 
 
 class AgentFormed(TypedDict):
@@ -316,7 +317,6 @@ class WrittenAnswer(AgentKnown):
     files: list[WrittenKeys]
     more: int
     folder: str
-    forgotten: NotRequired[bool]
 
 
 # -- what clients ask of an agent ------------------------------------------------------------------------

@@ -226,7 +226,7 @@ FROM_AGENT: Forms = {
     "known": FrameForm(
         "It answers whatever has an `id` and no answer of its own kind.",
         _ASKED,
-        {"error": is_text, "unreachable": is_flag},
+        {"error": is_text, "unreachable": is_flag, "forgotten": is_flag},
         body=PLUGINS,
     ),
     "formed": FrameForm(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,7 @@ class Hosts:
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.all = [Host(folder / f"host{number}") for number in range(2)]
+        self.all[0].client_key.chmod(0o600)  # else OpenSSH refuses it
         self.all[1].authorized.write_bytes(self.all[0].authorized.read_bytes())
         for host in self.all:
             self._do(host.start())
@@ -135,7 +138,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
 
 
 @pytest.fixture(scope="module")
-def pool(hosts: Hosts, project: Path) -> Iterator[sky.Compute]:
+def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
     """Two nodes of one rank each, that fetch ``live/`` by themselves."""
     with sky.Compute(
         name="writers",
@@ -147,6 +150,22 @@ def pool(hosts: Hosts, project: Path) -> Iterator[sky.Compute]:
     assert compute.receipt is not None and compute.receipt.ok
     (first, *_) = compute.receipt.notes
     assert first.startswith("stays there: ") and " (127.0.0.1:" in first and not compute.receipt.lost
+    # Who asks for them later is told how to have them, and that works.
+    env = os.environ | {"SKYWARD_HOME": str(world)}
+    done = subprocess.run(
+        [*COMMAND, "fetch", "writers"], env=env, cwd=project, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    copies = [line.strip() for line in done.stderr.splitlines() if " && scp " in line]
+    assert len(copies) == len(compute.receipt.stays) == 2, done.stderr
+    for copy in copies:  # these hosts speak no SFTP; where it would take them from is told by ssh
+        *_, way, place, _ = shlex.split(copy)
+        alias, _, folder = place.partition(":")
+        there = subprocess.run(
+            ["ssh", "-F", way, alias, "ls", folder],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert "mine.txt" in there.stdout, there.stderr
 
 
 @pytest.fixture
@@ -286,6 +305,10 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
     return None
 
 
+def half_way(coming: Future[Any], target: Path) -> bool:
+    return coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
+
+
 def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
     hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,9 +336,7 @@ def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
             begun = len(through_ssh)
             target = tmp_path / str(attempt)
             coming = beside.submit(pool.fetch, "killed.pt", to=target)
-            wait_until(
-                lambda: coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
-            )  # noqa: B023
+            wait_until(partial(half_way, coming, target))
             for pid in agent_pids(pool):
                 os.kill(pid, signal.SIGKILL)
             assert coming.result(60) == [target / "killed.pt"]

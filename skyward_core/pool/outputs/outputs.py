@@ -47,10 +47,12 @@ class Rest(NamedTuple):
     Attributes:
         notes: where it lies, in words.
         lost: what goes with its machines, in words.
+        stays: nodes on which it stays, and the folder there.
     """
 
-    notes: list[str]
-    lost: list[str]
+    notes: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    stays: Sequence[tuple[int, str]] = ()
 
 
 class Outputs:
@@ -244,8 +246,9 @@ class Outputs:
             for node, why in found.failures.items()
         ]
         if context.ends_machines:
-            return Rest([], [*said, *unasked])
-        return Rest([f"stays there: {each}" for each in said], [])
+            return Rest(lost=[*said, *unasked])
+        stays = [(node, found.folders[node]) for node, files in whose.items() if files]
+        return Rest([f"stays there: {each}" for each in said], stays=stays)
 
     def _unfetched(self, found: Listing) -> list[WrittenFile]:
         return [file for file in found.files if not self._record.of(file)]
