@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +77,10 @@ def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
         UsageError: it has no such node, or is not on hosts reached over SSH.
         OSError: the file cannot be written.
     """
+    return _written(ledger, pool, node, pool.name)
+
+
+def _written(ledger: Ledger, pool: PoolRow, node: int, alias: str) -> Path:
     machines = ledger.machines(pool.token)
     provider = providers.from_json(pool.provider)
     if not isinstance(provider, ReachedOverSSH):
@@ -84,7 +89,20 @@ def ssh_config(ledger: Ledger, pool: PoolRow, node: int) -> Path:
         nodes = f"{len(machines)} node{'' if len(machines) == 1 else 's'}"
         raise UsageError(f"pool {pool.name} has {nodes}, 0 to {len(machines) - 1}; not {node}")
     targets = [provider.target(machine.address) for machine in machines]
-    return asyncio.run(openssh_config.write(pool.name, targets))
+    return asyncio.run(openssh_config.write(alias, targets))
+
+
+def copy_command(ledger: Ledger, pool: PoolRow, node: int, folder: str) -> str:
+    """What a person types to have a folder of a node, also of a pool that has ended.
+
+    Raises:
+        UsageError: as :func:`ssh_config`.
+        OSError: as there.
+    """
+    file = _written(ledger, pool, node, pool.key)  # its name may be another pool's by now
+    target = f"outputs/{pool.key}"
+    words = ["scp", "-r", "-F", str(file), f"{pool.key}-{node}:{folder}", f"{target}/n{node}"]
+    return f"mkdir -p {shlex.quote(target)} && {shlex.join(words)}"
 
 
 def include_ssh_config() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Stamp = tuple[int, int, int]
 SHOWN = 3  # names of edited modules that are told
+SHARE = 50  # a look at all modules that were sent takes at most one part in so many of the time
 
 
 class EditedModules:
@@ -52,6 +54,7 @@ class EditedModules:
             None  # what this process has loaded itself, where nodes have copies of it
         )
         self._renewing: asyncio.Task[None] | None = None
+        self._next_look = 0.0  # at all that was sent
 
     def learn(self, link: Link, files: Mapping[str, str]) -> None:
         """All that a node's workers have loaded."""
@@ -135,11 +138,21 @@ class EditedModules:
         if sent is None:
             return True
         own.look()
-        for name in own.files:
-            now = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
-            if now is not None and sent.get(name) != now[:2] and self._seen_to.get(name) != now:
-                return True
-        return False
+        return any(self._differs(name, sent) for name in own.files) or self._is_stale_there(sent)
+
+    def _is_stale_there(self, sent: Mapping[str, tuple[int, int]]) -> bool:
+        """Whether a module was edited that nobody may have loaded yet: the next to load it may be a rank."""
+        begun = time.perf_counter()
+        if begun < self._next_look:
+            return False
+        found = any(self._differs(name, sent) for name in sent if name.endswith(".py"))
+        now = time.perf_counter()
+        self._next_look = now + SHARE * (now - begun)
+        return found
+
+    def _differs(self, name: str, sent: Mapping[str, tuple[int, int]]) -> bool:
+        now = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
+        return now is not None and sent.get(name) != now[:2] and self._seen_to.get(name) != now
 
 
 def _stamp(path: str) -> Stamp | None:

@@ -14,6 +14,7 @@ from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
 from ..store.ledger_rows import Kept, Receipt
 from ..views import events as ev
+from ..wire.frames import WireError
 from .background import Background
 from .client_name import ourselves
 from .context import PoolContext
@@ -63,9 +64,9 @@ async def tear_down(
         run.cancel("the pool is torn down")
     await stop_replacing()
     background.catch_up()
-    notes, lost = await _save(context, book, save)
+    rest = await _save(context, book, save)
     goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
-    said = [*notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
+    said = [*rest.notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
     await marked
     unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)
@@ -84,7 +85,8 @@ async def tear_down(
         tuple(said),
         by=context.ending.by if context.ending else ourselves(),
         kept=tuple(map(str, kept)),
-        lost=tuple(lost),
+        lost=tuple(rest.lost),
+        stays=tuple(rest.stays),
     )
     for link in context.links:
         book.lose_calls(link)
@@ -98,19 +100,35 @@ async def tear_down(
     return receipt
 
 
-async def _save(
-    context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]
-) -> tuple[list[str], list[str]]:
-    """See to what ranks wrote, once they write no more; whatever goes wrong there, the pool ends."""
+async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]) -> Rest:
+    """See to what ranks wrote, of whichever client's runs, once they write no more; whatever goes wrong there, the pool
+    ends."""
+    from .outputs.outputs import Rest  # pools of this machine have none
+
+    nothing = Rest()
     if context.runs_here or not any(link.up for link in context.links):
-        return [], []
+        return nothing
+    await asyncio.gather(*(_halt(link, context.options.grace + GOODBYE) for link in context.links if link.up))
     ends = [asyncio.wrap_future(run.future) for run in book.runs.values()]
     if ends:
         await asyncio.wait(ends, timeout=context.options.grace + AGAIN)
     try:
         return await save()
     except (OSError, PoolError) as error:
-        return [f"what ranks wrote could not be seen to: {error}"], []
+        return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
+
+
+async def _halt(link: Link, patience: float) -> None:
+    """Have a node's ranks end, within their grace, while its agent stays."""
+    asking = asyncio.ensure_future(link.ask({"t": "halt"}))
+    deadline = time.monotonic() + patience
+    while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:
+        await asyncio.wait([asking], timeout=0.5)
+    if not asking.done():
+        asking.cancel()
+        return
+    with suppress(ConnectionError, WireError):  # its end is seen to all the same
+        asking.result()
 
 
 async def _write(work: Callable[[], None], patience: float = 0.0) -> str:

@@ -34,6 +34,7 @@ class Receipt(Value):
         by: the client that tore it down, in words; "" where it ended itself.
         kept: what nobody had fetched and its hosts keep, in words.
         lost: files that ranks wrote, that nobody had fetched, and that are gone with their machines, in words.
+        stays: nodes on which such files stay, and the folder there.
     """
 
     pool: str
@@ -46,6 +47,7 @@ class Receipt(Value):
     by: str = ""
     kept: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    stays: tuple[tuple[int, str], ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,15 @@ PIECE = 1 << 20
 
 
 class OnItsWay(OSError):
-    """Another process is just fetching the same file."""
+    """Another process is just fetching the same file.
+
+    Attributes:
+        at: how many bytes that one has.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__("another process is fetching it now")
+        self.at = at
 
 
 class IncomingOutput:
@@ -51,8 +60,12 @@ class IncomingOutput:
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
             # Whoever is done takes the folder away where it is empty, and may do so just now.
+            try:
+                self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except FileExistsError:
+                if os.path.lexists(self._parts) and not stat.S_ISDIR(self._parts.lstat().st_mode):
+                    raise
             with suppress(FileNotFoundError):
                 return os.open(self._path, flags, 0o666)
 
@@ -64,7 +77,7 @@ class IncomingOutput:
                 return
         except (BlockingIOError, FileNotFoundError):
             pass
-        raise OnItsWay("another process is fetching it now")
+        raise OnItsWay(os.fstat(self._file).st_size)
 
     def _begin(self) -> None:
         """Take up what is there, which was written in order; what is there of an earlier state nobody goes on with."""

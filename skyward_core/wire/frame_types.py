@@ -453,6 +453,11 @@ class ClientWhere(TypedDict):
     id: int
 
 
+class ClientHalt(TypedDict):
+    t: Literal["halt"]
+    id: int
+
+
 class ClientShutdown(TypedDict):
     t: Literal["shutdown"]
     drop: NotRequired[list[str]]
@@ -543,6 +548,7 @@ FromClient = (
     | ClientPorts
     | ClientSetup
     | ClientWhere
+    | ClientHalt
     | ClientShutdown
     | ClientGang
     | ClientHello

@@ -320,6 +320,11 @@ FROM_CLIENT: Forms = {
     "ports": FrameForm("Name ports that are free on the node, one for each rank.", _ASKED),
     "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
     "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
+    "halt": FrameForm(
+        "The pool ends: have the ranks end, within their grace, and stay to give out what they wrote; the answer comes "
+        "when they have.",
+        _ASKED,
+    ),
     "shutdown": FrameForm(
         "End; `drop` names runs that nobody wants, `keep` the seconds that the rest is kept.",
         {},

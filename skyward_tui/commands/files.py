@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from skyward_core.front import hosts
 from skyward_core.front.history import PoolRow
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
@@ -101,7 +103,16 @@ def _meant(session: Session, word: str) -> tuple[PoolRow, str | None]:
     receipt = pool.receipt or {}
     left = [field(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
     said = f"; its receipt says: {'; '.join(left)}" if left else ""
-    raise UsageError(f"pool {pool.name} ended at {when}, and nobody gives out its files any more{said}")
+    copies = [f"\n  {each}" for each in _copies(session, pool, receipt.get("stays", ()))]
+    how = f"\nto copy its ranks' working folders:{''.join(copies)}" if copies else ""
+    raise UsageError(f"pool {pool.name} ended at {when}, and nobody gives out its files any more{said}{how}")
+
+
+def _copies(session: Session, pool: PoolRow, places: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """The commands that bring folders which stay on hosts here."""
+    for node, folder in places:
+        with suppress(UsageError, OSError):  # the receipt says where they lie
+            yield field(hosts.copy_command(session.ledger, pool, node, folder))
 
 
 class _Far:

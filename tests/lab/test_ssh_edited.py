@@ -38,6 +38,7 @@ def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(Path.cwd()))
     write("far_helper", "one")
     write("near_helper", "one")
+    write("later_helper", "one")
     with pool(lab, ssh(lab, lab.hosts[:2]), name="far") as compute:
         assert loads("far_helper") @ compute == ["one", "one"]
         write("far_helper", "two")
@@ -58,3 +59,6 @@ def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyP
             write("far_helper", "four")
             assert loads("far_helper") >> other == "four"
         assert loads("far_helper") @ compute == ["four", "four"]
+        # What was sent before anybody loads it.
+        write("later_helper", "two")
+        assert loads("later_helper") @ compute == ["two", "two"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +28,14 @@ from skyward_core.pool.links.direct import Direct
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.outputs import fetching, outputs
 from skyward_core.tasks.own_interpreter import own
+from skyward_core.transport import incoming_output
 from skyward_core.transport.background_loop import submit
-from skyward_core.transport.incoming_output import PARTS, IncomingOutput
+from skyward_core.transport.incoming_output import PARTS, IncomingOutput, OnItsWay
 from tests.support.child import Child
 from tests.support.cli import COMMAND
+from tests.support.faults import agent_pids
+from tests.support.loopback_hosts import Hosts
 from tests.support.pool_logs import settled
-from tests.support.sshd import Host
 from tests.support.waiting import wait_until
 
 LARGE = 24_000_000
@@ -70,44 +76,6 @@ def content(size: int, rank: int = 0, seed: int = 0) -> bytes:
     return random.Random(seed + rank).randbytes(size)
 
 
-class Hosts:
-    """Two on loopback, each with a home of its own, served by a thread."""
-
-    def __init__(self, folder: Path) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.all = [Host(folder / f"host{number}") for number in range(2)]
-        self.all[1].authorized.write_bytes(self.all[0].authorized.read_bytes())
-        for host in self.all:
-            self._do(host.start())
-        self.known = folder / "known"
-        self.known.write_text("".join(host.known_line() for host in self.all))
-
-    def _do(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
-
-    def provider(self, number: int = 2) -> sky.SSH:
-        addresses = [f"127.0.0.1:{host.port}" for host in self.all[:number]]
-        key = str(self.all[0].client_key)
-        return sky.SSH(addresses, keys=key, known_hosts=str(self.known), config=False)
-
-    def cut(self) -> None:
-        def abort() -> None:
-            for host in self.all:
-                for connection in list(host.connections):
-                    connection.abort()
-
-        self.loop.call_soon_threadsafe(abort)
-
-    def stop(self) -> None:
-        for host in self.all:
-            self._do(host.stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     made = Hosts(tmp_path_factory.mktemp("hosts"))
@@ -131,7 +99,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
 
 
 @pytest.fixture(scope="module")
-def pool(hosts: Hosts, project: Path) -> Iterator[sky.Compute]:
+def pool(hosts: Hosts, project: Path, world: Path) -> Iterator[sky.Compute]:
     """Two nodes of one rank each, that fetch ``live/`` by themselves."""
     with sky.Compute(
         name="writers",
@@ -143,6 +111,22 @@ def pool(hosts: Hosts, project: Path) -> Iterator[sky.Compute]:
     assert compute.receipt is not None and compute.receipt.ok
     (first, *_) = compute.receipt.notes
     assert first.startswith("stays there: ") and " (127.0.0.1:" in first and not compute.receipt.lost
+    # Who asks for them later is told how to have them, and that works.
+    env = os.environ | {"SKYWARD_HOME": str(world)}
+    done = subprocess.run(
+        [*COMMAND, "fetch", "writers"], env=env, cwd=project, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    copies = [line.strip() for line in done.stderr.splitlines() if " && scp " in line]
+    assert len(copies) == len(compute.receipt.stays) == 2, done.stderr
+    for copy in copies:  # these hosts speak no SFTP; where it would take them from is told by ssh
+        *_, way, place, _ = shlex.split(copy)
+        alias, _, folder = place.partition(":")
+        there = subprocess.run(
+            ["ssh", "-F", way, alias, "ls", folder],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert "mine.txt" in there.stdout, there.stderr
 
 
 @pytest.fixture
@@ -282,6 +266,90 @@ def _refusal(pool: sky.Compute, to: Path) -> Path | None:
     return None
 
 
+def half_way(coming: Future[Any], target: Path) -> bool:
+    return coming.done() or any(part.stat().st_size > 1_000_000 for part in parts(target))
+
+
+def test_a_file_is_gone_on_with_after_its_agent_was_frozen_or_killed(
+    hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is on the link that would have the host's server tell of the end."""
+    options = sky.Options(console=False, grace=2.0)
+    provider, image = hosts.provider(1), sky.Image(workdir=project)
+    with (
+        sky.Compute(provider=provider, nodes=1, image=image, options=options) as pool,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        write({"killed.pt": LARGE}) >> pool
+        settled(pool)
+        (link,), (agent,) = pool.pool.links, agent_pids(pool)
+        monkeypatch.setattr(fetching, "FROZEN", 0.2)
+        coming = beside.submit(pool.fetch, "killed.pt", to=tmp_path)
+        wait_until(lambda: parts(tmp_path))
+        os.kill(agent, signal.SIGSTOP)
+        try:
+            wait_until(lambda: coming.done() or link.quiet > 1.5)
+        finally:
+            os.kill(agent, signal.SIGCONT)
+        assert coming.result(60) == [tmp_path / "killed.pt"]
+        assert through_ssh == [0], "one that is only frozen is asked once"
+        for attempt in range(5):
+            begun = len(through_ssh)
+            target = tmp_path / str(attempt)
+            coming = beside.submit(pool.fetch, "killed.pt", to=target)
+            wait_until(partial(half_way, coming, target))
+            for pid in agent_pids(pool):
+                os.kill(pid, signal.SIGKILL)
+            assert coming.result(60) == [target / "killed.pt"]
+            assert (target / "killed.pt").read_bytes() == content(LARGE)
+            if len(through_ssh) > begun + 1:
+                return
+        raise AssertionError(f"the agent was killed too late each time: {through_ssh}")
+
+
+def test_a_node_that_answers_and_sends_nothing_of_a_file_is_given_up(
+    pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(link: Link, path: str, incoming: IncomingOutput) -> None:
+        through_ssh.append(incoming.at)
+        await asyncio.Event().wait()
+
+    write({"stalled/a": 3, "stalled/b": 3}) >> pool
+    settled(pool)
+    monkeypatch.setattr(Link, "take", never)
+    monkeypatch.setattr(fetching, "STUCK", 0.5)
+    with pytest.raises(PoolError, match=r"stalled/a of node .*nothing of it has come.*stalled/b of node"):
+        pool.fetch("stalled/**", to=tmp_path)
+    assert len(through_ssh) == 1, "nor are its other files waited for"
+
+
+def test_what_another_client_fetches_to_the_same_folder_is_waited_for(
+    pool: sky.Compute, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write({"both.pt": LARGE}) >> pool
+    settled(pool)
+    file = max(pool.files("both.pt"), key=lambda file: file.changed_at)
+    turned_away: list[int] = []
+
+    class Noted(OnItsWay):
+        def __init__(self, at: int) -> None:
+            super().__init__(at)
+            turned_away.append(at)
+
+    monkeypatch.setattr(incoming_output, "OnItsWay", Noted)
+    monkeypatch.setattr(fetching, "OnItsWay", Noted)
+    theirs = IncomingOutput(tmp_path, f"{tmp_path / 'both.pt'}\0{file.node}", LARGE, file.version)
+    with ThreadPoolExecutor(1) as beside:
+        coming = beside.submit(pool.fetch, "both.pt", to=tmp_path)
+        wait_until(lambda: len(turned_away) > 1)
+        theirs.write(content(LARGE, file.node)[: LARGE // 2])
+        wait_until(lambda: LARGE // 2 in turned_away)
+        assert not coming.done() and not through_ssh
+        theirs.leave()  # it dies: this one goes on
+        assert coming.result(60) == [tmp_path / "both.pt"]
+    assert (tmp_path / "both.pt").read_bytes() == content(LARGE, file.node) and through_ssh == [LARGE // 2]
+
+
 def test_a_file_that_is_being_written_is_not_taken_for_whole(pool: sky.Compute, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     with ThreadPoolExecutor(1) as beside:
@@ -349,6 +417,27 @@ def test_outputs_come_while_the_run_goes_on_and_after_it(
         "r1/live/last.txt": "late 1",
     }
     assert (folder / ".gitignore").read_text() == "*\n"
+
+
+def test_who_comes_to_a_pool_has_the_outputs_of_others_runs_too(
+    pool: sky.Compute, world: Path, tmp_path: Path
+) -> None:
+    go_on, env = tmp_path / "go", os.environ | {"SKYWARD_HOME": str(world)}
+    comes = "import sys, skyward_core as sky\nwith sky.attach('writers') as pool: sys.stdin.read()"
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: write_and_wait(str(go_on)) @ pool)
+        pipe = subprocess.PIPE
+        with Child([sys.executable, "-c", comes], env=env, cwd=tmp_path, stdin=pipe) as child:
+            try:
+                wait_until(lambda: list(tmp_path.glob("outputs/*/r1/live/one.txt")))
+            finally:
+                go_on.touch()
+            running.result()
+            wait_until(lambda: list(tmp_path.glob("outputs/*/live/one.txt")))
+            wait_until(lambda: len(list(tmp_path.glob("outputs/*/r?/live/last.txt"))) >= 2)
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(60) == 0
 
 
 def test_the_command_line_names_and_fetches_them(pool: sky.Compute, world: Path, tmp_path: Path) -> None:
@@ -443,6 +532,53 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     )
     assert f"the newest {most or '0 bytes'} of the rest" in plan.loses_files
     assert not replace(plan, keep=True).loses_files
+
+
+@sky.function
+def saves_when_it_is_stopped(begun: str) -> None:
+    import signal
+
+    Path(begun).touch()
+    try:
+        signal.pause()
+    finally:
+        Path("late").mkdir()
+        Path("late/last.pt").write_text("what took hours")
+
+
+def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
+    hosts: Hosts, project: Path, world: Path, tmp_path: Path
+) -> None:
+    begun, elsewhere = tmp_path / "begun", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    env = os.environ | {"SKYWARD_HOME": str(world)}
+    ends_it = "import skyward_core as sky; print(*sky.attach('torn').down().notes)"
+    with (
+        sky.Compute(
+            name="torn",
+            provider=hosts.provider(1),
+            nodes=1,
+            image=sky.Image(workdir=project, outputs=["late/**"]),
+            options=sky.Options(console=False, grace=20.0),
+        ) as compute,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        running = beside.submit(lambda: saves_when_it_is_stopped(str(begun)) >> compute)
+        wait_until(begun.exists)
+        done = subprocess.run(
+            [sys.executable, "-c", ends_it],
+            env=env,
+            cwd=elsewhere,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert done.returncode == 0, done.stderr
+        with pytest.raises(sky.PoolGone):
+            running.result()
+    (came,) = elsewhere.glob("outputs/*/late/last.pt")
+    assert came.read_text() == "what took hours"
+    assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:

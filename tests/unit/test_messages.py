@@ -183,7 +183,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "peers": ASKED | PAPERS,
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
-        "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "shutdown": {},
+        "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
         "move": {},
     },

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from skyward_core.transport.ssh.command_channel import CommandOutput
-from skyward_core.transport.ssh.pipes import Relayed
+from skyward_core.transport.ssh.pipes import Forwarded, Relayed
 
 
 class FakeChannel:
@@ -53,6 +53,16 @@ async def test_the_relays_end_before_that_says_what_it_printed() -> None:
     pipe.connection_lost(None)
     with pytest.raises(ConnectionError, match="python: not found"):
         await asyncio.wait_for(pipe.joined, 20)
+
+
+async def test_an_agents_end_is_the_end_whatever_the_server_says_later() -> None:
+    lost: list[Exception | None] = []
+    pipe, channel = Forwarded(lambda data: None, lost.append), FakeChannel()
+    pipe.connection_made(channel)  # type: ignore[arg-type]
+    assert not pipe.eof_received()
+    assert channel.closed and lost == [None]
+    pipe.connection_lost(OSError("late"))
+    assert lost == [None]
 
 
 async def test_a_host_that_only_makes_noise_is_hung_up_on() -> None:

@@ -40,6 +40,9 @@ class Life:
     def end_by(self, who: str, why: str) -> None:
         self.ends.append((who, why))
 
+    async def halt(self, who: str) -> None:
+        self.ends.append((who, "halted"))
+
 
 class Served(Node):
     def __init__(self, folder: Path) -> None:

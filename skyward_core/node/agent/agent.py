@@ -135,8 +135,19 @@ class Agent:
         A signal only ends this one agent, and says nothing of the pool.
         """
         if not self._end.is_set():
-            self._state.ending = {"t": "ending", "by": who, "why": why}
+            self._say_ending(who, why)
             self._end.set()
+
+    def _say_ending(self, who: str, why: str) -> None:
+        if not self._state.ending:
+            self._state.ending = {"t": "ending", "by": who, "why": why}
+            self._audience.tell(self._state.ending)
+
+    async def halt(self, who: str) -> None:
+        """The pool ends: have the workers end, with their grace, and stay, to give out what they wrote last."""
+        self._say_ending(who, "")
+        self._state.closing = True
+        await self._slots.close()
 
     def give_up(self, runs: list[str], keep: float) -> None:
         """Who ends the pool has no use for what comes of these runs; the rest is to be kept for at least this long."""
@@ -146,8 +157,6 @@ class Agent:
     async def _close(self) -> None:
         state = self._state
         state.closing = True
-        if state.ending:
-            self._audience.tell(state.ending)
         await self._slots.close()
         # Whatever escaped its group; what cannot be killed is left for whoever verifies the end to find.
         deadline = time.monotonic() + STUBBORN

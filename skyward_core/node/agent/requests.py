@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ClientCredit,
         ClientDrop,
         ClientFetch,
+        ClientHalt,
         ClientHello,
         ClientLine,
         ClientMove,
@@ -57,6 +58,8 @@ class Life(Protocol):
     def give_up(self, runs: list[str], keep: float) -> None: ...
 
     def end_by(self, who: str, why: str) -> None: ...
+
+    async def halt(self, who: str) -> None: ...
 
 
 class Requests:
@@ -92,6 +95,7 @@ class Requests:
             "move": self._move,
             "use": self._use,
             "ping": self._ping,
+            "halt": self._halt,
             "shutdown": self._shutdown,
             **self._gang.handlers,
         }
@@ -154,6 +158,17 @@ class Requests:
         left = self._state.lease.remaining(in_use=self._life.in_use())
         told = {"lease": left, "unfetched": self._desk.unfetched()}
         connection.send({"t": "pong", "id": header.get("id")} | told)
+
+    def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
+        self._keep(asyncio.create_task(self._halted(connection, header)))
+
+    async def _halted(self, connection: Connection, header: ClientHalt) -> None:
+        await self._life.halt(connection.who or "another client")
+        connection.send({"t": "known", "id": header["id"]})
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _shutdown(self, connection: Connection, header: ClientShutdown, body: bytes) -> None:
         self._life.give_up(header.get("drop", []), header.get("keep", 0.0))
@@ -225,9 +240,7 @@ class Requests:
         return self._register.active > 0
 
     def _fetch(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
-        task = asyncio.create_task(self._send_file(connection, header))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(asyncio.create_task(self._send_file(connection, header)))
 
     async def _send_file(self, connection: Connection, header: ClientFetch) -> None:
         path = self._state.config.spool / Path(header["f"]).name

@@ -8,11 +8,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ...model.written_file import FetchedFile, WrittenFile
-from ...transport.incoming_output import IncomingOutput
+from ...transport.incoming_output import IncomingOutput, OnItsWay
 from ...wire.output_names import CHANGED
 from ..context import PoolContext
 from ..links.direct import Direct
@@ -23,8 +24,11 @@ from .record import OutputRecord
 SPARE = 1 << 20  # bytes of the client's disk that are left free
 PAUSE = 1.0  # seconds before a file that was just being written is looked at again
 TICK = 0.2  # seconds between two words on how far it is
-STUCK = 60.0  # seconds without a byte, and without a link, after which a node is given up for now
-HURRIED = 5.0  # the same where the pool is being torn down
+STUCK = 60.0  # seconds without a byte after which a node is given up for now
+HURRIED = 5.0  # the same where the pool is being torn down, and its agent says nothing at all
+SLOWEST = (
+    20e6  # bytes a second that a node reads at least of what it has sent before: it looks through that again
+)
 
 Progress = Callable[[int, int], None]
 """Told how many bytes have come, and of how many."""
@@ -121,9 +125,9 @@ class Fetching:
         Raises:
             OSError: it cannot be had, or put there.
         """
-        if await asyncio.to_thread(self._is_there, file, target, aim.folder):
+        incoming = await self._begin_alone(file, target, aim.folder)
+        if incoming is None:
             return False
-        incoming = await asyncio.to_thread(self._begin, file, target, aim.folder)
         self._arriving[file] = incoming
         try:
             await self._bring(file, incoming)
@@ -137,6 +141,28 @@ class Fetching:
             del self._arriving[file]
             incoming.leave()
 
+    async def _begin_alone(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput | None:
+        """Begin it, once no other client fetches it to the same place; None where it need not come.
+
+        Raises:
+            OSError: it cannot be put there, or whoever fetches it has got no further for long.
+        """
+        since, at = time.monotonic(), -1
+        while not await asyncio.to_thread(self._is_there, file, target, folder):
+            try:
+                return await asyncio.to_thread(self._begin, file, target, folder)
+            except OnItsWay as others:
+                if others.at != at:
+                    since, at = time.monotonic(), others.at
+                elif time.monotonic() - since > self._patience:
+                    raise
+            await asyncio.sleep(TICK)
+        return None
+
+    @property
+    def _patience(self) -> float:
+        return HURRIED if self._context.leaving else STUCK
+
     def _is_there(self, file: WrittenFile, target: Path, folder: Path) -> bool:
         """Whether it need not come: it has been fetched, perhaps to another place of the same folder."""
         for row in self._record.of(file):
@@ -145,7 +171,8 @@ class Fetching:
             before = Path(row.target)
             if before.is_relative_to(folder) and not os.path.lexists(target):
                 _make_way(target, folder)
-                before.rename(target)
+                with suppress(FileNotFoundError):  # another client moves it just now
+                    before.rename(target)
                 self._record.add(file, target)
                 return True
         self._refuse_another(file, target)
@@ -192,25 +219,29 @@ class Fetching:
             except ConnectionError as error:
                 if incoming.at > at:
                     since, at = time.monotonic(), incoming.at
-                patience = HURRIED if self._context.leaving else STUCK
-                if link.gone or self._context.detached or time.monotonic() - since > patience:
+                if link.gone or self._context.detached or time.monotonic() - since > self._patience:
                     self._given_up[file.node] = str(error)
                 await asyncio.sleep(0.1)  # the link is on its way up again
         raise OSError(why)
 
     async def _unless_it_freezes(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        """Take it, as long as its node says anything at all.
+        """Take it, as long as some of it comes. A silent node is not asked again: it answers once it goes on.
 
         Raises:
-            ConnectionError: the link is down, or the node silent; what has come is kept.
+            ConnectionError: the link is down, the node silent, or its disk does not answer; what has come is kept.
         """
         taking = asyncio.ensure_future(self._by_the_best_way(link, path, incoming))
+        at, since = incoming.at, time.monotonic()
         try:
             while not taking.done():
-                at = incoming.at
                 await asyncio.wait([taking], timeout=TICK * 5)
-                if not taking.done() and link.quiet > FROZEN and incoming.at == at:
+                if incoming.at != at:
+                    at, since = incoming.at, time.monotonic()
+                stalled = time.monotonic() - since
+                if not taking.done() and min(link.quiet, stalled) > max(FROZEN, self._patience):
                     raise ConnectionError(f"node {link.node} has said nothing for {link.quiet:.0f} s")
+                if not taking.done() and stalled > STUCK + at / SLOWEST:
+                    raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
             taking.result()
         finally:
             taking.cancel()

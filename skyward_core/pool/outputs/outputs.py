@@ -47,10 +47,12 @@ class Rest(NamedTuple):
     Attributes:
         notes: where it lies, in words.
         lost: what goes with its machines, in words.
+        stays: nodes on which it stays, and the folder there.
     """
 
-    notes: list[str]
-    lost: list[str]
+    notes: Sequence[str] = ()
+    lost: Sequence[str] = ()
+    stays: Sequence[tuple[int, str]] = ()
 
 
 class Outputs:
@@ -180,7 +182,8 @@ class Outputs:
     # -- during runs -------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Fetch what the image names of every run of ours, from now on, while it goes on and when it is over."""
+        """Fetch what the image names of every run, whoever began it, from now on, while it goes on and when it is over;
+        of those that nodes remember, too, as they tell of them."""
         self._news.subscribe(self._on_event, None)
 
     def _on_event(self, event: ev.Event) -> None:
@@ -193,6 +196,11 @@ class Outputs:
             if self._keeping is None or self._keeping.done():
                 self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
+    @property
+    def _under_way(self) -> list[str]:
+        runs = self._context.view.runs
+        return [*self._book.runs, *(run for run in runs if run not in self._book.runs and self._goes_on(run))]
+
     async def _keep(self) -> None:
         try:
             await self._look_on()
@@ -202,7 +210,7 @@ class Outputs:
     async def _look_on(self) -> None:
         """Look at the runs that go on, ever more rarely, and at each that is over; end when none is left."""
         delay, longest = LOOK
-        while (self._ended or self._book.runs) and not self._context.detached:
+        while (self._ended or self._under_way) and not self._context.detached:
             if not self._ended:
                 self._stir.clear()
                 try:
@@ -215,7 +223,7 @@ class Outputs:
                 del self._ended[run]
                 found = await self.files(self._patterns, run)
                 await self._take(found, found.files, run)
-            for run in list(self._book.runs):
+            for run in self._under_way:
                 found = await self.files(self._patterns, run)
                 quiet = [file for file in found.files if file.age > SETTLED]
                 await self._take(found, quiet, run, tries=1)
@@ -254,8 +262,9 @@ class Outputs:
             for node, why in found.failures.items()
         ]
         if context.ends_machines:
-            return Rest([], [*said, *unasked])
-        return Rest([f"stays there: {each}" for each in said], [])
+            return Rest(lost=[*said, *unasked])
+        stays = [(node, found.folders[node]) for node, files in whose.items() if files]
+        return Rest([f"stays there: {each}" for each in said], stays=stays)
 
     async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> None:
         """Fetch them, and have the pool say how far it is: nothing else happens meanwhile."""

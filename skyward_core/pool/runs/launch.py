@@ -135,12 +135,19 @@ class Launcher:
         return run.kind == "broadcast" or len(gone) == len(links)
 
     async def _start_when_whole(self, run: Run) -> None:
-        if await self._wanted_after(run, self._roster.settled):
-            self._start_on_what_is_there(run)
+        async def whole() -> None:
+            await self._roster.settled()
+            if self._modules.to_renew:  # since it was opened, perhaps long ago
+                await self._when_reached([run], self._modules.renewed)
+
+        await self._start_after(run, whole)
 
     async def _start_when_renewed(self, run: Run) -> None:
+        await self._start_after(run, lambda: self._when_reached([run], self._modules.renewed))
+
+    async def _start_after(self, run: Run, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
-            wanted = await self._wanted_after(run, lambda: self._when_reached([run], self._modules.renewed))
+            wanted = await self._wanted_after(run, work)
         except (PoolError, OSError) as error:
             run.release()
             self._fail(run, f"edited modules could not be brought to the nodes: {error}")

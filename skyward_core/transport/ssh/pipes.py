@@ -23,6 +23,13 @@ class _Pipe(Flow):
         if datatype is None:
             self._on_data(data)
 
+    def eof_received(self) -> bool:
+        """An agent ends its connection as a whole; a server between us and it may never say more than that no more
+        comes from there."""
+        self._chan.close()
+        self.connection_lost(None)
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.resume_writing()
         on_lost, self._on_lost = self._on_lost, None
