@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.capabilities import settings_of
+from ..model.capabilities import RunsHere, settings_of
 from ..model.errors import SkywardError, SpecError, UsageError
 from ..model.spec import Image, PoolSpec, Worker
 from ..model.wrong_field import of_field
@@ -17,6 +17,7 @@ from ..providers import DEFAULT, by_name, own_names
 from ..providers.asked_pool import pool_spec
 from ..providers.making import make, values_of
 from ..store.working_folder import workdir
+from ..tasks.beside_script import check_travels
 from ..tasks.scripts import FunctionInfo, find_function, parse_arguments, split_target, whole
 from .launch_plan import LaunchPlan
 from .script_python import script_python
@@ -234,6 +235,9 @@ class LaunchRequest:
             )
         except SpecError as error:
             raise SpecError(error.reason, _OF_SPEC.get(error.field, error.field)) from error
+        if not isinstance(spec.provider, RunsHere):
+            with of_field("script"):
+                check_travels(Path(self.script))
         found, packages = script_python(Path(self.script), self.python, spec)
         return replace(spec, interpreter=found if found.chosen else None), found, packages
 

@@ -22,20 +22,24 @@ def workdir(path: Path) -> str | None:
     return str(folder)
 
 
-def working_folder() -> str:
-    """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
-    process; the current one where no script does (a module, a program such as pytest, a prompt)."""
+def main_script() -> Path | None:
+    """The script that runs this process; None where none does (a module, a program such as pytest, a prompt)."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None or not file.endswith(".py"):
-        return str(Path.cwd())
+        return None
     path = Path(file).resolve()
     installed = (
         Path(prefix).resolve() / part for prefix in (sys.prefix, sys.base_prefix) for part in ("bin", "lib")
     )
-    if any(map(path.is_relative_to, installed)):
-        return str(Path.cwd())
-    return workdir(path) or str(Path.cwd())
+    return None if any(map(path.is_relative_to, installed)) else path
+
+
+def working_folder() -> str:
+    """The folder that ranks work in where nobody said: as :func:`workdir` for the script that runs this
+    process; the current one where no script does."""
+    script = main_script()
+    return (script and workdir(script)) or str(Path.cwd())
 
 
 def unfit(folder: Path) -> str:

@@ -85,10 +85,12 @@ class Host:
         assert child.stdin is not None and child.stdout is not None and child.stderr is not None
         self._children.add(child)
         feed = asyncio.create_task(self._feed(process.stdin, child.stdin))
+        gone = asyncio.create_task(self._let_go(process, child))
         await asyncio.gather(
             self._pass(child.stdout, process.stdout), self._pass(child.stderr, process.stderr)
         )
         feed.cancel()
+        gone.cancel()
         process.exit(await child.wait())
 
     async def _feed(self, source: asyncssh.SSHReader[bytes], target: asyncio.StreamWriter) -> None:
@@ -100,6 +102,13 @@ class Host:
         except (OSError, asyncssh.Error):
             pass  # the command has ended, or the client has gone
         target.close()
+
+    @staticmethod
+    async def _let_go(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
+        """Once the client has closed the channel, nobody reads what its command says, as with OpenSSH's server."""
+        await process.wait_closed()
+        for descriptor in (1, 2):
+            child._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
 
     @staticmethod
     async def _pass(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ...model.capabilities import RunsHere
 from ...model.errors import TeardownError
 from ...model.hint import Hint
 from ...model.spec import Image, Options, Worker
@@ -122,10 +123,15 @@ class Compute(Dispatching):
     async def _come_up(self) -> None:
         from ...pool.pool import Pool
         from ...store.ledger import Ledger
-        from ...store.working_folder import working_folder
+        from ...store.working_folder import main_script, unfit, working_folder
 
         if said := debug_log.begin():
             sys.stderr.write(f"{said}\n")
+        script = main_script()
+        if script and unfit(script.parent) and not isinstance(self.spec.provider, RunsHere):
+            from ...tasks.beside_script import check_travels  # hardly any script lies so
+
+            check_travels(script)
         self._pool = await Pool.intend(self.spec, Ledger(), working_folder())
         if self.spec.options.console and (news := self._pool.view.detail):
             sys.stderr.write(f"pool {self.name}: {news}\n")
