@@ -61,7 +61,7 @@ def main() -> None:
     stage = sys.argv[1]
     STAGES[stage]()
     options = sky.Options(console=False, grace=0.5)
-    with sky.Compute(name="pair", provider=rented(), nodes=2, options=options) as compute:
+    with sky.Compute(name="pair", provider=rented(ssh_from=sys.argv[2]), nodes=2, options=options) as compute:
         _ = where() @ compute
         if stage == "run":
             die()

@@ -7,12 +7,11 @@ from typing import Any
 
 import skyward_core as sky
 from tests.aws import Bed
-from tests.aws.images import DEEP
 
 
 def rented(**wishes: Any) -> sky.AWS:
     """The provider, for machines with a GPU."""
-    return sky.AWS(**{"instance_type": "g4dn.xlarge", "ami": DEEP.ami} | wishes)
+    return sky.AWS(**{"instance_type": "g4dn.xlarge"} | wishes)
 
 
 @sky.function

@@ -31,8 +31,8 @@ def killed_at(stage: str, bed: Bed, tmp_path: Path) -> None:
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
     with (tmp_path / "said").open("w") as said:
         child = CLIENTS.start(
-            ["client", stage], env=env | bed.environment(), cwd=tmp_path, stdin=subprocess.DEVNULL,
-            stdout=said, stderr=said, start_new_session=True,
+            ["client", stage, f"{bed.client_address()}/32"], env=env | bed.environment(), cwd=tmp_path,
+            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
         )  # fmt: skip
         assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
@@ -23,7 +25,7 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
 
 
 def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
-    with sky.Compute(name="pair", provider=rented(), nodes=2) as compute:
+    with sky.Compute(name="pair", provider=rented(ssh_from=own(cloud)), nodes=2) as compute:
         results = where() @ compute
         assert [(rank, nodes) for rank, nodes, _ in results] == [(0, 2), (1, 2)]
         assert len({host for _, _, host in results}) == 2
@@ -51,3 +53,69 @@ def deadman_is_the_agents(bed: Bed) -> list[bool]:
         each["ends_at"] is not None and each["ends_at"] - each["launched"] < 18 * 60
         for each in bed.instances("running")
     ]
+
+
+def test_a_machine_whose_lease_is_over_ends_itself(cloud: Bed, tmp_path: Path) -> None:
+    options = sky.Options(idle_timeout=1.0, console=False)
+    spec = sky.PoolSpec(name="short", provider=rented(ssh_from=own(cloud)), options=options)
+    session = Session()
+    session.create(spec, tmp_path).result(60)
+    session.detach()
+    wait_until(lambda: len(cloud.instances("terminated")) == 1, "its end, by EC2's word")
+    assert cloud.instances()[0]["reason"] == "Client.InstanceInitiatedShutdown"
+    assert cloud.calls("TerminateInstances") == []
+    session = Session()
+    (view,) = session.refresh(over=True).result(60)
+    assert (
+        view.receipt
+        and view.receipt["unaccounted"] == []
+        and "shut itself down" in str(view.receipt["notes"])
+    )
+    session.detach()
+    assert left(cloud) == []
+
+
+def test_another_key_than_the_pool_s_is_refused(cloud: Bed) -> None:
+    cloud.wrong_host_key(1)
+    compute = sky.Compute(name="liar", provider=rented(ssh_from=own(cloud)), nodes=2)
+    with pytest.raises(HostKeyError), compute:
+        pass
+    assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
+    cloud.never_boots(1)
+    options = sky.Options(start_timeout=8.0)
+    compute = sky.Compute(name="mute", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
+    with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
+        pass
+    assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:
+    options = sky.Options(console=False, on_loss="replace")
+    spec = rented(ssh_from=own(cloud))
+    with sky.Compute(name="pair", provider=spec, nodes=2, options=options) as compute:
+        before = {host for _, _, host in where() @ compute}
+        head = next(each for each in cloud.instances("running") if node_of(each["id"]) == 0)
+        cloud.client().terminate_instances(InstanceIds=[head["id"]])
+        wait_until(lambda: len(cloud.instances("running")) == 2, "another machine", 60)
+        results = where() @ compute
+        assert [rank for rank, _, _ in results] == [0, 1] and {host for _, _, host in results} != before
+        (new,) = [each for each in cloud.instances("running") if "skyward:node" in each["tags"]]
+        assert new["tags"]["skyward:node"] == "0"
+    assert left(cloud) == [] and len(cloud.instances("terminated")) == 3
+
+
+def node_of(machine: str) -> int:
+    """Which node a machine is, by the ledger."""
+    ledger = Ledger()
+    (row,) = ledger.live()
+    found = next(each for each in ledger.machines(row.token) if each.id == machine)
+    ledger.close()
+    return found.node
+
+
+def own(bed: Bed) -> str:
+    """The network that holds nothing but this client, as machines see it."""
+    return f"{bed.client_address()}/32"

@@ -68,6 +68,8 @@ def loaded_by(code: str, *options: str) -> set[str]:
                 "skyward_core.wire.host_facts",
             ),
         ),
+        # Whoever lists providers, or reads a script that names this one, has it; AWS is asked by few.
+        ("skyward_core.providers.aws.provider", ("cryptography", "urllib.request")),
         ("skyward_core.runtime.info", ("cloudpickle", "asyncio")),
         ("skyward_core.runtime.output", ("asyncio",)),
         ("skyward_core.runtime.shard", ("asyncio",)),

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-from ...model.errors import CredentialsRefused, UsageError
+from ...model.errors import CredentialsRefused, SkywardError, UsageError
 from ...model.value import Value, value
 from ...store.loggers import logger
 from . import failures
@@ -92,6 +92,8 @@ class Calls:
                 answer: dict[str, Any] = await _seen_through(
                     self._call, service, region, action, answered, params
                 )
+            except SkywardError:
+                raise
             except Exception as error:
                 tries += 1
                 throttled = failures.code_of(error) in failures.THROTTLED

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import urllib.request
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -72,6 +71,8 @@ async def own_address(calls: Calls, region: str) -> str:
 
 
 def _own_address(calls: Calls, region: str) -> str:
+    import urllib.request  # late: a rank that reads a script asks nobody
+
     endpoint = calls.endpoint(region)
     host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
     try:

@@ -113,6 +113,7 @@ class AWS:
             return sorted(there, key=lambda machine: machine.node)  # by this token already
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
+        folder.note("begun")
         lease = spec.options.idle_timeout
         deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
         wishes = Wishes(
@@ -191,7 +192,10 @@ class AWS:
         Raises:
             SkywardError: it cannot be told now.
         """
-        return await rented.find(self._calls, PoolFolder(pool, token), await self._regions())
+        folder = PoolFolder(pool, token)
+        if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
+            return []  # its creation came to nothing before it asked for any
+        return await rented.find(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
         """The pool's machines with their state.

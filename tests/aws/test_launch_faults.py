@@ -1,0 +1,242 @@
+"""Machines are had, or not, and nothing is left: EC2's refusals and faults, at a bed whose machines exist in its API
+alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.model.errors import (
+    Cancelled,
+    CredentialsRefused,
+    NoCapacity,
+    PoolError,
+    SkywardError,
+    Unreachable,
+)
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool import teardown
+from skyward_core.pool.pool import Pool
+from skyward_core.providers.aws import calls, machines, provider
+from skyward_core.store.ledger import Ledger
+from tests.aws import Bed
+from tests.aws.images import DEEP
+from tests.aws.pools import left, rented
+from tests.support.waiting import until
+
+TOKEN = "0123456789abcdef"
+G_QUOTA = "L-DB2E81BA"
+
+
+@pytest.fixture
+def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    """The bed, and a client whose credentials are for it; what lives on machines is not looked at: nothing does."""
+
+    async def nothing(machine: Machine, way: Any) -> Machine:
+        return replace(machine, state="gone")
+
+    monkeypatch.setattr(provider, "look", nothing)
+    monkeypatch.setattr(teardown, "SILENCE", 0.5)
+    monkeypatch.setattr(machines, "VISIBLE", 2.0)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    for name, text in simulated_bed.environment().items():
+        monkeypatch.setenv(name, text)
+    calls.calls_of.cache_clear()
+    yield simulated_bed
+
+
+@pytest.fixture
+def ledger(bed: Bed) -> Iterator[Ledger]:
+    ledger = Ledger()
+    yield ledger
+    ledger.close()
+
+
+def spec(nodes: int = 2, **wishes: Any) -> PoolSpec:
+    return PoolSpec(
+        name="q",
+        provider=rented(ssh_from="10.0.0.1/32", **wishes),
+        nodes=nodes,
+        options=Options(console=False),
+    )
+
+
+async def create(nodes: int = 2, **wishes: Any) -> list[Machine]:
+    wanted = spec(nodes, **wishes)
+    return await wanted.provider.create(wanted, TOKEN)  # type: ignore[no-any-return]
+
+
+async def end(made: list[Machine], aws: sky.AWS | None = None) -> None:
+    """Have machines ended, and see nothing left."""
+    aws = aws or rented()
+    await aws.terminate("q", made)
+    async with asyncio.timeout(60):
+        while any(each.state != "gone" for each in await aws.describe("q", made)):
+            await asyncio.sleep(0.05)
+    await aws.teardown("q")
+
+
+async def test_an_answer_that_is_lost_buys_nothing_twice(bed: Bed) -> None:
+    bed.lose_answer("RunInstances")
+    made = await create()
+    assert sorted(each.id for each in made) == sorted(each["id"] for each in bed.instances())
+    tokens = [call["params"]["ClientToken"] for call in bed.calls("RunInstances")]
+    assert len(tokens) == 2 and len(set(tokens)) == 1
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:
+    bed.fail_half("RunInstances")
+    pool = await Pool.intend(spec(), ledger)
+    with pytest.raises(PoolError, match="EC2 gave 1 machines where all 2 or none were asked for"):
+        await pool.start(spec())
+    assert ledger.pool(pool.row.token).ended_at is not None
+    assert left(bed) == [] and len(bed.instances()) == 1
+    bed.heal()
+
+
+async def test_fifty_machines_at_two_calls_a_second(bed: Bed) -> None:
+    bed.throttle(2)
+    made = await create(50)
+    assert [each.node for each in made] == list(range(50))
+    assert len({call["params"]["ClientToken"] for call in bed.calls("RunInstances")}) == 1
+    await end(made)
+    bed.throttle(None)
+    assert left(bed) == []
+    assert len({each["id"] for each in bed.instances()}) == 50
+    assert len(bed.calls()) < 60, "throttled ones too"
+
+
+async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
+    bed.no_capacity(zone="us-east-1a")
+    bed.no_capacity(zone="us-east-1b", left=1)
+    made = await create()
+    assert {each.extra["zone"] for each in made} == {"us-east-1c"}
+    assert len(bed.instances()) == 2
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
+    bed.no_capacity(region="us-east-1")
+    aws: dict[str, Any] = {"region": ["us-east-1", "us-west-2"], "zones": ["us-east-1a", "us-west-2b"]}
+    made = await create(**aws)
+    assert {each.extra["zone"] for each in made} == {"us-west-2b"}
+    await end(made)
+    west = bed.client(region="us-west-2")
+    assert left(bed) == [] and west.describe_key_pairs()["KeyPairs"] == []
+
+
+async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
+    bed.no_capacity()
+    pool = await Pool.intend(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
+    said = r"to be had: g4dn\.xlarge in us-east-1a: InsufficientInstanceCapacity: .*; g4dn\.xlarge in us-east-1b: "
+    with pytest.raises(NoCapacity, match=said):
+        await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
+    assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "wishes", "kind", "said"),
+    [
+        (lambda bed: bed.deny("RunInstances"), {}, PoolError, "may not do RunInstances"),
+        (lambda bed: bed.deny("CreateSecurityGroup"), {}, PoolError, "may not do CreateSecurityGroup"),
+        (lambda bed: bed.no_default_vpc(), {}, sky.UsageError, "region us-east-1 has no default VPC"),
+        (lambda bed: bed.quota(G_QUOTA, 4), {"zones": ["us-east-1a"]}, NoCapacity, "quota does not allow it"),
+        (lambda bed: bed.expire_credentials(), {}, CredentialsRefused, "credentials have expired"),
+        (None, {"ami": "ami-00000000000000000"}, sky.UsageError, r"no (such )?machine image"),
+        (None, {"instance_type": "g99.huge"}, sky.UsageError, "no such instance type"),
+        (None, {"zones": ["eu-west-1a"]}, sky.UsageError, "none of the zones eu-west-1a; it has us-east-1a"),
+        (None, {"endpoint_url": "http://127.0.0.1:9"}, Unreachable, "cannot be reached"),
+        (None, {"profile": "nobody"}, sky.UsageError, "nobody"),
+        (None, {"region": "not a region"}, sky.UsageError, "no AWS region"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_had_is_said_in_a_sentence(
+    bed: Bed, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fault: Any, wishes: dict[str, Any],
+    kind: type[SkywardError], said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(calls, "TRIES", 2)
+    if fault:
+        fault(bed)
+    pool = await Pool.intend(spec(**wishes), ledger)
+    with pytest.raises(kind, match=said) as caught:
+        await pool.start(spec(**wishes))
+    assert "\n" not in str(caught.value)
+    assert ledger.pool(pool.row.token).ended_at is not None
+    bed.renew_credentials()
+    assert left(bed) == [] and bed.instances() == []
+
+
+async def test_machines_that_nobody_sees_yet_are_waited_for(bed: Bed) -> None:
+    bed.invisible(1.0)
+    made = await create()
+    assert len(bed.instances()) == 2
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_a_call_under_way_is_waited_for_where_the_start_is_given_up(bed: Bed, ledger: Ledger) -> None:
+    bed.slow("RunInstances", 1.0)
+    bed.invisible(0.5)
+    pool = await Pool.intend(spec(), ledger)
+    starting = asyncio.create_task(pool.start(spec()))
+    await until(lambda: bool(bed.calls("RunInstances")))
+    receipt = await pool.down()
+    with pytest.raises(Cancelled):
+        await starting
+    assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 1))
+    assert left(bed) == [] and len(bed.instances()) == 2
+
+
+async def test_an_answer_that_is_lost_and_not_waited_for_is_found(bed: Bed, ledger: Ledger) -> None:
+    bed.slow("RunInstances", 0.5)
+    bed.lose_answer("RunInstances")
+    bed.invisible(0.5)
+    pool = await Pool.intend(spec(), ledger)
+    starting = asyncio.create_task(pool.start(spec()))
+    await until(lambda: bool(bed.calls("RunInstances")))
+    receipt = await pool.down()
+    with pytest.raises(Cancelled):
+        await starting
+    assert (receipt.ok, receipt.created) == (True, 2)
+    assert left(bed) == []
+
+
+async def test_credentials_that_die_leave_names_and_come_back(bed: Bed, ledger: Ledger) -> None:
+    wanted = spec()
+    row = ledger.intend(TOKEN, "q", wanted.provider.to_json(), wanted.describe())
+    ledger.created(TOKEN, await create())
+    ledger.pool_state(TOKEN, "up")
+    bed.expire_credentials()
+    receipt = await Pool(row, wanted.provider, ledger).down()
+    assert not receipt.ok
+    assert set(receipt.unaccounted) >= {each["id"] for each in bed.instances()}
+    assert any("credentials have expired" in note for note in receipt.notes)
+    bed.renew_credentials()
+    assert (await Pool(ledger.pool(TOKEN), wanted.provider, ledger).down()).ok
+    assert left(bed) == []
+
+
+async def test_a_group_that_lingers_is_tried_again(bed: Bed) -> None:
+    bed.group_lingers(1.0)
+    await end(await create())
+    assert left(bed) == []
+
+
+async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) -> None:
+    made = await create()
+    ec2 = bed.client()
+    ec2.run_instances(ImageId=DEEP.ami, MinCount=1, MaxCount=1, InstanceType="g4dn.xlarge")
+    assert {each.id for each in await rented().find("q", TOKEN)} == {each.id for each in made}
+    assert await rented().find("q", "f" * 16) == []
+    await end(made)
+    assert len(left(bed)) > 0 and len(bed.instances("running")) == 1
