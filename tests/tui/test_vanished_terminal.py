@@ -37,19 +37,31 @@ def busy():
 """
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
+@pytest.fixture(scope="module")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared") / "home"
+
+
+@pytest.fixture(scope="module")
+def shared_session(shared_home: Path) -> Iterator[Session]:
     """With a pool that is up, whose ranks print without an end."""
-    script = tmp_path / "busy.py"
+    script = shared_home.parent / "busy.py"
     script.write_text(BUSY)
-    session = Session()
-    session.create(PoolSpec(name="warm", provider=Local(), nodes=2, options=Options(console=False))).result(
-        90
-    )
-    session.launch("warm", build_task(script, "busy", {})).result(90)
-    yield session
-    session.down("warm").result(90)
-    session.detach()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(shared_home))
+        session = Session()
+        spec = PoolSpec(name="warm", provider=Local(), nodes=2, options=Options(console=False))
+        session.create(spec).result(90)
+        session.launch("warm", build_task(script, "busy", {})).result(90)
+        yield session
+        session.down("warm").result(90)
+        session.detach()
+
+
+@pytest.fixture
+def session(shared_session: Session, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    monkeypatch.setenv("SKYWARD_HOME", str(shared_home))
+    return shared_session
 
 
 def go_on(terminal: Terminal, seconds: float) -> None:
@@ -66,63 +78,6 @@ def test_while_it_starts(seed: int, tmp_path: Path) -> None:
         with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
             go_on(terminal, moment.uniform(0.0, 1.2))
             assert terminal.vanish() in AT_ANY_MOMENT
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_while_it_shows_a_run(seed: int, session: Session, tmp_path: Path) -> None:
-    moment = random.Random(seed)
-    for _ in range(3):
-        with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
-            terminal.until("▶ warm")
-            terminal.press(
-                "\x1b[?2026;2$y"
-            )  # it can paint a frame as a whole: Textual then writes more pieces
-            terminal.press("enter")
-            terminal.until("pools › warm")
-            go_on(terminal, moment.uniform(0.0, 1.0))
-            below = descendants(terminal.child.pid)
-            assert terminal.vanish() == HANGUP
-            ended(below)
-    assert session.pools()[0].state == "up"
-
-
-def test_while_a_dialog_is_open_or_it_is_in_the_shell(session: Session, tmp_path: Path) -> None:
-    def asks(terminal: Terminal) -> None:
-        terminal.press("q")
-        terminal.until("Keep running")
-
-    def asks_about_an_end(terminal: Terminal) -> None:
-        terminal.press("X")
-        terminal.until("Tear down warm?")
-
-    def is_in_the_shell(terminal: Terminal) -> None:
-        terminal.press("\x1a")
-        while not stopped(terminal.child.pid):
-            terminal.read(0.02)
-
-    for come_to in (asks, asks_about_an_end, is_in_the_shell):
-        with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
-            terminal.until("▶ warm")
-            come_to(terminal)
-            assert terminal.vanish() == HANGUP
-    assert session.pools()[0].state == "up"
-
-
-def test_also_where_the_signal_is_ignored(session: Session, tmp_path: Path) -> None:
-    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from skyward_tui.cli import main; main()"
-    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", program])) as terminal:
-        terminal.until("▶ warm")
-        terminal.press("enter")
-        terminal.until("pools › warm")
-        assert terminal.vanish() == HANGUP
-
-
-def test_the_signal_may_come_often(session: Session, tmp_path: Path) -> None:
-    with closing(Terminal(tmp_path / "home", cwd=tmp_path)) as terminal:
-        terminal.until("▶ warm")
-        for _ in range(5):
-            os.kill(terminal.child.pid, signal.SIGHUP)
-        assert terminal.vanish() in AT_ANY_MOMENT
 
 
 OWN = """
@@ -182,6 +137,65 @@ def test_while_nothing_lets_go_of_the_pools(tmp_path: Path) -> None:
         assert terminal.ended() == 0
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_while_it_shows_a_run(seed: int, session: Session, shared_home: Path, tmp_path: Path) -> None:
+    moment = random.Random(seed)
+    for _ in range(3):
+        with closing(Terminal(shared_home, cwd=tmp_path)) as terminal:
+            terminal.until("▶ warm")
+            terminal.press(
+                "\x1b[?2026;2$y"
+            )  # it can paint a frame as a whole: Textual then writes more pieces
+            terminal.press("enter")
+            terminal.until("pools › warm")
+            go_on(terminal, moment.uniform(0.0, 1.0))
+            below = descendants(terminal.child.pid)
+            assert terminal.vanish() == HANGUP
+            ended(below)
+    assert session.pools()[0].state == "up"
+
+
+def test_while_a_dialog_is_open_or_it_is_in_the_shell(
+    session: Session, shared_home: Path, tmp_path: Path
+) -> None:
+    def asks(terminal: Terminal) -> None:
+        terminal.press("q")
+        terminal.until("Keep running")
+
+    def asks_about_an_end(terminal: Terminal) -> None:
+        terminal.press("X")
+        terminal.until("Tear down warm?")
+
+    def is_in_the_shell(terminal: Terminal) -> None:
+        terminal.press("\x1a")
+        while not stopped(terminal.child.pid):
+            terminal.read(0.02)
+
+    for come_to in (asks, asks_about_an_end, is_in_the_shell):
+        with closing(Terminal(shared_home, cwd=tmp_path)) as terminal:
+            terminal.until("▶ warm")
+            come_to(terminal)
+            assert terminal.vanish() == HANGUP
+    assert session.pools()[0].state == "up"
+
+
+def test_also_where_the_signal_is_ignored(session: Session, shared_home: Path, tmp_path: Path) -> None:
+    program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from skyward_tui.cli import main; main()"
+    with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", program])) as terminal:
+        terminal.until("▶ warm")
+        terminal.press("enter")
+        terminal.until("pools › warm")
+        assert terminal.vanish() == HANGUP
+
+
+def test_the_signal_may_come_often(session: Session, shared_home: Path, tmp_path: Path) -> None:
+    with closing(Terminal(shared_home, cwd=tmp_path)) as terminal:
+        terminal.until("▶ warm")
+        for _ in range(5):
+            os.kill(terminal.child.pid, signal.SIGHUP)
+        assert terminal.vanish() in AT_ANY_MOMENT
+
+
 WATCHED = """
 import os, signal, threading
 from pathlib import Path
@@ -196,8 +210,8 @@ main()
 """
 
 
-def test_one_that_was_stopped_goes_on_as_before(session: Session, tmp_path: Path) -> None:
-    with closing(Terminal(tmp_path / "home", cwd=tmp_path, program=["-c", WATCHED])) as terminal:
+def test_one_that_was_stopped_goes_on_as_before(session: Session, shared_home: Path, tmp_path: Path) -> None:
+    with closing(Terminal(shared_home, cwd=tmp_path, program=["-c", WATCHED])) as terminal:
 
         def readers() -> list[str]:
             (told := tmp_path / "threads").unlink(missing_ok=True)
