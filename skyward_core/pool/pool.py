@@ -272,7 +272,9 @@ class Pool:
             self._rising.cancel()
             await asyncio.wait([self._rising])
 
-        locks = asyncio.create_task(self._startup.locks.keep_the_rest())
+        locks = asyncio.create_task(
+            self._startup.locks.keep_the_rest()
+        )  # while nodes end: nobody waits for it
 
         async def save() -> Rest:
             return await self.outputs.save(give_up=give_up, most=keep_outputs)

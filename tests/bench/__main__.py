@@ -10,7 +10,7 @@ from importlib import import_module
 from .fresh import BenchError
 from .metric import table
 
-NAMES = ("local", "logs", "startup", "ssh", "outputs", "torchrun")
+NAMES = ("local", "logs", "startup", "ssh", "outputs", "torchrun", "environments")
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.name is None:
         for name in NAMES:
-            print(f"{name:8} {(import_module(f'tests.bench.{name}').__doc__ or '').splitlines()[0]}")
+            print(f"{name:12} {(import_module(f'tests.bench.{name}').__doc__ or '').splitlines()[0]}")
         return 0
     try:
         metrics = import_module(f"tests.bench.{given.name}").measure()

@@ -57,6 +57,7 @@ def test_the_command_lists_what_there_is() -> None:
         "ssh",
         "outputs",
         "torchrun",
+        "environments",
     ]
     assert (
         subprocess.run([*command, "nothing"], cwd=REPOSITORY, capture_output=True, timeout=60).returncode == 2

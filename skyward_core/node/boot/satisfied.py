@@ -22,6 +22,14 @@ def lacking(requirements: Sequence[str]) -> list[str]:
     Args:
         requirements: as pip takes them.
     """
+    told = {text: _is_met(text) for text in requirements}
+    unsure = [text for text, met in told.items() if met is None]
+    missing = _missing_of(unsure) if unsure else set()
+    return [text for text in requirements if told[text] is False or text in missing]
+
+
+def _missing_of(requirements: Sequence[str]) -> set[str]:
+    """What is lacking of those that only a package can judge that knows requirements, which takes long to import."""
     packaging: Any
     try:
         from packaging import requirements as packaging
@@ -29,22 +37,22 @@ def lacking(requirements: Sequence[str]) -> list[str]:
         try:
             from pip._vendor.packaging import requirements as packaging
         except ImportError:
-            return [each for each in requirements if not _is_met(each)]
-    return [each for text in requirements for each in _lacking(packaging, text, [], set())]
+            return set(requirements)
+    return {text for text in requirements if _lacking(packaging, text, [], set())}
 
 
-def _is_met(text: str) -> bool:
-    """Whether that can be told, and is so, without a package that knows requirements."""
+def _is_met(text: str) -> bool | None:
+    """Whether that is so; None where only such a package can tell."""
     from .markers import holds  # only a lock has many
 
     plain, _, marker = text.partition(";")
     if marker and (needed := holds(marker)) is not True:
-        return needed is False
+        return True if needed is False else None
     name, _, version = (each.strip() for each in plain.partition("=="))
     if not _NAME.fullmatch(name):
-        return False
+        return None
     try:
-        return version in ("", metadata.version(name))
+        return True if version in ("", metadata.version(name)) else None
     except metadata.PackageNotFoundError:
         return False
 
