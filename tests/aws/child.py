@@ -47,7 +47,7 @@ def _serve(simulated: bool, boot: float) -> None:
         def log(self, type: str, message: str, *args: object) -> None: ...
 
     def forget() -> None:
-        for service in ("ec2", "sts", "ssm", "iam"):
+        for service in ("ec2", "sts", "iam"):
             get_backend(service).reset()  # type: ignore[call-overload]
 
     world = World(simulated, boot, forget)

@@ -239,6 +239,10 @@ def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
     wait_until(
         lambda: not ec2.describe_network_interfaces(Filters=held)["NetworkInterfaces"], "the interface to go"
     )
+    other = ec2.create_security_group(GroupName="other", Description="-")["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=within)
+    assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
+    ec2.delete_security_group(GroupId=other)
     ec2.delete_security_group(GroupId=group)
     assert refused(ec2.delete_security_group, GroupId=group) == "InvalidGroup.NotFound"
 
