@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--simulated", action="store_true")
     parser.add_argument("--boot", type=float, default=0.05)
     given = parser.parse_args()
+    gc.disable()  # what is loaded stays
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent says when it is over
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with tempfile.NamedTemporaryFile("w", suffix=".json") as images:
@@ -26,6 +28,7 @@ def main() -> None:
         # Read by moto as it is imported. No names of clouds are looked up here.
         os.environ.update(MOTO_AMIS_PATH=images.name, AWS_EC2_METADATA_DISABLED="true")
         _serve(given.simulated, given.boot)
+    os._exit(0)  # nothing is left to end, and taking all of moto apart takes as long as loading it
 
 
 def _serve(simulated: bool, boot: float) -> None:
@@ -44,11 +47,13 @@ def _serve(simulated: bool, boot: float) -> None:
         def log(self, type: str, message: str, *args: object) -> None: ...
 
     def forget() -> None:
-        for service in ("ec2", "sts", "ssm", "iam"):
+        for service in ("ec2", "sts", "iam"):
             get_backend(service).reset()  # type: ignore[call-overload]
 
     world = World(simulated, boot, forget)
     install(world)
+    gc.freeze()
+    gc.enable()
     front = Front(world, DomainDispatcherApplication(create_backend_app), Control(world))
     server = make_server("127.0.0.1", 0, front, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True, name="bed-front").start()

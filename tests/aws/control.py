@@ -36,6 +36,8 @@ class Control:
                 if not hasattr(self._world.rules, name):
                     raise ValueError(f"no rule is named {name!r}")
                 setattr(self._world.rules, name, value)
+            for machine in self._world.machines.values():
+                machine.look_again()
 
     def do_no_capacity(self, **limit: Any) -> None:
         with self._world.lock:

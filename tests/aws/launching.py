@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from . import capacity_blocks
 from .answers import Refused
 from .images import IMAGES
 from .machine import Machine, Order
@@ -15,10 +16,9 @@ from .prices import on_demand, spot
 from .quotas import DEFAULT, quota_of
 from .request import Call
 from .rules import NoCapacity
-from .world import World
+from .world import ACCOUNT, World
 
 _USER_DATA_LIMIT = 16384
-_LIVE = ("pending", "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ def run(
 def _token(call: Call) -> tuple[str, str | None, str] | None:
     """A token counts within a zone where the call names one, else within the region."""
     given = call.params.get("ClientToken")
-    place = call.params.get("Placement.AvailabilityZone") or call.params.get("SubnetId")
+    names = ("Placement.AvailabilityZone", "SubnetId", "NetworkInterface.1.SubnetId")
+    place = next((call.params[name] for name in names if name in call.params), None)
     return (call.region, place, given) if given else None
 
 
@@ -104,10 +105,12 @@ class _Launch:
         self._check_image()
         self._check_names()
         self._check_cards()
+        capacity_blocks.check(world, call)
         subnets = [rest.get("subnet_id"), *(nic.get("SubnetId") for nic in rest.get("nics", []))]
         self._subnet = next((name for name in subnets if name), None)
         self.names_subnet = self._subnet is not None
         self.zone = self._zone()
+        self._check_spot_price()
 
     @property
     def limits(self) -> list[NoCapacity]:
@@ -130,7 +133,11 @@ class _Launch:
         params, region = self._call.params, self._call.region
         key = params.get("KeyName", "")
         pair = self._backend.key_pairs.get(key)
-        hourly = spot(self.kind, region, self.zone) if self.market == "spot" else on_demand(self.kind, region)
+        hourly = on_demand(self.kind, region)
+        if self.market == "spot":
+            hourly = spot(self.kind, region, self.zone)
+        elif self.market == "capacity-block":
+            hourly = 0.0  # paid already
         return Order(
             type=self.kind,
             zone=self.zone,
@@ -178,6 +185,8 @@ class _Launch:
         params = self._call.params
         if (key := params.get("KeyName")) and key not in self._backend.key_pairs:
             raise Refused("InvalidKeyPair.NotFound", f"The key pair '{key}' does not exist")
+        if any(name.startswith("IamInstanceProfile.") for name in params):
+            self._check_profile()
         group = params.get("Placement.GroupName")
         if group and (self._call.region, group) not in self._world.groups:
             raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{group}' is unknown.")
@@ -189,6 +198,33 @@ class _Launch:
                 "InvalidParameterCombination",
                 "The associatePublicIPAddress parameter cannot be specified when launching with multiple network "
                 "interfaces.",
+            )
+
+    def _check_profile(self) -> None:
+        from moto.iam.models import iam_backends
+
+        params = self._call.params
+        profiles = iam_backends[ACCOUNT]["aws"].instance_profiles.values()
+        for field, known in (
+            ("Name", {each.name for each in profiles}),
+            ("Arn", {each.arn for each in profiles}),
+        ):
+            given = params.get(f"IamInstanceProfile.{field}")
+            if given and given not in known:
+                where = f"iamInstanceProfile.{field.lower()}"
+                raise Refused(
+                    "InvalidParameterValue",
+                    f"Value ({given}) for parameter {where} is invalid. Invalid IAM Instance Profile {field.lower()}",
+                )
+
+    def _check_spot_price(self) -> None:
+        offered = self._call.params.get("InstanceMarketOptions.SpotOptions.MaxPrice")
+        least = spot(self.kind, self._call.region, self.zone)
+        if self.market == "spot" and offered and float(offered) < least:
+            raise Refused(
+                "SpotMaxPriceTooLow",
+                f"Your Spot request price of {offered} is lower than the minimum required Spot request "
+                f"fulfillment price of {least}.",
             )
 
     def _zone(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,16 @@ class Order:
     index: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wait:
+    """For what comes next by itself, once the seconds of a rule have passed."""
+
+    rule: str
+    do: Callable[[], None]
+    since: float
+    timer: Timer
+
+
 class Machine:
     """An instance of moto's, with a life and a host."""
 
@@ -65,13 +76,13 @@ class Machine:
         self.instance = instance
         self.order = order
         self.launched = time.time()
-        self._seen_from = self.launched + world.rules.invisible
         self.ran: list[list[float | None]] = []  # from, to; of each time that it ran
         self.box: Box | None = None
         self.notice: dict[str, str] | None = None
         self.rebalance: str | None = None
         self.ends_at: float | None = None  # an armed shutdown
         self._armed: Timer | None = None
+        self._waits: _Wait | None = None
         self._said = ""
         self._is_gone = False
 
@@ -88,7 +99,7 @@ class Machine:
     @property
     def is_visible(self) -> bool:
         """Whether look-ups find it: what is new takes a while to be known everywhere."""
-        return time.time() >= self._seen_from
+        return time.time() >= self.launched + self._world.rules.invisible
 
     @property
     def vcpus(self) -> int:
@@ -118,7 +129,7 @@ class Machine:
             nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": self.box.address}]
         self._public = (self.box.address if self.box else nic.public_ip) if self.order.public else None
         nic.public_ip = None
-        self._timers.after(rules.boot, self._boot)
+        self._wait("boot", self._boot)
 
     def terminate(self, reason: tuple[str, str] = BY_USER, hard: bool = False) -> None:
         """Under the world's lock. Once it is on its way, nothing changes."""
@@ -137,7 +148,7 @@ class Machine:
     def start(self) -> None:
         if self.state == "stopped":
             self._set("pending")
-            self._timers.after(self._world.rules.boot, self._boot)
+            self._wait("boot", self._boot)
 
     def arm(self, minutes: int) -> None:
         """``shutdown`` in the machine: the last one counts."""
@@ -175,8 +186,9 @@ class Machine:
 
     def open_door(self) -> None:
         """As its security groups say. Under the world's lock."""
-        if self.box is not None:
-            self.box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
+        box = self.box
+        if box is not None:
+            box.let_in(lets_in(self.instance, self._world.hosts.lab.client.address))
 
     def vanish(self) -> None:
         """Gone, for healing: nothing is told to anybody."""
@@ -193,12 +205,13 @@ class Machine:
 
     def console(self) -> str:
         """What it has said since it booted; kept when it is gone."""
-        if self.box is not None:
-            self._said = self.box.console()
+        box = self.box  # which may go meanwhile
+        if box is not None:
+            self._said = box.console()
         return self._said
 
     def shown(self) -> dict[str, Any]:
-        order = self.order
+        order, box = self.order, self.box
         return {
             "id": self.id,
             "state": self.state,
@@ -217,8 +230,29 @@ class Machine:
             "ends_at": self.ends_at,
             "seconds": self.seconds(),
             "user_data": order.user_data.decode(errors="replace"),
-            "cloud_init": self.box.cloud_init_state() if self.box else None,
+            "cloud_init": box.cloud_init_state() if box else None,
         }
+
+    def look_again(self) -> None:
+        """Rules have changed: what is waited for may be due, or not yet. Under the world's lock."""
+        if self._waits is not None:
+            self._waits.timer.cancel()
+            self._wait(self._waits.rule, self._waits.do, self._waits.since)
+
+    def _wait(self, rule: str, do: Callable[[], None], since: float | None = None) -> None:
+        """Do it once the rule's seconds have passed. Under the world's lock."""
+        since = since or time.time()
+        seconds = since + getattr(self._world.rules, rule) - time.time()
+
+        def due() -> None:
+            with self._world.lock:
+                if self._waits is not wait:
+                    return  # put off a moment ago
+                self._waits = None
+            do()
+
+        wait = _Wait(rule, do, since, self._timers.after(max(0.0, seconds), due))
+        self._waits = wait
 
     def _set(self, state: str, reason: tuple[str, str] | None = None) -> None:
         from moto.ec2.models.instances import InstanceState, StateReason
@@ -264,7 +298,8 @@ class Machine:
                 return
             if self.box is not None:
                 self.box.power_off(soft=not hard)
-        self._timers.after(self._world.rules.stop, self._ended)
+        with self._world.lock:
+            self._wait("stop", self._ended)
 
     def _ended(self) -> None:
         with self._switch:
@@ -292,9 +327,9 @@ class Machine:
                 for nic in nics:
                     nic.ec2_backend.enis.pop(nic.id, None)
 
-        if lingers := self._world.rules.lingers:
-            for nic in nics:
-                nic.ec2_backend.enis[nic.id] = nic
-            self._timers.after(lingers, drop)
+        for nic in nics:
+            nic.ec2_backend.enis[nic.id] = nic
+        if self._world.rules.lingers:
+            self._wait("lingers", drop)
         else:
             drop()

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from . import placement, public_lists
+from . import capacity_blocks, placement, public_lists
 from .answers import Answer, Refused, as_xml
 from .request import Call
 from .world import World
@@ -28,6 +28,9 @@ MORE: dict[tuple[str, str], Callable[[World, Call], Answer]] = {
     ("ec2", "CreatePlacementGroup"): placement.create_group,
     ("ec2", "DeletePlacementGroup"): placement.delete_group,
     ("ec2", "DescribePlacementGroups"): placement.describe_groups,
+    ("ec2", "DescribeCapacityBlockOfferings"): capacity_blocks.offerings,
+    ("ec2", "DescribeCapacityReservations"): capacity_blocks.describe_reservations,
+    ("ec2", "PurchaseCapacityBlock"): capacity_blocks.purchase,
     ("ec2", "DescribeInstanceTopology"): placement.topology,
     ("ec2", "DescribeSpotPriceHistory"): public_lists.spot_history,
     ("ec2", "GetConsoleOutput"): console,

@@ -9,12 +9,26 @@ from .answers import Refused
 from .machine import Machine
 from .world import World
 
+# Of DescribeInstances, beside those that moto knows.
+_FILTERS = {
+    "client-token": "client_token",
+    "instance-lifecycle": "lifecycle",
+    "placement-group-name": "placement.group_name",
+}
+
 
 def install(world: World) -> None:
     """Have moto's EC2, in this process, ask ``world``."""
     from moto.ec2.models import EC2Backend
+    from moto.ec2.responses import instances
+    from moto.ec2.utils import filter_dict_attribute_mapping
 
+    filter_dict_attribute_mapping.update(_FILTERS)
+    instances.filter_iam_instance_profiles = lambda *_, **__: (
+        None
+    )  # launching.py looks, and says it as EC2 does
     moto_runs = EC2Backend.run_instances
+    moto_makes_subnet = EC2Backend.create_subnet
     moto_deletes_group = EC2Backend.delete_security_group
     moto_reservations = EC2Backend.all_reservations
 
@@ -79,6 +93,14 @@ def install(world: World) -> None:
             raise Refused("DependencyViolation", f"resource {group.id} has a dependent object")
         return moto_deletes_group(self, name, group_id)
 
+    def create_subnet(self: Any, vpc_id: str, *given: Any, **more: Any) -> Any:
+        """moto takes the first of a zone for the zone's default, in whatever VPC."""
+        subnet = moto_makes_subnet(self, vpc_id, *given, **more)
+        if not self.get_vpc(vpc_id).is_default:
+            subnet.default_for_az = subnet.map_public_ip_on_launch = False
+        return subnet
+
+    EC2Backend.create_subnet = create_subnet
     EC2Backend.delete_security_group = delete_security_group
     EC2Backend.run_instances = run_instances
     EC2Backend.terminate_instances = terminate_instances

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError
 
@@ -79,11 +81,12 @@ def test_a_call_that_fails_half_way_leaves_half(bed: Bed, ec2: Any) -> None:
 
 
 def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
-    bed.boot(0.3)
-    bed.stop(0.3)
+    bed.boot(3600)
+    bed.stop(3600)
     (name,) = launch(ec2)
     (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
     assert found["State"]["Name"] == "pending" and found.get("PublicIpAddress") is None
+    bed.boot(0)
     until_state(bed, [name], "running")
     (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
     assert found["PublicIpAddress"]
@@ -91,6 +94,7 @@ def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
         ec2.terminate_instances(InstanceIds=[name])
         (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
         assert found["State"]["Name"] == "shutting-down"
+    bed.stop(0)
     until_state(bed, [name], "terminated")
     (found,) = ec2.describe_instances(InstanceIds=[name])["Reservations"][0]["Instances"]
     assert found["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
@@ -102,7 +106,7 @@ def test_states_follow_each_other(bed: Bed, ec2: Any) -> None:
 
 
 def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
-    bed.invisible(0.5)
+    bed.invisible(3600)
     (name,) = launch(
         ec2, TagSpecifications=[{"ResourceType": "instance", "Tags": [{"Key": "a", "Value": "b"}]}]
     )
@@ -110,9 +114,8 @@ def test_a_new_instance_is_invisible_for_a_while(bed: Bed, ec2: Any) -> None:
     assert not ec2.describe_instances(Filters=tagged)["Reservations"]
     assert refused(ec2.describe_instances, InstanceIds=[name]) == "InvalidInstanceID.NotFound"
     assert refused(ec2.terminate_instances, InstanceIds=[name]) == "InvalidInstanceID.NotFound"
-    wait_until(
-        lambda: bool(ec2.describe_instances(Filters=tagged)["Reservations"]), "the instance to be seen"
-    )
+    bed.invisible(0)
+    assert ec2.describe_instances(Filters=tagged)["Reservations"]
 
 
 def test_terminating_an_unknown_one_ends_none(bed: Bed, ec2: Any) -> None:
@@ -222,7 +225,7 @@ def test_a_slow_call_acts_whoever_waits(bed: Bed, ec2: Any) -> None:
 
 
 def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
-    bed.group_lingers(0.5)
+    bed.group_lingers(3600)
     group = ec2.create_security_group(GroupName="g", Description="g")["GroupId"]
     within = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
     ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=within)
@@ -231,10 +234,15 @@ def test_a_group_is_held_by_interfaces_and_rules(bed: Bed, ec2: Any) -> None:
     ec2.terminate_instances(InstanceIds=ids)
     until_state(bed, ids, "terminated")
     assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
+    bed.group_lingers(0)
     held = [{"Name": "group-id", "Values": [group]}]
     wait_until(
         lambda: not ec2.describe_network_interfaces(Filters=held)["NetworkInterfaces"], "the interface to go"
     )
+    other = ec2.create_security_group(GroupName="other", Description="-")["GroupId"]
+    ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=within)
+    assert refused(ec2.delete_security_group, GroupId=group) == "DependencyViolation"
+    ec2.delete_security_group(GroupId=other)
     ec2.delete_security_group(GroupId=group)
     assert refused(ec2.delete_security_group, GroupId=group) == "InvalidGroup.NotFound"
 
@@ -259,8 +267,6 @@ def test_placement_groups_and_topology(bed: Bed, ec2: Any) -> None:
 
 
 def test_prices(bed: Bed, ec2: Any) -> None:
-    import json
-
     pricing = bed.client("pricing")
     about = {
         "instanceType": "g4dn.xlarge",
@@ -292,6 +298,60 @@ def test_prices(bed: Bed, ec2: Any) -> None:
     assert found["InstanceLifecycle"] == "spot"
 
 
+def test_what_a_launch_asks_for_is_there(bed: Bed, ec2: Any) -> None:
+    """A request as full as the product's: what it names is found again, by filters too."""
+    subnets = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1b"]}])[
+        "Subnets"
+    ]
+    group = ec2.create_security_group(GroupName="g", Description="g", VpcId=subnets[0]["VpcId"])["GroupId"]
+    card = {
+        "DeviceIndex": 0,
+        "SubnetId": subnets[0]["SubnetId"],
+        "Groups": [group],
+        "AssociatePublicIpAddress": True,
+    }
+    disk = {"VolumeSize": 120, "VolumeType": "gp3", "DeleteOnTermination": True}
+    tags = [{"Key": "skyward:pool", "Value": "p"}]
+    ids = launch(
+        ec2,
+        2,
+        ClientToken="full",
+        InstanceMarketOptions={**SPOT, "SpotOptions": {"SpotInstanceType": "one-time", "MaxPrice": "9"}},
+        NetworkInterfaces=[card],
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}],
+        MetadataOptions={"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+        TagSpecifications=[
+            {"ResourceType": kind, "Tags": tags} for kind in ("instance", "volume", "network-interface")
+        ],
+    )
+    until_state(bed, ids, "running")
+    for name, value in (("client-token", "full"), ("tag:skyward:pool", "p"), ("instance-lifecycle", "spot")):
+        found = ec2.describe_instances(Filters=[{"Name": name, "Values": [value]}])["Reservations"]
+        assert [each["InstanceId"] for each in found[0]["Instances"]] == ids
+    (first, _) = found[0]["Instances"]
+    assert first["Placement"]["AvailabilityZone"] == "us-east-1b" and first["PublicIpAddress"]
+    assert [each["GroupId"] for each in first["NetworkInterfaces"][0]["Groups"]] == [group]
+    volumes = ec2.describe_volumes(Filters=[{"Name": "tag:skyward:pool", "Values": ["p"]}])["Volumes"]
+    assert [(each["Size"], each["VolumeType"]) for each in volumes] == [(120, "gp3")] * 2
+    cheap = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.0001"}}
+    assert refused(launch, ec2, InstanceMarketOptions=cheap) == "SpotMaxPriceTooLow"
+    assert refused(launch, ec2, IamInstanceProfile={"Name": "nobody"}) == "InvalidParameterValue"
+
+
+def test_a_capacity_block_is_bought_each_time(bed: Bed, ec2: Any) -> None:
+    about = {"InstanceType": "p5.48xlarge", "InstanceCount": 2, "CapacityDurationHours": 24}
+    offer = ec2.describe_capacity_block_offerings(**about)["CapacityBlockOfferings"][0]
+    assert float(offer["UpfrontFee"]) > 1000
+    bought = {"CapacityBlockOfferingId": offer["CapacityBlockOfferingId"], "InstancePlatform": "Linux/UNIX"}
+    block, _ = (ec2.purchase_capacity_block(**bought)["CapacityReservation"] for _ in range(2))
+    assert len(ec2.describe_capacity_reservations()["CapacityReservations"]) == 2
+    target = {"CapacityReservationTarget": {"CapacityReservationId": block["CapacityReservationId"]}}
+    kind: dict[str, Any] = {"ImageId": DEEP.ami, "InstanceMarketOptions": {"MarketType": "capacity-block"}}
+    launch(ec2, InstanceType="p5.48xlarge", CapacityReservationSpecification=target, **kind)
+    assert bed.instances()[0]["hourly"] == 0
+    assert refused(launch, ec2, InstanceType="p5.48xlarge", **kind) == "InvalidParameterCombination"
+
+
 def test_two_hundred_are_quick(bed: Bed, ec2: Any) -> None:
     ids = launch(ec2, 200)
     until_state(bed, ids, "running")
@@ -310,8 +370,6 @@ def test_healing_forgets_all(bed: Bed, ec2: Any) -> None:
 
 
 def test_others_keys_are_not_known(bed: Bed) -> None:
-    import boto3
-
     stranger = boto3.client(
         "ec2",
         region_name="us-east-1",

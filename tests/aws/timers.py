@@ -19,7 +19,7 @@ class Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         self._number = itertools.count()
         self._changed = threading.Condition()
-        self._doers = ThreadPoolExecutor(8, thread_name_prefix="bed")
+        self._doers = ThreadPoolExecutor(16, thread_name_prefix="bed")
         self._is_open = True
         self._waiter = threading.Thread(target=self._wait, daemon=True, name="bed-timers")
         self._waiter.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from .bucket import Bucket
@@ -24,6 +25,8 @@ class World:
         tokens: idempotency tokens, see launching.py.
         calls: every call of the API since the last healing.
         groups: placement groups by region and name.
+        offerings: of capacity blocks, by id.
+        reservations: capacity reservations by region and id.
     """
 
     def __init__(self, simulated: bool, boot: float, forget: Callable[[], None]) -> None:
@@ -42,6 +45,8 @@ class World:
         self.tokens: dict[tuple[str, str | None, str], Any] = {}
         self.calls: list[Call] = []
         self.groups: dict[tuple[str, str], dict[str, Any]] = {}
+        self.offerings: dict[str, dict[str, Any]] = {}
+        self.reservations: dict[tuple[str, str], dict[str, Any]] = {}
 
     @property
     def call(self) -> Call:
@@ -59,8 +64,8 @@ class World:
             machines = list(self.machines.values())
             self._clear()
             self._forget()
-        for machine in machines:
-            machine.vanish()
+        with ThreadPoolExecutor(8) as many:
+            list(many.map(Machine.vanish, machines))
 
     def close(self) -> None:
         self.heal()

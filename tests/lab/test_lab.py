@@ -275,3 +275,29 @@ def test_nothing_stays(can_lab: None) -> None:
     assert not [link for link in links if link["ifname"].startswith((f"{name}p", f"{name}c"))]
     assert not folder.exists()
     assert str(folder) not in Path("/proc/self/mounts").read_text()
+
+
+def test_hosts_come_and_go_one_by_one(lab: Lab) -> None:
+    """With folders of their own, a second name for root, and what runs before sshd."""
+    first = lab.add(
+        HostOptions(
+            private=("/etc", "/usr"),
+            second_root="ubuntu",
+            before_sshd="mkdir -p $HOME/ubuntu; echo made > /usr/made; touch /etc/made",
+            variables={"OF_LOGINS": "a b"},
+        ),
+        name="newcomer",
+    )
+    first.power_on()
+    words = ["ssh", "-F", "none", "-i", str(lab.key), "-o", "StrictHostKeyChecking=no"]
+    words += ["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", f"ubuntu@{first.address}"]
+    asked = [*words, "echo $USER $(hostname) $OF_LOGINS; cat /usr/made; getent hosts newcomer"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=20)
+    name, made, known = done.stdout.splitlines()
+    assert (name, made, known.split()[0]) == ("ubuntu newcomer a b", "made", first.address), done.stderr
+    assert not Path("/usr/made").exists() and not Path("/etc/made").exists()
+    lab.remove(first)
+    assert not first.root.exists() and first not in lab.hosts
+    second = lab.add()
+    assert second.address != first.address  # nobody takes one for the other
+    lab.remove(second)

@@ -1,0 +1,103 @@
+"""Capacity blocks: machines bought ahead, for some hours, paid at once. Buying has no idempotency token."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from .answers import Answer, Refused, as_xml
+from .prices import on_demand
+from .request import Call
+from .world import World
+
+_SOLD = ("p4d.", "p4de.", "p5.", "p5e.", "p5en.", "trn1.", "trn2.")
+_DISCOUNT = 0.6
+_ZONES = ("a", "b")
+
+
+def offerings(world: World, call: Call) -> Answer:
+    """Two for what is asked, tomorrow and the day after."""
+    kind = call.params.get("InstanceType", "")
+    count, hours = int(call.params.get("InstanceCount", 1)), int(call.params["CapacityDurationHours"])
+    if hours % 24:
+        raise Refused("InvalidParameterValue", "The capacity duration hours must be a multiple of 24.")
+    found = (
+        [_offering(call.region, kind, count, hours, day) for day in (1, 2)] if kind.startswith(_SOLD) else []
+    )
+    for offering in found:
+        world.offerings[offering["capacityBlockOfferingId"]] = offering
+    return as_xml(call.action, {"capacityBlockOfferingSet": found})
+
+
+def _offering(region: str, kind: str, count: int, hours: int, day: int) -> dict[str, Any]:
+    start = datetime.now(UTC).replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=day)
+    return {
+        "capacityBlockOfferingId": f"cb-0{uuid4().hex[:16]}",
+        "instanceType": kind,
+        "availabilityZone": region + _ZONES[day % 2],
+        "instanceCount": count,
+        "startDate": start.isoformat(),
+        "endDate": (start + timedelta(hours=hours)).isoformat(),
+        "capacityBlockDurationHours": hours,
+        "upfrontFee": f"{on_demand(kind, region) * _DISCOUNT * count * hours:.2f}",
+        "currencyCode": "USD",
+        "tenancy": "default",
+    }
+
+
+def purchase(world: World, call: Call) -> Answer:
+    """Each purchase is another one, whatever went before."""
+    offering = world.offerings.get(call.params["CapacityBlockOfferingId"])
+    if offering is None:
+        raise Refused("InvalidParameterValue", "The Capacity Block offering does not exist or has expired.")
+    reservation = {
+        "capacityReservationId": f"cr-0{uuid4().hex[:16]}",
+        "instanceType": offering["instanceType"],
+        "instancePlatform": call.params["InstancePlatform"],
+        "availabilityZone": offering["availabilityZone"],
+        "totalInstanceCount": offering["instanceCount"],
+        "availableInstanceCount": offering["instanceCount"],
+        "state": "active",
+        "startDate": offering["startDate"],
+        "endDate": offering["endDate"],
+        "endDateType": "limited",
+        "reservationType": "capacity-block",
+    }
+    world.reservations[call.region, reservation["capacityReservationId"]] = reservation
+    return as_xml(call.action, {"capacityReservation": reservation})
+
+
+def describe_reservations(world: World, call: Call) -> Answer:
+    mine = {name: each for (region, name), each in world.reservations.items() if region == call.region}
+    ids = call.many("CapacityReservationId")
+    for name in ids:
+        if name not in mine:
+            raise Refused(
+                "InvalidCapacityReservationId.NotFound",
+                f"The capacity reservation ID '{name}' does not exist",
+            )
+    return as_xml(call.action, {"capacityReservationSet": [mine[name] for name in ids or mine]})
+
+
+def check(world: World, call: Call) -> None:
+    """That a launch into a reservation names one that is there, for its type.
+
+    Raises:
+        Refused: it does not.
+    """
+    name = call.params.get("CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId")
+    is_block = call.params.get("InstanceMarketOptions.MarketType") == "capacity-block"
+    if name is None:
+        if is_block:
+            raise Refused("InvalidParameterCombination", "A Capacity Block takes a capacity reservation ID.")
+        return
+    reservation = world.reservations.get((call.region, name))
+    if reservation is None:
+        raise Refused(
+            "InvalidCapacityReservationId.NotFound", f"The capacity reservation ID '{name}' does not exist"
+        )
+    if reservation["instanceType"] != call.params.get("InstanceType"):
+        raise Refused(
+            "InvalidParameterValue", f"The capacity reservation '{name}' is for another instance type."
+        )
