@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
+# Variables that say which credentials to use.
+SIGNS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
 LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
 BEYOND = 5  # minutes for which the deadman waits longer than the lease
@@ -253,6 +262,24 @@ class AWS:
             else:
                 lines.append(Check(region, "ok", f"machines can be in {', '.join(p.zone for p in found)}"))
         return lines
+
+    @classmethod
+    async def check_all(cls) -> list[Check]:
+        """As ``check``, where this machine has credentials; who has none uses no AWS."""
+        files = (
+            os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
+            os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
+        )
+        # To ask boto3 would ask this machine's network, too, whether it has a role.
+        if not any(map(os.environ.get, SIGNS)) and not any(
+            Path(each).expanduser().is_file() for each in files
+        ):
+            return [
+                Check(
+                    cls.name, "ok", "no AWS credentials in the environment or ~/.aws, so nothing to look at"
+                )
+            ]
+        return await cls().check()
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
