@@ -157,7 +157,7 @@ def test_no_key_of_no_frame_upsets_the_clients_loop(
             patch.setattr(link, "_pipe", Deaf())
             patch.setattr(pool.pool.background, "spawn", not_begun)
             for name in ("_take", "_check_end", "_stop"):  # what is no nonsense ends nothing here
-                patch.setattr(Run, name, lambda *_: None)
+                patch.setattr(Run, name, lambda *_, **__: None)
             for good in GOOD:
                 for key in {*good, *MORE} - {"t"}:
                     for of in {good.get("run", ""), run} if "run" in good else [""]:
