@@ -105,9 +105,10 @@ class Host:
 
     @staticmethod
     async def _let_go(process: asyncssh.SSHServerProcess[bytes], child: asyncio.subprocess.Process) -> None:
-        """Once the client has closed the channel, nobody reads what its command says, as with OpenSSH's server."""
+        """Once the client has closed the channel, nobody reads what its command says or says more to it, as with
+        OpenSSH's server."""
         await process.wait_closed()
-        for descriptor in (1, 2):
+        for descriptor in (0, 1, 2):
             child._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
 
     @staticmethod

@@ -74,7 +74,7 @@ def test_initialize_is_told_who_takes_part(tmp_path: Path) -> None:
     expected = [
         "initialize mine:1 1 0",
         "it shut JAX's distributed runtime down",
-        "initialize 192.0.2.1:6 2 1",
+        "initialize 192.0.2.1:9 2 1",  # a port after those that broadcasts take in turns
         "UsageError True",
         "gloo False",
         "True SourceFileLoader",
