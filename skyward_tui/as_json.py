@@ -61,7 +61,7 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
         "provider": pool.provider,
         "nodes": len(pool.nodes),
         "nodes_ready": pool.nodes_ready,
-        "price_hourly": pool.price_hourly,
+        "price_hourly": None if pool.rents else pool.price_hourly,
         "unfetched": pool.unfetched,
         "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
     }

@@ -11,7 +11,7 @@ from skyward_core.model.errors import ScriptError
 from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
-from .words import count, money
+from .words import count, hourly
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
@@ -54,7 +54,7 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
             else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
         )
         told.append(("note", f"{unmet[0]} is imported, and {lack}"))
-    if plan.spec is not None and plan.spec.accelerator is not None and not plan.price_hourly:
+    if plan.spec is not None and plan.spec.accelerator is not None and not (plan.price_hourly or plan.rents):
         # Machines that cost nothing are there already, and are taken as they are.
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
     if plan.loses_files:
@@ -70,7 +70,7 @@ def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _needs(spec.accelerator)
-    yield "cost", f"{money(plan.price_hourly)}/h"
+    yield "cost", hourly(plan)
 
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:

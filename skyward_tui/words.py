@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from math import isfinite
+from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
@@ -47,6 +48,20 @@ def ago(seconds: float) -> str:
 
 def money(amount: float) -> str:
     return f"${amount:,.2f}"
+
+
+class Costs(Protocol):
+    """What may cost money: dollars an hour, and whether it does although nobody says how much."""
+
+    @property
+    def price_hourly(self) -> float: ...
+    @property
+    def rents(self) -> bool: ...
+
+
+def hourly(of: Costs) -> str:
+    """What it costs; what is rented at an unknown price is not shown as free."""
+    return "$?/h" if of.rents else f"{money(of.price_hourly)}/h"
 
 
 def number(value: float) -> str:

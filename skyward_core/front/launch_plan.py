@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..model.capabilities import Asks, HasHosts, Priced, RunsHere
+from ..model.capabilities import Asks, HasHosts, Priced, Rents, RunsHere
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
@@ -109,6 +109,11 @@ class LaunchPlan:
         if self.spec is None or not isinstance(self.spec.provider, Priced):
             return 0.0
         return self.spec.provider.price_hourly * self.spec.nodes
+
+    @property
+    def rents(self) -> bool:
+        """Whether the launch costs money of which nobody says how much."""
+        return self.spec is not None and isinstance(self.spec.provider, Rents)
 
     @property
     def loses_files(self) -> str:

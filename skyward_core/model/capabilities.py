@@ -35,6 +35,17 @@ class Priced(Protocol):
 
 
 @runtime_checkable
+class Rents(Protocol):
+    """Its machines cost money, and it does not say how much: nothing is shown as free.
+
+    Attributes:
+        rents: True.
+    """
+
+    rents: bool
+
+
+@runtime_checkable
 class HasHosts(Protocol):
     """It was given machines that are there already.
 

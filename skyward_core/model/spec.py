@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from ..wire.redact import SHORTEST, each_text, for_keeping
 from . import spec_checks
+from .capabilities import Rents
 from .errors import SpecError
 from .interpreter import Interpreter
 from .spec_checks import Checks
@@ -332,7 +333,8 @@ class PoolSpec(_Spec):
     def describe(self) -> dict[str, Any]:
         """The spec as JSON, without secrets: no variables, and neither credentials nor their values in URLs."""
         kept = for_keeping(os.environ | self.image.env)
-        return {
+        told = {"rents": True} if isinstance(self.provider, Rents) else {}
+        return told | {
             "name": self.name,
             "provider": self.provider.name,
             "nodes": self.nodes,

@@ -163,6 +163,11 @@ class PoolView:
         self.spec, self.receipt = value(self.spec), value(self.receipt)
 
     @property
+    def rents(self) -> bool:
+        """Whether its machines cost money of which nobody says how much."""
+        return bool(self.spec.get("rents")) and not self.price_hourly
+
+    @property
     def nodes_ready(self) -> int:
         return sum(n.phase == "ready" for n in self.nodes)
 
@@ -185,7 +190,8 @@ class PoolView:
         """Whether its end is no small thing: it costs money, a run goes on, or results are there that nobody has
         fetched."""
         runs = self.runs.values()
-        return self.price_hourly > 0 or bool(self.unfetched) or any(run.state == "running" for run in runs)
+        costs = self.price_hourly > 0 or self.rents
+        return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
 
     @property
     def is_over(self) -> bool:

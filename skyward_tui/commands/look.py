@@ -14,7 +14,7 @@ from skyward_core.model.errors import PoolError, UsageError
 
 from ..as_json import kept_json, pool_json, run_json
 from ..hints import detail_of, words_of
-from ..words import duration, money
+from ..words import duration, hourly
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import show_run, status_of, table, unfetched
@@ -41,7 +41,7 @@ def ls(everything: bool, console: Console) -> int:
         ends = "" if left is None else f"in {duration(left)}"
         if pool.ended_at is not None:
             ready, ends = str(len(pool.nodes)), time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
-        price = f"{money(pool.price_hourly)}/h"
+        price = hourly(pool)
         rows.append((pool.name, pool.state, pool.provider, ready, price, ends, runs))
     if console.as_json:
         told = [kept_json(*each) for each in kept]

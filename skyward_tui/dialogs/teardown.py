@@ -24,7 +24,7 @@ from ..hints import words_of
 from ..styles import beside
 from ..theme import node_look
 from ..unfetched import lines_of, receipt_line, receipt_lines, size_of
-from ..words import count, duration, money
+from ..words import count, duration, hourly
 from .base import Dialog
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TeardownScreen(Dialog[bool]):
         parts: list[tuple[str, str]] = [
             (view.name, "bold"),
             (f": {count(len(view.nodes), 'node')}, {count(view.world_size, 'rank')}, ", ""),
-            (f"up {duration(now - view.created_at)}, {money(view.price_hourly)}/h.", ""),
+            (f"up {duration(now - view.created_at)}, {hourly(view)}.", ""),
         ]
         running = [run for run in view.runs.values() if run.state == "running"]
         for run in running:

@@ -18,7 +18,7 @@ from ..app_face import AppFace
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
-from ..words import count, duration, money
+from ..words import count, duration, hourly, money
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
@@ -118,7 +118,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             numbers = pool.metrics.latest(run.id, ranks[0])
             parts.append(Content(numbers_line(dict(list(numbers.items())[:NUMBERS]))))
     mark = look(pool.state)
-    cost = f"{money(pool.price_hourly)}/h"
+    cost = hourly(pool)
     if pool.price_hourly:
         cost += f" spent {money(pool.spent(now))}"
     parts.append(Content.styled(cost, "$muted"))

@@ -101,7 +101,7 @@ class PoolList(Roll):
             (f"{pool.world_size:<7,}" if width >= _ROOMY else "", ""),
             (f"{pool.provider:<10}" if width >= _ROOMY else "", "$muted"),
             (f"{age:>10} ", "$muted"),
-            (f"{money(pool.price_hourly):>8}  ", "$muted"),
+            (f"{'$?' if pool.rents else money(pool.price_hourly):>8}  ", "$muted"),
         ]
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
@@ -152,9 +152,10 @@ class PoolsScreen(BaseScreen[None]):
         app = self.app
         pools = app.pools()
         live = [pool for pool in pools if pool.is_live]
+        unknown = " + $?" if any(pool.rents for pool in live) else ""
         status = [
             Content.styled(count(len(live), "pool") + " up", "$text-success" if live else "$muted"),
-            Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h", "$muted"),
+            Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h{unknown}", "$muted"),
             Content.styled(f"spent {money(sum(pool.spent(now) for pool in live))}", "$muted"),
         ]
         self.query_one(Crumbs).show(["pools"], status)

@@ -67,6 +67,7 @@ class AWS:
     Attributes:
         name: how people name it.
         about: what it is, in a few words, for a form.
+        rents: that machines cost money, and that it does not say how much.
         machine: what one of its machines is called there.
         settings: what a person may choose, for a form and a command line.
 
@@ -92,6 +93,7 @@ class AWS:
 
     name: ClassVar[str] = "aws"
     about: ClassVar[str] = "machines rented from Amazon EC2"
+    rents: ClassVar[bool] = True
     machine: ClassVar[str] = "instance"
     settings: ClassVar[Sequence[Setting]] = SETTINGS
 
