@@ -41,6 +41,7 @@ from .indexes import (
 
 Emit = Callable[[str], None]
 KEPT_LINES = 20
+ANSWER = 60.0  # seconds in which an interpreter tells what packages it has: a pool's end waits for it
 # What only scripts and projects ask for, in their own words: see places() and pinned.py; "alone": nothing that the
 # interpreter has counts.
 OF_SCRIPTS = ("index", "find_links", "no_index", "alone", PINNED, "constraints", "folders")
@@ -427,10 +428,13 @@ def _kept_to_indexes(requirements: Sequence[str], indexes: Sequence[Index]) -> I
 def _installed(python: str, root: str = ROOT) -> dict[str, str]:
     """The packages that an interpreter has, as :func:`.installed.installed_on` tells them."""
     command = own_command(python, "installed", root)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed(f"{python} has not said within {ANSWER:g} s what is installed") from None
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, TypeError):
         raise EnvironmentFailed(f"what was installed cannot be looked at: {done.stderr.strip()}") from None
 
 
