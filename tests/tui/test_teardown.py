@@ -214,6 +214,7 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
         await asked(app, pilot)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
+        await until(pilot, lambda: "◍ stopping    2/2" in screen_text(app))  # in the list behind
         notes = (f"stays there: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
         lost = ("1 file, 2 GB, on node 1 (10.0.0.2) in /work: ck/old.pt (2 GB)",)
         session.downing["p"].set_result(receipt(notes=notes, lost=lost))
