@@ -223,4 +223,5 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
             pilot,
             lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
         )
+        await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
         snap(app, "torn-down-files-80x24")
