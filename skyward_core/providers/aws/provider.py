@@ -19,7 +19,7 @@ from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, look
-from . import belongings, images, kinds, network
+from . import belongings, checks, images, kinds, network
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import Attempt, Launch, Wishes
@@ -249,21 +249,12 @@ class AWS:
             await asyncio.to_thread(folder.remove)
 
     async def check(self) -> list[Check]:
-        """Who these credentials are of, and whether machines could be had, in words."""
+        """Whose these credentials are, what they may do, and how much at once, in words."""
         try:
             regions = await self._regions()
-            told = await self._calls.call("sts", regions[0], "get_caller_identity")
         except SkywardError as error:
             return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
-        lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
-        for region in regions:
-            try:
-                found = await network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ())
-            except SkywardError as error:
-                lines.append(Check(region, "fail", what_of(error), hint_of(error)))
-            else:
-                lines.append(Check(region, "ok", f"machines can be in {', '.join(p.zone for p in found)}"))
-        return lines
+        return await checks.look(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
     async def check_all(cls) -> list[Check]:
