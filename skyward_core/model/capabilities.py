@@ -76,6 +76,20 @@ class Finds(Protocol):
 
 
 @runtime_checkable
+class Quiets(Protocol):
+    """Its machines go with all that lies on them, and can be reached before: what nobody has fetched comes home."""
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on machines of a pool, which stay; gives them, with what lies there that nobody has fetched
+        ("kept", see :class:`.machine.Machine`). One that cannot be reached is "unreachable" or "lost", and says why.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+
+
+@runtime_checkable
 class Asks(Protocol):
     """It may ask the person about what nobody else can judge, such as a host's key."""
 

@@ -280,7 +280,14 @@ class Pool:
             return await self.outputs.save(give_up=give_up, most=keep_outputs)
 
         receipt = await tear_down(
-            self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
+            self.context,
+            self.news,
+            self.background,
+            self.book,
+            self._replacements.stop,
+            save,
+            self.detach,
+            give_up=give_up,
         )
         await locks
         if not receipt.kept:

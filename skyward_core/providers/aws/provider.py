@@ -18,7 +18,7 @@ from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_o
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
-from ..agents_over_ssh import all_of, look
+from ..agents_over_ssh import all_of, end, look
 from . import belongings, images, kinds, network
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
@@ -229,6 +229,22 @@ class AWS:
         there = await look(machine, partial(self.transport, pool))
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        return await all_of(self._quiet(pool, machine) for machine in machines)
+
+    async def _quiet(self, pool: str, machine: Machine) -> Machine:
+        there = await self._look(pool, machine)
+        if there.state in ("running", "orphaned") and machine.address:
+            await end(machine, partial(self.transport, pool))
+            there = await self._look(pool, machine)
+        return there
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
