@@ -319,21 +319,24 @@ class AWS:
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from ...transport.ssh.transport import PATIENCE
+        from .own_host_key import OwnHostKey
+        from .rented_transport import RentedTransport
 
         extra = machine.extra
         if patience is None:
             patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
         folder = PoolFolder(pool, extra["token"])
+        own_key = OwnHostKey(folder.known_hosts_of(machine.id))
         target = Target(
             host=machine.address,
             user=extra["user"],
             keys=(str(folder.login_key),),
-            known_hosts=str(folder.known_hosts),
+            known_hosts=str(own_key.path if own_key.keys else folder.known_hosts),
             config=False,
             host_keys="known",
         )
-        return SSHTransport(target, extra["folder"], python=self.python, patience=patience)
+        return RentedTransport(target, extra["folder"], own_key, python=self.python, patience=patience)
 
     @property
     def _calls(self) -> Calls:
