@@ -90,6 +90,23 @@ class Quiets(Protocol):
 
 
 @runtime_checkable
+class Dates(Protocol):
+    """What it made says in its account when it ends."""
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have machines, and what belongs to them, say so.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            PoolError: it could not be said.
+        """
+
+
+@runtime_checkable
 class Asks(Protocol):
     """It may ask the person about what nobody else can judge, such as a host's key."""
 

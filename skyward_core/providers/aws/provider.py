@@ -246,6 +246,19 @@ class AWS:
             there = await self._look(pool, machine)
         return there
 
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have the machines and their disks say by a tag when they end.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            SkywardError: it could not be said.
+        """
+        await rented.date(self._calls, machines, at)
+
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
 
