@@ -1,5 +1,5 @@
-"""What a pool's machines say in their account of when they end, brought up to date now and then: whoever looks through the
-account tells by it what nobody needs any more."""
+"""What a pool's machines say in their account of when they end, brought up to date now and then: by it whoever looks
+through the account tells what nobody needs any more."""
 
 from __future__ import annotations
 
