@@ -232,6 +232,7 @@ class AgentFormed(TypedDict):
 class AgentBye(TypedDict):
     t: Literal["bye"]
     logs: Sizes
+    unfetched: NotRequired[Sizes]
 
 
 class AgentEnding(TypedDict):

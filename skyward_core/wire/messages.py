@@ -234,8 +234,10 @@ FROM_AGENT: Forms = {
         _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameForm(
-        "All that there was to say is said, and the log files are this long; the connection ends.",
+        "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
+        "of results that no client has confirmed, by run.",
         {"logs": _SIZES},
+        {"unfetched": _UNFETCHED},
     ),
     "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),

@@ -18,7 +18,7 @@ from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_o
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
-from ..agents_over_ssh import all_of, look
+from ..agents_over_ssh import all_of, end, look
 from . import belongings, checks, images, kinds, network
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
@@ -230,6 +230,35 @@ class AWS:
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        return await all_of(self._quiet(pool, machine) for machine in machines)
+
+    async def _quiet(self, pool: str, machine: Machine) -> Machine:
+        there = await self._look(pool, machine)
+        if there.state in ("running", "orphaned") and machine.address:
+            await end(machine, partial(self.transport, pool))
+            there = await self._look(pool, machine)
+        return there
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have the machines and their disks say by a tag when they end.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            SkywardError: it could not be said.
+        """
+        await rented.date(self._calls, machines, at)
+
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
 
@@ -294,21 +323,24 @@ class AWS:
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from ...transport.ssh.transport import PATIENCE
+        from .own_host_key import OwnHostKey
+        from .rented_transport import RentedTransport
 
         extra = machine.extra
         if patience is None:
             patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
         folder = PoolFolder(pool, extra["token"])
+        own_key = OwnHostKey(folder.known_hosts_of(machine.id))
         target = Target(
             host=machine.address,
             user=extra["user"],
             keys=(str(folder.login_key),),
-            known_hosts=str(folder.known_hosts),
+            known_hosts=str(own_key.path if own_key.keys else folder.known_hosts),
             config=False,
             host_keys="known",
         )
-        return SSHTransport(target, extra["folder"], python=self.python, patience=patience)
+        return RentedTransport(target, extra["folder"], own_key, python=self.python, patience=patience)
 
     @property
     def _calls(self) -> Calls:
