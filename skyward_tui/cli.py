@@ -371,6 +371,33 @@ def cancel(run: str, as_json: bool) -> int:
 
 
 @cli.command()
+@click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8.")
+@click.option(
+    "--max-hourly",
+    metavar="$",
+    type=click.FloatRange(0, min_open=True),
+    help="What an hour may cost, all told.",
+)
+@click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time.")
+@click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable.")
+@click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs.")
+@click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory.")
+@click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture.")
+@_json
+def offers(as_json: bool, **asked: Any) -> int:
+    """List the machines that could be rented, and their prices.
+
+    Nothing is made. Without --accelerator those with any accelerator are listed, and with --vcpus, --memory or --arch
+    those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
+    nothing fits.
+    """
+    with _console(as_json) as console:
+        from .commands.offers import offers as execute
+
+        return execute(console, **asked)
+
+
+@cli.command()
 @click.argument("pools", metavar="POOL...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All pools that are up.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

@@ -28,7 +28,7 @@ from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.unfetched import fetch
 from ..store import debug_log
-from ..store.history import outline, recall
+from ..store.history import outline, price, recall
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
@@ -236,6 +236,7 @@ class Session:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
         view = self._unreachable[row.token] = _view(row, state, why)
         view.hint = hint
+        price(view, self.ledger, row)
 
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""

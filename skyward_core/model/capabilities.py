@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .machine import Check, Machine
+    from .offer import OfferList, Wish
     from .setting import Setting
 
 
@@ -43,6 +44,23 @@ class Rents(Protocol):
     """
 
     rents: bool
+
+
+@runtime_checkable
+class Offers(Protocol):
+    """It knows what can be had of it, where, and for how much."""
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """All that a wish is about, what misses it narrowly among it: :mod:`.offer` says what fits, and in which order.
+
+        Where the provider cannot be asked, what this release knows of it; the notes say so.
+
+        Args:
+            wish: what a machine has to be; without regions those that the provider was made for are meant.
+
+        Raises:
+            UsageError: a part of the wish makes no sense there.
+        """
 
 
 @runtime_checkable

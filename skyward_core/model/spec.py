@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..wire.redact import SHORTEST, each_text, for_keeping
 from . import spec_checks
@@ -16,6 +16,9 @@ from .errors import SpecError
 from .interpreter import Interpreter
 from .spec_checks import Checks
 from .value import Value
+
+if TYPE_CHECKING:
+    from .offer import Wish
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
@@ -285,6 +288,7 @@ class PoolSpec(_Spec):
         provider: where machines come from.
         nodes: how many machines.
         accelerator: what each node needs; None for nothing.
+        wish: what else each machine has to be, where the provider can choose; None for nothing.
         image: what the nodes' environment holds.
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given.
@@ -299,6 +303,7 @@ class PoolSpec(_Spec):
     provider: Any
     nodes: int = 1
     accelerator: Any = None
+    wish: Wish | None = None
     image: Image = field(default_factory=Image)
     plugins: Sequence[Any] = ()
     worker: Worker = field(default_factory=Worker)
@@ -314,6 +319,14 @@ class PoolSpec(_Spec):
         "options": spec_checks.instance(Options),
         "interpreter": spec_checks.optional(spec_checks.instance(Interpreter)),
     }
+
+    @property
+    def needs(self) -> Wish:
+        """All that each machine has to be."""
+        from .accelerators import resolve  # late: most pools take machines as they are
+        from .offer import Wish
+
+        return replace(self.wish or Wish(), accelerator=resolve(self.accelerator))
 
     @property
     def ranks_per_node(self) -> int:

@@ -129,6 +129,13 @@ class LeaseNews(Event):
 
 
 @value(kw_only=True)
+class PriceNews(Event):
+    """What an hour of the pool's machines costs in dollars, from now on."""
+
+    hourly: float
+
+
+@value(kw_only=True)
 class UnfetchedNews(Event):
     """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
 
@@ -167,6 +174,7 @@ for _kind in (
     RankEnded,
     RunEnded,
     LeaseNews,
+    PriceNews,
     UnfetchedNews,
     OutputFetched,
     PoolEnded,
@@ -211,6 +219,7 @@ __all__ = [
     "PoolEnded",
     "PoolOpened",
     "PoolState",
+    "PriceNews",
     "RankBegan",
     "RankEnded",
     "RankPhase",

@@ -210,7 +210,8 @@ class PoolView:
 
     def spent(self, now: float) -> float:
         """Money spent so far, at the hourly price, in the provider's currency."""
-        return self.price_hourly * max(0.0, now - self.created_at) / 3600
+        until = now if self.ended_at is None else self.ended_at
+        return self.price_hourly * max(0.0, until - self.created_at) / 3600
 
 
 def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
@@ -290,6 +291,11 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     node.detail, node.retry_at = safe(event.detail), event.retry_at
     node.address = safe(event.address) or node.address
+
+
+@_apply.register
+def _(event: ev.PriceNews, view: PoolView) -> None:
+    view.price_hourly = max(0.0, event.hourly)
 
 
 @_apply.register

@@ -33,6 +33,8 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
         results = where() @ compute
         assert [(rank, nodes) for rank, nodes, _ in results] == [(0, 2), (1, 2)]
         assert len({host for _, _, host in results}) == 2
+        view = compute.pool.view
+        assert f"{view.price_hourly:.4f}" == "1.0839" and not view.rents, "twice 0.526, with disk and address"
         machines = cloud.instances("running")
         assert own_host_keys(tmp_path / "home"), "the key that they booted with is refused"
         wait_until(lambda: all(deadman_is_the_agents(cloud)), "the deadman is put off by the agents")

@@ -62,6 +62,7 @@ STORY: list[ev.Event] = [
     ev.RunEnded(pool="p", at=26.0, run="r1", state="failed", root_cause=CAUSE),
     ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
     ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
+    ev.PriceNews(pool="p", at=28.0, hourly=7.9),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.OutputFetched(
         pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"

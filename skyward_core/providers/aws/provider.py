@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
+from ...model.offer import Offer, OfferList, Wish, in_order, nearest
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import belongings, checks, images, kinds, network
+from . import belongings, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import Attempt, Launch, Wishes
+from .offers import DISK, Extras, Regional, asked, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -49,8 +51,8 @@ class AWS:
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
 
     Args:
-        region: where; several are tried in order. None for that of environment or profile.
-        instance_type: the type of machine; None for the smallest that has the pool's accelerator.
+        region: where; of several the cheapest comes first. None for that of environment or profile.
+        instance_type: the type of machine; None for the cheapest that has the pool's accelerator.
         zones: the only zones to use, in order; None for all.
         profile: of ``~/.aws/config``; None for the usual one.
         endpoint_url: address of all services; None for AWS's own.
@@ -61,7 +63,7 @@ class AWS:
         ssh_user: who logs in; None for the usual one of the image.
         ssh_from: the network from which SSH is let in; None for this machine's address alone.
         public: whether machines have public addresses; without, this machine has to be in their network.
-        disk_gb: size of each machine's disk; None for the image's own.
+        disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
         python: the interpreter on the machines; None to look for one of the client's minor version.
 
     Attributes:
@@ -142,7 +144,7 @@ class AWS:
             account=await self._account(),
         )
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.accelerator))
+        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs))
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -169,7 +171,7 @@ class AWS:
             public=self.public,
             account=last.get("account", ""),
         )
-        (kind,) = await kinds.candidates(self._calls, last["region"], last["type"], None)
+        (kind,) = await kinds.kinds_for(self._calls, last["region"], Wish(instance_type=last["type"]))
         places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
         attempts = [Attempt(place, kind, last["market"], last["hourly"]) for place in places]
         (machine,) = await self._launch(folder, wishes).machines(attempts)
@@ -182,16 +184,61 @@ class AWS:
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, accelerator: Any) -> list[Attempt]:
-        """What is tried, in order: each type in each zone, region by region."""
-        found = []
-        for region in await self._regions():
-            places, fitting = await asyncio.gather(
-                network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ()),
-                kinds.candidates(self._calls, region, self.instance_type, accelerator),
-            )
-            found += [Attempt(place, kind) for kind in fitting for place in places]
-        return found
+    async def _attempts(self, wish: Wish) -> list[Attempt]:
+        """What is tried, in order: each offer that fits, in a place where machines can go."""
+        regions = wish.regions or await self._regions()
+        wish = self._narrowed(wish)
+        found = await asyncio.gather(*(self._there(region, wish) for region in regions))
+        there = {place.zone: place for places, _ in found for place in places}
+        all_kinds = {kind.name: kind for _, told in found for kind in told.kinds}
+        offers = [offer for _, told in found for offer in told.offers]
+        fitting = in_order((offer for offer in offers if offer.zone in there), wish)
+        if not fitting:
+            raise UsageError(_nothing_fits(offers, wish, there))
+        return [
+            Attempt(there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly)
+            for each in fitting
+        ]
+
+    async def _there(self, region: str, wish: Wish) -> tuple[list[network.Zone], Regional]:
+        zones = [zone for zone in self.zones or () if len(self.region or ()) < 2 or zone.startswith(region)]
+        return await asyncio.gather(
+            network.places(self._calls, region, subnet=self.subnet, zones=zones),
+            asked(self._calls, self.name, region, wish, self._extras),
+        )
+
+    def _narrowed(self, wish: Wish) -> Wish:
+        """A wish with what this provider was told itself."""
+        plain = wish.accelerator is None and not (self.instance_type or wish.instance_type)
+        return replace(
+            wish,
+            instance_type=self.instance_type or wish.instance_type,
+            zones=tuple(self.zones or ()),
+            regions=wish.regions or tuple(self.region or ()),
+            # What runs here may well not run on the other kind of processor: who wants that says so.
+            architecture=wish.architecture or ("x86_64" if plain and not wish.any_accelerator else ""),
+        )
+
+    @property
+    def _extras(self) -> Extras:
+        return Extras(self.disk_gb or DISK, self.public)
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
+
+        Args:
+            wish: what a machine has to be; without regions those of this provider are meant.
+
+        Raises:
+            UsageError: there is no such region or instance type.
+        """
+        notes = []
+        regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
+        if not regions:
+            regions = tuple(shipped.regions())
+            notes.append(f"no region is named, by anybody: these are of {' and '.join(regions)}")
+        found = await known(self._calls, self.name, regions, wish, self._extras)
+        return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
     async def find(self, pool: str, token: str) -> list[Machine]:
         """All machines of a pool that have not ended, by their tags and by what was asked for.
@@ -379,6 +426,23 @@ class AWS:
             UsageError: a value makes no sense.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
+
+
+def _nothing_fits(offers: Sequence[Offer], wish: Wish, there: Container[str]) -> str:
+    """Why nothing is tried, in words."""
+    if fitting := in_order(offers, wish):
+        places = ", ".join(dict.fromkeys(each.zone for each in fitting))
+        return (
+            f"{fitting[0].instance_type} is sold in {places}, and no machine may go there: name other zones"
+        )
+    kind, wanted = wish.instance_type, wish.accelerator
+    if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
+        carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
+        if (has.accelerator, has.count) != (wanted.name, wanted.count):
+            return f"{kind} has {carries}, and {wanted} was asked for; leave one of the two out"
+    missed = "; ".join(nearest(offers, wish))
+    where = " and ".join(wish.regions) or "the region"
+    return f"nothing in {where} is what was asked for{f'; the nearest: {missed}' if missed else ''}"
 
 
 PROVIDER = AWS
