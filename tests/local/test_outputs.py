@@ -231,6 +231,26 @@ def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
     assert running.run in pool.pool.view.runs
 
 
+def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> None:
+    @sky.function
+    def scatter(many: int) -> None:
+        Path("many").mkdir()
+        for number in range(many):
+            Path(f"many/{number}").touch()
+
+    @sky.function
+    def clear() -> None:
+        import shutil
+
+        shutil.rmtree("many", ignore_errors=True)
+
+    scatter(10_001) >> pool
+    assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
+    left = submit(pool.pool.outputs.unfetched()).result()
+    assert not left.untold and len(left.others) >= 10_001
+    clear() @ pool
+
+
 def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
     @sky.function
     def link() -> None:
@@ -532,6 +552,28 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     )
     assert f"the newest {most or '0 bytes'} of the rest" in plan.loses_files
     assert not replace(plan, keep=True).loses_files
+
+
+def test_what_cannot_be_brought_here_is_named(
+    hosts: Hosts, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, here = tmp_path / "work", tmp_path / "here"
+    for folder in (work, here):
+        folder.mkdir()
+    (here / "outputs").write_text("a file in their folder's place")
+    monkeypatch.chdir(here)
+    provider: Callable[..., Any] = Rented
+    with sky.Compute(
+        provider=provider(hosts.provider(1)),
+        nodes=1,
+        image=sky.Image(workdir=work, outputs=["*.pt"]),
+        options=sky.Options(console=False, grace=2.0),
+    ) as compute:
+        write({"a.pt": 5, "b.txt": 7}) >> compute
+    assert compute.receipt is not None
+    (lost,) = compute.receipt.lost
+    assert lost.startswith("2 files, 12 bytes, on node 0 ") and "a.pt (5 bytes)" in lost
+    assert any("could not be brought here" in note for note in compute.receipt.notes)
 
 
 @sky.function
