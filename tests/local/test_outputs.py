@@ -240,9 +240,8 @@ def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> No
 
     @sky.function
     def clear() -> None:
-        import shutil
-
-        shutil.rmtree("many", ignore_errors=True)
+        for path in list(Path("many").glob("*"))[1:]:
+            path.unlink(missing_ok=True)
 
     scatter(10_001) >> pool
     assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
