@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...model.errors import PoolError, UsageError
 from ...model.sizes import size_in_words
 from ...model.written_file import FetchedFile, Unfetched, WrittenFile
+from ...transport.incoming_output import refuse_others
 from ...views import events as ev
 from ...wire.output_names import matches, pattern
 from ...wire.safe_text import field as safe
@@ -155,6 +156,7 @@ class Outputs:
             return to.absolute()
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_others(self._base)
         # What came from there is neither to be sent there again, nor to be committed.
         ignored = folder / ".gitignore"
         if not ignored.exists():
