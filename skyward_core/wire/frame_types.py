@@ -410,6 +410,7 @@ class ClientWritten(TypedDict):
     patterns: list[str]
     run: NotRequired[str]
     since: NotRequired[float]
+    after: NotRequired[str]
 
 
 class ClientOutput(OutputKeys):

@@ -72,11 +72,11 @@ class Finder:
         if not cls.on:
             return None
         if fullname == NAME:
-            return ModuleSpec(NAME, cls, is_package=True)
+            return ModuleSpec(NAME, cls, is_package=True)  # type: ignore[arg-type]
         if fullname.startswith(f"{NAME}."):
             cls.real()
             import_module(fullname)
-            return ModuleSpec(fullname, There())
+            return ModuleSpec(fullname, There())  # type: ignore[arg-type]
         return None
 
     @classmethod

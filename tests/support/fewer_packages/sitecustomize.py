@@ -19,6 +19,6 @@ class Fewer(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Fewer
 if "torch._dynamo" in HIDDEN:
-    import no_dynamo
+    import no_dynamo  # type: ignore[import-not-found]
 
     no_dynamo.hide(Fewer)
