@@ -71,6 +71,7 @@ class Session:
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
+        self._asks_about_budgets = False
 
     @property
     def notice(self) -> str:
@@ -88,6 +89,27 @@ class Session:
                 has ended, the answer is no.
         """
         self._questions.answered_by(ask)
+
+    def ask_about_budgets(self) -> None:
+        """From now on, pools that this session uses wait for a word (:meth:`raise_budget`, :meth:`down`) when they
+        have cost what they may; who has not got one after a while ends."""
+        self._asks_about_budgets = True
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        """Let a pool cost more.
+
+        Raises (through the future):
+            UsageError: it has cost that much already.
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> None:
+            found = await self._ours(pool)
+            if dollars <= (spent := found.view.spent(time.time())):
+                raise UsageError(f"pool {found.name} has cost ${spent:,.2f} already: give a larger budget")
+            found.budget.raise_to(dollars)
+
+        return self._submit(work())
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._questions.asked():
@@ -221,6 +243,7 @@ class Session:
             if is_being_made(row):
                 raise PoolError(f"pool {row.name} is being started by process {row.pid}")
             pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
+            pool.budget.asks = self._asks_about_budgets
             try:
                 await pool.attach()
             except BaseException:
@@ -269,6 +292,7 @@ class Session:
                     begun.set_exception(error)
                 raise
             self._pools[pool.row.token] = pool
+            pool.budget.asks = self._asks_about_budgets
             if begun is not None:
                 begun.set_result(pool.view)
             starting = asyncio.current_task()

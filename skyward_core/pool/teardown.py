@@ -75,7 +75,7 @@ async def tear_down(
         for link, said in zip(context.links, await asyncio.gather(*goodbyes), strict=True)
         if said
     }
-    said = [*rest.notes, *trouble_with.values()]
+    said = [*([context.why_ended] if context.why_ended else []), *rest.notes, *trouble_with.values()]
     await marked
     unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)

@@ -45,7 +45,7 @@ def test_what_another_version_wrote_can_be_read() -> None:
 
 def test_journals_of_older_releases_call_events_so() -> None:
     assert set(ev.Event.kinds) == {
-        "ItemYielded", "LeaseNews", "NodeLink", "NodePhase", "OutputFetched", "PoolGone", "PoolOpened", "PoolState",
+        "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodePhase", "OutputFetched", "PoolGone", "PoolOpened", "PoolState",
         "PriceNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded", "RunOpened", "UnfetchedNews",
     }  # fmt: skip
     ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
