@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,31 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
+    """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
+    cloud.no_capacity(region="us-east-1")
+    cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
+    here: Any = {"ssh_from": own(cloud)}
+    compute = sky.Compute(
+        sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
+        sky.Spec(
+            provider=sky.AWS(region="us-west-2", **here),
+            accelerator=sky.accelerators.A10G(count=1),
+            max_hourly_cost=2.50,
+        ),
+        selection="first",
+        allocation="spot_if_available",
+        name="guides",
+    )
+    with compute:
+        assert (where() >> compute)[:2] == (0, 1)
+        (running,) = cloud.instances("running")
+        assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
+        assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
+    assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
+    assert left(cloud) == [] and left(cloud, "us-west-2") == []
 
 
 def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:
