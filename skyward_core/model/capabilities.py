@@ -47,7 +47,23 @@ class Rents(Protocol):
 
 
 @runtime_checkable
-class Offers(Protocol):
+class Plans(Protocol):
+    """It rents, and says before what it would try and make."""
+
+    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+        """What ``create`` would try for a pool, in its order; nothing is made.
+
+        Args:
+            wish: what each machine has to be.
+            nodes: how many.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+
+
+@runtime_checkable
+class Offers(Plans, Protocol):
     """It knows what can be had of it, where, and for how much, and chooses among that.
 
     Attributes:
@@ -68,17 +84,6 @@ class Offers(Protocol):
 
         Raises:
             UsageError: a part of the wish makes no sense there.
-        """
-
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
-        """What ``create`` would try for a pool, in its order; nothing is made.
-
-        Args:
-            wish: what each machine has to be.
-            nodes: how many.
-
-        Raises:
-            UsageError: nothing fits; says what comes nearest.
         """
 
     def within(self, regions: Sequence[str]) -> Self:

@@ -104,15 +104,23 @@ class RentalPlan(Value):
 
     @property
     def hourly(self) -> float | None:
-        """Dollars an hour of all machines of the first attempt; None where nobody knows."""
-        price = self.attempts[0].billed_hourly if self.attempts else None
+        """Dollars an hour of all machines of the first attempt; None where nobody knows, 0 where nothing is rented."""
+        if not self.attempts:
+            return 0.0
+        price = self.attempts[0].billed_hourly
         return None if price is None else price * self.nodes
 
+    @property
+    def cost(self) -> str:
+        """The same in words."""
+        return "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
+
     def __str__(self) -> str:
+        if not self.attempts:
+            return "nothing is rented"
         lines = [f"{number}. {each.priced}" for number, each in enumerate(self.attempts, 1)]
-        total = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
-        made = [f"creates {each}" for each in self.creates]
-        return "\n".join([*lines, *made, f"{total} for all, by the first attempt", *self.notes])
+        lines += [f"creates {each}" for each in self.creates]
+        return "\n".join([*lines, f"costs {self.cost} by the first attempt", *self.notes])
 
 
 @value(kw_only=True)

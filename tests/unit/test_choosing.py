@@ -133,7 +133,9 @@ async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_
     assert plan.creates == ["tills of left"]
     made = await several.create(spec, "t")
     assert [each.id for each in made] == ["c-0", "c-1"]
-    left.sold_out = ("a", "c")
+    right.sold_out = ()
+    assert [each.id for each in await several.create(spec, "t")] == ["b-0", "b-1"], "before what costs more"
+    left.sold_out, right.sold_out = ("a", "c"), ("b",)
     with pytest.raises(NoCapacity) as caught:
         await several.create(spec, "t")
     assert str(caught.value) == "spec 1 (left): sold out; spec 2 (right): sold out; spec 1 (left): sold out"

@@ -20,6 +20,7 @@ from ...transport.background_loop import submit
 from .dispatch import Dispatching
 
 if TYPE_CHECKING:
+    from ...model.offer import RentalPlan
     from ...store.ledger_rows import Receipt
 
 
@@ -122,6 +123,18 @@ class Compute(Dispatching):
     def name(self) -> str:
         """The pool's name."""
         return self.spec.name
+
+    def plan(self) -> RentalPlan:
+        """What would be rented: attempts in their order, with prices, and what would be made. Nothing is made by it.
+
+        ``print(compute.plan())`` shows it.
+
+        Raises:
+            UsageError: nothing that can be had is what was asked for; says what comes nearest.
+        """
+        from ...providers.planned import planned
+
+        return planned(self.spec)
 
     # -- life --------------------------------------------------------------------------------------------
 
