@@ -176,9 +176,10 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
+@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @_json
 @click.pass_context
-def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> int:
+def run(context: click.Context, /, target: str, as_json: bool, dry_run: bool, **said: Any) -> int:
     """Run a script's function on every rank, and show the results.
 
     Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
@@ -199,7 +200,7 @@ def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> i
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
             said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
-        return execute(LaunchRequest.from_options(target, **said), console)
+        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
@@ -395,6 +396,30 @@ def offers(as_json: bool, **asked: Any) -> int:
         from .commands.offers import offers as execute
 
         return execute(console, **asked)
+
+
+@cli.command()
+@click.option(
+    "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
+)
+@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
+@_json
+def costs(since: str, by: str, as_json: bool) -> int:
+    """Add up what pools have cost.
+
+    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
+    known when they were made. What the provider bills is what counts.
+    """
+    with _console(as_json) as console:
+        from skyward_core.model.spec_checks import duration
+
+        from .commands.costs import costs as execute
+
+        try:
+            seconds = duration(since)
+        except ValueError as error:
+            raise click.BadParameter(f"it {error}", param_hint="--since") from error
+        return execute(console, seconds=seconds, by=by)
 
 
 @cli.command()

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .machine import Check, Machine
-    from .offer import OfferList, Wish
+    from .offer import OfferList, RentalPlan, Wish
     from .setting import Setting
 
 
@@ -47,8 +47,32 @@ class Rents(Protocol):
 
 
 @runtime_checkable
-class Offers(Protocol):
-    """It knows what can be had of it, where, and for how much."""
+class Plans(Protocol):
+    """It rents, and says before what it would try and make."""
+
+    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+        """What ``create`` would try for a pool, in its order; nothing is made.
+
+        Args:
+            wish: what each machine has to be.
+            nodes: how many.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+
+
+@runtime_checkable
+class Offers(Plans, Protocol):
+    """It knows what can be had of it, where, and for how much, and chooses among that.
+
+    Attributes:
+        name: how people name it.
+        payer: whose account it uses; a pool has machines of one account of a provider.
+    """
+
+    name: str
+    payer: str
 
     async def offers(self, wish: Wish) -> OfferList:
         """All that a wish is about, what misses it narrowly among it: :mod:`.offer` says what fits, and in which order.
@@ -60,6 +84,13 @@ class Offers(Protocol):
 
         Raises:
             UsageError: a part of the wish makes no sense there.
+        """
+
+    def within(self, regions: Sequence[str]) -> Self:
+        """The same provider, in these regions alone.
+
+        Raises:
+            UsageError: it is for others.
         """
 
 

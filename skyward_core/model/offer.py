@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from .accelerators.model import Accelerator
 from .value import Value, value
 
 Market = Literal["on-demand", "spot"]
 Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
+Selection = Literal["cheapest", "first"]
 
 ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
 NEAREST = 5  # misses that are named where nothing fits
@@ -69,6 +70,13 @@ class Offer(Value):
         place = self.zone or self.region
         return f"{self.instance_type} in {place}{' (spot)' if self.market == 'spot' else ''}"
 
+    @property
+    def priced(self) -> str:
+        """The same with what one of its machines costs, and whose word that is."""
+        price = self.billed_hourly
+        known = "$?/h" if price is None else f"${price:,.2f}/h"
+        return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
+
 
 @value(kw_only=True)
 class OfferList(Value):
@@ -76,6 +84,43 @@ class OfferList(Value):
 
     offers: Sequence[Offer]
     notes: Sequence[str] = ()
+
+
+@value(kw_only=True)
+class RentalPlan(Value):
+    """What would be done to have machines; nothing is made by asking for it.
+
+    Attributes:
+        nodes: how many machines.
+        attempts: what is tried, in this order, until one of them gives all machines.
+        creates: what comes into being with the first that does, and ends with the pool, in words.
+        notes: what a person should know of how that was found out.
+    """
+
+    nodes: int
+    attempts: Sequence[Offer]
+    creates: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def hourly(self) -> float | None:
+        """Dollars an hour of all machines of the first attempt; None where nobody knows, 0 where nothing is rented."""
+        if not self.attempts:
+            return 0.0
+        price = self.attempts[0].billed_hourly
+        return None if price is None else price * self.nodes
+
+    @property
+    def cost(self) -> str:
+        """The same in words."""
+        return "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
+
+    def __str__(self) -> str:
+        if not self.attempts:
+            return "nothing is rented"
+        lines = [f"{number}. {each.priced}" for number, each in enumerate(self.attempts, 1)]
+        lines += [f"creates {each}" for each in self.creates]
+        return "\n".join([*lines, f"costs {self.cost} by the first attempt", *self.notes])
 
 
 @value(kw_only=True)
@@ -95,6 +140,8 @@ class Wish(Value):
         max_hourly: the most dollars that an hour of one machine may cost, all told; None for no limit.
         allocation: "spot", "on-demand", "spot-if-available" (on-demand where no spot machine is to be had), or
             "cheapest" of both.
+        selection: "cheapest" first, or the region that was named "first".
+        only: nothing but these, where there are any.
     """
 
     accelerator: Accelerator | None = None
@@ -108,6 +155,8 @@ class Wish(Value):
     efa: bool = False
     max_hourly: float | None = None
     allocation: Allocation = "on-demand"
+    selection: Selection = "cheapest"
+    only: Sequence[Offer] = ()
 
 
 def why_not(offer: Offer, wish: Wish) -> str:
@@ -116,6 +165,8 @@ def why_not(offer: Offer, wish: Wish) -> str:
 
 
 def _shortcomings(offer: Offer, wish: Wish) -> Iterator[str]:
+    if wish.only and not any(_is_same(offer, each) for each in wish.only):
+        yield "is not meant now"
     if wish.instance_type and offer.instance_type != wish.instance_type:
         yield f"is no {wish.instance_type}"
     if wish.regions and offer.region not in wish.regions:
@@ -141,6 +192,14 @@ def _shortcomings(offer: Offer, wish: Wish) -> Iterator[str]:
             yield f"costs ${offer.billed_hourly:.2f}/h"
 
 
+def _is_same(one: Offer, other: Offer) -> bool:
+    """Whether two are the same machines at the same place, whatever they cost; one may not know its zone."""
+    place = one.zone == other.zone or not (one.zone and other.zone)
+    return place and (one.instance_type, one.region, one.market) == (
+        other.instance_type, other.region, other.market,
+    )  # fmt: skip
+
+
 def _lacks_accelerator(offer: Offer, wish: Wish) -> str:
     wanted = wish.accelerator
     if wanted is None:
@@ -163,18 +222,21 @@ def in_order(offers: Iterable[Offer], wish: Wish) -> list[Offer]:
     """The offers that a wish is tried with, best first.
 
     Cheaper ones come first, those without a known price last; of equal ones those of the region and the zone that were
-    named first, then by name. Under "spot-if-available" all spot offers come before all others.
+    named first, then by name. Under "spot-if-available" all spot offers come before all others. With "first" regions
+    come in the order in which they were named, whatever the price.
     """
+    return sorted((offer for offer in offers if not why_not(offer, wish)), key=lambda each: rank(each, wish))
 
-    def rank(offer: Offer) -> tuple[object, ...]:
-        price = offer.billed_hourly
-        region = wish.regions.index(offer.region) if offer.region in wish.regions else 0
-        zone = wish.zones.index(offer.zone) if offer.zone in wish.zones else 0
-        later = wish.allocation == "spot-if-available" and offer.market == "on-demand"
-        names = (region, zone, offer.region, offer.instance_type, offer.zone, offer.market)
-        return later, price is None, price or 0.0, *names
 
-    return sorted((offer for offer in offers if not why_not(offer, wish)), key=rank)
+def rank(offer: Offer, wish: Wish) -> tuple[Any, ...]:
+    """By what offers are sorted, best first: also those for several wishes, as far as their prices."""
+    price = offer.billed_hourly
+    region = wish.regions.index(offer.region) if offer.region in wish.regions else 0
+    zone = wish.zones.index(offer.zone) if offer.zone in wish.zones else 0
+    later = wish.allocation == "spot-if-available" and offer.market == "on-demand"
+    first = region if wish.selection == "first" else 0
+    names = (region, zone, offer.region, offer.instance_type, offer.zone, offer.market)
+    return later, first, price is None, price or 0.0, *names
 
 
 def nearest(offers: Sequence[Offer], wish: Wish) -> list[str]:

@@ -197,8 +197,8 @@ class Options(_Spec):
         console: print the ranks' logs as they come, each line with its rank.
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
-        budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the pool
-            is torn down; the app asks first. Clients watch it: where none is there, the lease ends the pool.
+        budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the
+            pool is torn down; the app asks first. Clients watch it: where none is there, the lease ends the pool.
         log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
             ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
@@ -281,6 +281,55 @@ class Options(_Spec):
         """
         known = {each.name for each in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Spec(_Spec):
+    """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
+
+    Args:
+        provider: where machines come from; ``Local`` when None.
+        accelerator: what each node needs, as ``sky.accelerators`` makes it or as text; None for nothing.
+        nodes: how many machines, the same in all specs of a pool; None for what ``Compute`` was told.
+        vcpus: processor threads of each machine.
+        memory_gb: memory of each in GB.
+        architecture: "x86_64" or "arm64".
+        region: where; several are a list.
+        max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; None for what ``Compute`` was told,
+            or on demand.
+
+    Raises:
+        SpecError: a value makes no sense.
+    """
+
+    provider: Any = None
+    accelerator: Any = None
+    nodes: int | None = None
+    vcpus: int | None = None
+    memory_gb: float | None = None
+    architecture: str | None = None
+    region: str | Sequence[str] | None = None
+    max_hourly_cost: float | None = None
+    allocation: str | None = None
+
+    _checks: ClassVar[Checks] = {
+        "nodes": spec_checks.optional(spec_checks.whole(1, 1024)),
+        "vcpus": spec_checks.optional(spec_checks.whole(1, 4096)),
+        "memory_gb": spec_checks.optional(spec_checks.amount),
+        "architecture": spec_checks.optional(spec_checks.one_of("x86_64", "arm64")),
+        "region": spec_checks.optional(spec_checks.one_or_several(spec_checks.text)),
+        "max_hourly_cost": spec_checks.optional(spec_checks.amount),
+        "allocation": spec_checks.optional(
+            spec_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
+        ),
+    }
+
+    @property
+    def chooses(self) -> list[str]:
+        """What is said of machines that only a provider with offers can heed, by its names."""
+        names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation")
+        return [name for name in names if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -36,8 +36,16 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 def progress(text: str) -> None:
     """A provider says what it is at now, to whoever waits for it."""
-    if hear := _hearer.get(None):
-        hear(text)
+    listener()(text)
+
+
+def listener() -> Callable[[str], None]:
+    """Who hears that now."""
+    return _hearer.get(_nobody)
+
+
+def _nobody(text: str) -> None:
+    """Nobody waits."""
 
 
 class NoAnswer(Unreachable):

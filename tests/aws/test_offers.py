@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.front.offers import offered
 from skyward_core.model.accelerators import resolve
 from skyward_core.model.offer import Offer, OfferList, Wish, in_order
 from skyward_core.providers.aws import calls, price_store, shipped
 from skyward_tui.commands.console import Console
 from skyward_tui.commands.offers import offers as command
+from skyward_tui.commands.run import run
 from tests.aws import Bed, prices
 
 BESIDE = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
@@ -183,3 +185,48 @@ def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
     kind = next(each for each in shipped.kinds() if each.accelerator == "Radeon Pro V520")
     assert kind.known_as
     assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.known_as, count=1)
+
+
+ASKING = ("Describe", "Get")
+
+
+def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
+    bed.no_capacity(type="g4dn.xlarge")
+    compute = sky.Compute(
+        provider=sky.AWS(region="us-east-1", ssh_from="10.0.0.1/32", zones=["us-east-1c", "us-east-1a"]),
+        accelerator="T4", nodes=2, name="q", allocation="cheapest", max_hourly_cost=0.6,
+    )  # fmt: skip
+    plan = compute.plan()
+    assert all(call["action"].startswith(ASKING) for call in bed.calls()), [c["action"] for c in bed.calls()]
+    assert bed.instances() == []
+    prices_shown = [each.billed_hourly or 0.0 for each in plan.attempts]
+    assert prices_shown == sorted(prices_shown) and prices_shown[-1] <= 0.6
+    assert plan.hourly == pytest.approx(2 * prices_shown[0]) and plan.notes == []
+    first, *_, total = str(plan).splitlines()
+    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith(
+        "by the first attempt"
+    )
+    asyncio.run(compute.spec.provider.create(compute.spec, "0123456789abcdef"))
+    tried = [
+        f"{each['params']['InstanceType']} in {each['params']['Placement.AvailabilityZone']}"
+        + (" (spot)" if "InstanceMarketOptions.MarketType" in each["params"] else "")
+        for each in bed.calls("RunInstances")
+    ]
+    assert tried == [str(each) for each in plan.attempts][: len(tried)] and len(tried) > 2
+
+
+def test_a_dry_run_tells_all_and_makes_nothing(
+    bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    open('ran', 'w')\n")
+    request = LaunchRequest(
+        script=str(script), provider="aws", settings={"region": "us-east-1"}, accelerator="T4:4", nodes=2
+    )
+    assert run(request, Console(True), dry_run=True) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert {each["instance_type"] for each in out["attempts"]} == {"g4dn.12xlarge"}
+    assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
+    assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, made here"
+    assert all(call["action"].startswith(ASKING) for call in bed.calls())
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "aws").exists()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.costs import costs as add_up
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store.ledger import Ledger
@@ -49,6 +51,13 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
         [],
         [],
     )
+    # From the launch to the order to end, which EC2 tells to the second; the bed bills from a moment later.
+    billed = {each.instance_id: each.seconds for each in cloud.seconds_billed()}
+    ours = {each["machine"]: each for each in receipt["bills"]}
+    assert ours.keys() == billed.keys()
+    assert all(abs(each["until"] - each["since"] - billed[name]) < 3 for name, each in ours.items())
+    cost = sum(each["hourly"] * billed[name] / 3600 for name, each in ours.items())
+    assert add_up(0.0).dollars == pytest.approx(cost, abs=0.01)
     assert left(cloud) == []
     assert len(cloud.calls("RunInstances")) == 1 and len(cloud.calls("TerminateInstances")) == 1
     assert not list((tmp_path / "home" / "aws").glob("pair.*")), "its keys are gone"
@@ -113,6 +122,31 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
+    """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
+    cloud.no_capacity(region="us-east-1")
+    cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
+    here: Any = {"ssh_from": own(cloud)}
+    compute = sky.Compute(
+        sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
+        sky.Spec(
+            provider=sky.AWS(region="us-west-2", **here),
+            accelerator=sky.accelerators.A10G(count=1),
+            max_hourly_cost=2.50,
+        ),
+        selection="first",
+        allocation="spot_if_available",
+        name="guides",
+    )
+    with compute:
+        assert (where() >> compute)[:2] == (0, 1)
+        (running,) = cloud.instances("running")
+        assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
+        assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
+    assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
+    assert left(cloud) == [] and left(cloud, "us-west-2") == []
 
 
 def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:

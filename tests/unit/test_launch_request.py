@@ -87,7 +87,7 @@ def said(words: list[str]) -> LaunchRequest:
     """What the command's own parser makes of words."""
     asked: list[LaunchRequest] = []
 
-    def execute(request: LaunchRequest, console: object) -> int:
+    def execute(request: LaunchRequest, console: object, *, dry_run: bool) -> int:
         asked.append(request)
         return 0
 

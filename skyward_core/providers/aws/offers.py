@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from typing import Any
 
 from ...model.errors import PoolError, SkywardError, UsageError, what_of
-from ...model.offer import Offer, OfferList, Wish
+from ...model.offer import Offer, OfferList, Wish, in_order, nearest
 from ...model.value import Value, value
 from . import kinds, prices, shipped
 from .calls import Calls
@@ -97,6 +97,38 @@ def _meant(sold: Sequence[Kind], wish: Wish) -> list[Kind]:
     if wanted is None:
         return list(sold)
     return [kind for kind in sold if (kind.known_as, kind.count) == (wanted.name, wanted.count)]
+
+
+def fitting(offers: Sequence[Offer], wish: Wish, there: Container[str] | None) -> list[Offer]:
+    """The offers that are tried, in order.
+
+    Args:
+        there: zones where machines can go; None where that is not known.
+
+    Raises:
+        UsageError: there is none; says why.
+    """
+    order = in_order(offers, wish)
+    found = [each for each in order if there is None or not each.zone or each.zone in there]
+    if found:
+        return found
+    if order:
+        places = ", ".join(dict.fromkeys(each.zone for each in order))
+        raise UsageError(
+            f"{order[0].instance_type} is sold in {places}, and no machine can go there: name other zones"
+        )
+    raise UsageError(_nothing_fits(offers, wish))
+
+
+def _nothing_fits(offers: Sequence[Offer], wish: Wish) -> str:
+    kind, wanted = wish.instance_type, wish.accelerator
+    if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
+        carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
+        if (has.accelerator, has.count) != (wanted.name, wanted.count):
+            return f"{kind} has {carries}, and {wanted} was asked for; leave one of the two out"
+    missed = "; ".join(nearest(offers, wish))
+    where = " and ".join(wish.regions) or "the region"
+    return f"nothing in {where} is what was asked for{f'; the nearest: {missed}' if missed else ''}"
 
 
 class _Prices:

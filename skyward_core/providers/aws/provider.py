@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Offer, OfferList, Wish, in_order, nearest
+from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
@@ -24,7 +24,7 @@ from . import belongings, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import Attempt, Launch, Wishes
-from .offers import DISK, Extras, Regional, asked, known
+from .offers import DISK, Extras, asked, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -186,26 +186,73 @@ class AWS:
 
     async def _attempts(self, wish: Wish) -> list[Attempt]:
         """What is tried, in order: each offer that fits, in a place where machines can go."""
-        regions = wish.regions or await self._regions()
         wish = self._narrowed(wish)
-        found = await asyncio.gather(*(self._there(region, wish) for region in regions))
-        there = {place.zone: place for places, _ in found for place in places}
-        all_kinds = {kind.name: kind for _, told in found for kind in told.kinds}
-        offers = [offer for _, told in found for offer in told.offers]
-        fitting = in_order((offer for offer in offers if offer.zone in there), wish)
-        if not fitting:
-            raise UsageError(_nothing_fits(offers, wish, there))
+        regions = await self._regions()
+        told, places = await asyncio.gather(
+            asyncio.gather(*(asked(self._calls, self.name, each, wish, self._extras) for each in regions)),
+            asyncio.gather(*map(self._places, regions)),
+        )
+        there = {place.zone: place for each in places for place in each}
+        all_kinds = {kind.name: kind for each in told for kind in each.kinds}
+        order = fitting([offer for each in told for offer in each.offers], wish, there)
         return [
             Attempt(there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly)
-            for each in fitting
+            for each in order
         ]
 
-    async def _there(self, region: str, wish: Wish) -> tuple[list[network.Zone], Regional]:
-        zones = [zone for zone in self.zones or () if len(self.region or ()) < 2 or zone.startswith(region)]
-        return await asyncio.gather(
-            network.places(self._calls, region, subnet=self.subnet, zones=zones),
-            asked(self._calls, self.name, region, wish, self._extras),
-        )
+    async def _places(self, region: str) -> list[network.Zone]:
+        several = len(self.region or ()) > 1  # zones are named of all of them
+        zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
+        return await network.places(self._calls, region, subnet=self.subnet, zones=zones)
+
+    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+        """What a pool's machines would be tried with; nothing is made.
+
+        Args:
+            wish: what each machine has to be.
+            nodes: how many.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+        wish = self._narrowed(wish)
+        found = await self.offers(wish)
+        regions = dict.fromkeys(each.region for each in found.offers)
+        notes, there = list(found.notes), None
+        try:
+            there = {zone.zone for region in regions for zone in await self._places(region)}
+        except UsageError:
+            raise
+        except PoolError as error:
+            notes.append(f"whether machines can go there is not known: {what_of(error)}")
+        address = "a public address" if self.public else "no public address"
+        creates = [
+            f"{nodes} x the type, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
+            "a key pair, made here",
+        ]
+        return RentalPlan(
+            nodes=nodes, attempts=fitting(found.offers, wish, there), creates=creates,
+            notes=list(dict.fromkeys(notes)),
+        )  # fmt: skip
+
+    def within(self, regions: Sequence[str]) -> AWS:
+        """The same in these regions alone.
+
+        Args:
+            regions: their names.
+
+        Raises:
+            UsageError: this is for others.
+        """
+        if others := [each for each in regions if self.region and each not in self.region]:
+            raise UsageError(f"this provider is for {' and '.join(self.region or ())}, not for {others[0]}")
+        return replace(self, region=tuple(regions))
+
+    @property
+    def payer(self) -> str:
+        """Whose account it uses."""
+        return f"{self.profile or 'the usual profile'} at {self.endpoint_url or 'AWS'}"
 
     def _narrowed(self, wish: Wish) -> Wish:
         """A wish with what this provider was told itself."""
@@ -214,9 +261,9 @@ class AWS:
             wish,
             instance_type=self.instance_type or wish.instance_type,
             zones=tuple(self.zones or ()),
-            regions=wish.regions or tuple(self.region or ()),
+            regions=tuple(self.region or ()),
             # What runs here may well not run on the other kind of processor: who wants that says so.
-            architecture=wish.architecture or ("x86_64" if plain and not wish.any_accelerator else ""),
+            architecture=wish.architecture or ("x86_64" if plain else ""),
         )
 
     @property
@@ -426,23 +473,6 @@ class AWS:
             UsageError: a value makes no sense.
         """
         return cls(**{key: value for key, value in data.items() if key != "provider"})
-
-
-def _nothing_fits(offers: Sequence[Offer], wish: Wish, there: Container[str]) -> str:
-    """Why nothing is tried, in words."""
-    if fitting := in_order(offers, wish):
-        places = ", ".join(dict.fromkeys(each.zone for each in fitting))
-        return (
-            f"{fitting[0].instance_type} is sold in {places}, and no machine may go there: name other zones"
-        )
-    kind, wanted = wish.instance_type, wish.accelerator
-    if kind and wanted is not None and (has := next((o for o in offers if o.instance_type == kind), None)):
-        carries = f"{has.count} x {has.accelerator}" if has.count else "no accelerator"
-        if (has.accelerator, has.count) != (wanted.name, wanted.count):
-            return f"{kind} has {carries}, and {wanted} was asked for; leave one of the two out"
-    missed = "; ".join(nearest(offers, wish))
-    where = " and ".join(wish.regions) or "the region"
-    return f"nothing in {where} is what was asked for{f'; the nearest: {missed}' if missed else ''}"
 
 
 PROVIDER = AWS
