@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -47,6 +48,8 @@ class FakeSession:
     written: list[WrittenFile] = field(default_factory=list)
     unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
     kept_outputs: list[int | None] = field(default_factory=list)
+    swept: Sweep = field(default_factory=Sweep)
+    sweeps: int = 0
 
     # What the app calls
 
@@ -109,6 +112,10 @@ class FakeSession:
         if self.auto:
             self.finish_down(pool)
         return future
+
+    def sweep(self) -> Future[Sweep]:
+        self.sweeps += 1
+        return done(self.swept)
 
     def on_host_key(self, ask: Ask) -> None:
         self.ask = ask

@@ -222,4 +222,5 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
             pilot,
             lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
         )
+        await until(pilot, lambda: "▶ p    ◍ stopping" in screen_text(app))  # the list below, too
         snap(app, "torn-down-files-80x24")
