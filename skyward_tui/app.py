@@ -174,6 +174,7 @@ class SkywardApp(AppFace):
         self._pump()
         self._hear_early_keys()
         self.refresh_pools()
+        self.look_for_leftovers()
 
     def _pump(self) -> None:
         from .screens.base import BaseScreen
@@ -206,6 +207,25 @@ class SkywardApp(AppFace):
         if failed and failed != self._refresh_error:
             self.flash(f"looking for pools failed: {failed}", "error")
         self._refresh_error = failed
+
+    @work(group="leftovers", exclusive=True)
+    async def look_for_leftovers(self) -> None:
+        """Nothing waits for it, and nothing is changed by it."""
+        from skyward_core.model.errors import SkywardError
+
+        from .hints import words_of
+        from .leftovers import doubts_of, line_of
+
+        if self.session is None:
+            return
+        try:
+            found = await settled(self.session.sweep())
+        except (SkywardError, OSError) as error:
+            return self.flash(f"could not look for what is left: {words_of(error)}")
+        if line := line_of(found):
+            self.flash(line, "error")
+        elif doubts := doubts_of(found):
+            self.flash(doubts)
 
     # What screens ask of it
 

@@ -443,6 +443,37 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
 
 
 @cli.command()
+@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
+@click.option(
+    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."
+)
+@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
+@_json
+def sweep(
+    provider: str | None,
+    settings: tuple[str, ...],
+    all_regions: bool,
+    ledgers: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Find what was rented from here and is left, and end it.
+
+    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
+    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
+    other ledgers made, is never touched.
+    """
+    with _console(as_json) as console:
+        from .commands.sweep import sweep as execute
+
+        return execute(provider, settings, all_regions, ledgers, yes, console)
+
+
+@cli.command()
 @click.argument("host")
 @click.option(
     "--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual."

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.host_keys import ServerKey as ServerKey
     from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
+    from .sweeping import Sweep as Sweep
 
 
 class Front(Protocol):
@@ -70,6 +71,9 @@ class Front(Protocol):
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more."""
+
+    def sweep(self) -> Future[Sweep]:
+        """Look through the accounts in which pools have been for what is left there; changes nothing."""
 
     def on_host_key(self, ask: Ask) -> None:
         """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""

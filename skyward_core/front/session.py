@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -37,6 +37,8 @@ from ..transport.background_loop import submit
 from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
+from . import sweeping
+from .sweeping import Sweep
 
 if TYPE_CHECKING:
     from ..pool.outputs.fetching import Progress
@@ -493,6 +495,35 @@ class Session:
             return await found.down(give_up=give_up, keep_outputs=keep_outputs)
 
         return self._submit(work())
+
+    def sweep(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:
+        """Look through the accounts in which pools have been for what was made there and is there still; changes
+        nothing. See :mod:`.sweeping`.
+
+        Args:
+            asked: the only providers, each with settings that lead to its account.
+            everywhere: at all places, not only where pools have been.
+            ledgers: other ledgers whose things are meant, too.
+
+        Raises (through the future):
+            UsageError: one of the providers has no account, or no such setting.
+        """
+
+        async def work() -> Sweep:
+            accounts = await asyncio.to_thread(sweeping.accounts_of, self.ledger, asked)
+            return await sweeping.look(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
+
+        return self._submit(work())
+
+    def remove_left(self, sweep: Sweep) -> Future[list[str]]:
+        """End what a sweep found of pools that are over; gives what remains, in words."""
+        return self._submit(sweeping.remove(sweep))
 
     def outlives_us(self, pool: str, run: str) -> Future[bool]:
         """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""

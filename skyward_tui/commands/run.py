@@ -29,6 +29,7 @@ from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
+from .sweep import note_left
 
 
 def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
@@ -223,6 +224,8 @@ class _Job:
         if receipt is not None:
             self.console.note(receipt_line(receipt))
             status = status if receipt.ok else exit_status.UNVERIFIED
+            ours = filter(self._is_ours, self.session.pools())
+            note_left(self.session, [view.provider for view in ours], self.console)
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:

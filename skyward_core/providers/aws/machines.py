@@ -23,6 +23,7 @@ ENDED = ("terminated",)
 ENDING = ("shutting-down", "stopping", "stopped")
 VISIBLE = 30.0  # seconds after which what was made can be seen by whoever asks
 SETTLED = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
+PAGE = 1000  # things of one answer; the rest comes in the next
 MARKED_AT_ONCE = 1000  # things that one call gives tags
 CHUNK = 200  # machines that one question is about
 PAUSE = 1.0  # seconds between two looks for what should appear
@@ -68,20 +69,21 @@ async def instances(calls: Calls, region: str, ids: Iterable[str]) -> dict[str, 
     for at in range(0, len(wanted), CHUNK):
         # By a filter: a question for ids fails as a whole where one of them is not known.
         filters = [{"Name": "instance-id", "Values": wanted[at : at + CHUNK]}]
-        found |= await _described(calls, region, filters)
+        found |= await described(calls, region, filters)
     return found
 
 
 async def of_token(calls: Calls, region: str, token: str) -> dict[str, dict[str, Any]]:
     """The instances of a pool that EC2 knows of in a region."""
-    return await _described(calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [token]}])
+    return await described(calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [token]}])
 
 
-async def _described(
+async def described(
     calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
+    """The instances that EC2 knows of and that pass filters."""
     told = await calls.call_all(
-        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=1000
+        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE
     )
     return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
 
