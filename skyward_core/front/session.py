@@ -374,9 +374,14 @@ class Session:
 
         return self._submit(work())
 
-    def files(self, pool: str, run: str | None = None, patterns: Sequence[str] = ()) -> Future[Listing]:
+    def files(
+        self, pool: str, run: str | None = None, patterns: Sequence[str] = (), *, whole: bool = False
+    ) -> Future[Listing]:
         """The files that ranks wrote in their working folder: of a run, or of all of a pool's time. To ask keeps no
         pool alive.
+
+        Args:
+            whole: whether nodes are asked again for what does not go into one answer; a screen holds no more than that.
 
         Raises (through the future):
             UsageError: a pattern leads out of the working folder.
@@ -386,7 +391,7 @@ class Session:
         async def work() -> Listing:
             row = self._live(pool)
             found = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return await found.outputs.files(patterns, run)
+            return await found.outputs.files(patterns, run, whole=whole)
 
         return self._submit(work())
 

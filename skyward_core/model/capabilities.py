@@ -125,6 +125,37 @@ class Finds(Protocol):
 
 
 @runtime_checkable
+class Quiets(Protocol):
+    """Its machines go with all that lies on them, and can be reached before: what nobody has fetched comes home."""
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on machines of a pool, which stay; gives them, with what lies there that nobody has fetched
+        ("kept", see :class:`.machine.Machine`). One that cannot be reached is "unreachable" or "lost", and says why.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+
+
+@runtime_checkable
+class Dates(Protocol):
+    """What it made says in its account when it ends."""
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have machines, and what belongs to them, say so.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            PoolError: it could not be said.
+        """
+
+
+@runtime_checkable
 class Asks(Protocol):
     """It may ask the person about what nobody else can judge, such as a host's key."""
 

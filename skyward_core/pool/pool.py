@@ -19,6 +19,7 @@ from .background import Background
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
+from .expiry import Expiry
 from .gang.upkeep import Upkeep
 from .intent import write
 from .links.link import Link
@@ -76,6 +77,7 @@ class Pool:
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
         self._endings = Endings(context, news, background, book)
+        self._expiry = Expiry(context, news)
         self.watch = Watch(
             context, news, background, roster, book, self._endings, startup, self._replacements
         )
@@ -149,6 +151,7 @@ class Pool:
             await self.upkeep.keeper.ensure()
         self.roster.note()
         self.background.spawn(self._keep_locks())
+        self.background.spawn(self._expiry.keep())
         if prune_is_due():
             from ..store.prune import prune_when_due
 
@@ -181,10 +184,13 @@ class Pool:
             await self._knowledge.learn()
         except OSError as error:
             self.news.mention(self.links[0], f"{error}; asked again when it is needed")
+        if not self.context.observer:
+            self.background.spawn(self._expiry.keep())
 
     def use(self) -> None:
         """From an observer become one whose presence keeps the pool alive."""
         self.context.observer = False
+        self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
 
@@ -280,7 +286,14 @@ class Pool:
             return await self.outputs.save(give_up=give_up, most=keep_outputs)
 
         receipt = await tear_down(
-            self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
+            self.context,
+            self.news,
+            self.background,
+            self.book,
+            self._replacements.stop,
+            save,
+            self.detach,
+            give_up=give_up,
         )
         await locks
         if not receipt.kept:
@@ -312,6 +325,8 @@ class Pool:
             run.leave()
         if self._outputs is not None:
             self._outputs.leave()
+        if not self.context.observer:
+            await self._expiry.leave()
         self.background.catch_up()
         await self._replacements.stop()
         self.watch.suspicion.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Container
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Receipt(Value):
         unwritten: why the ledger does not hold this receipt, or "".
         by: the client that tore it down, in words; "" where it ended itself.
         kept: what nobody had fetched and its hosts keep, in words.
-        lost: files that ranks wrote, that nobody had fetched, and that are gone with their machines, in words.
+        lost: what nobody had fetched (files that ranks wrote, results, logs) and is gone with its machines, in words.
         stays: nodes on which such files stay, and the folder there.
     """
 
@@ -105,6 +106,11 @@ class Kept(Value):
         """What it is and where, in words."""
         runs = ", ".join(f"{run} ({size_in_words(size)})" for run, size in self.runs.items())
         return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
+
+    def of_runs(self, runs: Container[str]) -> Kept | None:
+        """The part of it that is of some runs; None where there is none."""
+        part = {run: size for run, size in self.runs.items() if run in runs}
+        return replace(self, runs=part) if part else None
 
     def __str__(self) -> str:
         return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,25 +13,8 @@ from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
 from skyward_core.providers.aws import machines, provider
 from tests.aws import Bed
+from tests.aws.killed import killed_at
 from tests.aws.pools import left
-from tests.support.forked import Loaded
-
-CLIENTS = Loaded(
-    [sys.executable],
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import boto3, tests.aws.dying_client",
-    "\ntests.aws.dying_client.main()\n",
-)
-
-
-def killed_at(stage: str, bed: Bed, tmp_path: Path) -> None:
-    """Have a client die there."""
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
-    with (tmp_path / "said").open("w") as said:
-        child = CLIENTS.start(
-            ["client", stage, f"{bed.client_address()}/32"], env=env | bed.environment(), cwd=tmp_path,
-            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()
 
 
 @pytest.fixture

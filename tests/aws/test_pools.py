@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store.ledger import Ledger
+from skyward_core.transport.ssh.connect import fetch_host_key
+from skyward_core.transport.ssh.target import Target
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
@@ -33,6 +37,7 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
         view = compute.pool.view
         assert f"{view.price_hourly:.4f}" == "1.0839" and not view.rents, "twice 0.526, with disk and address"
         machines = cloud.instances("running")
+        assert own_host_keys(tmp_path / "home"), "the key that they booted with is refused"
         wait_until(lambda: all(deadman_is_the_agents(cloud)), "the deadman is put off by the agents")
         assert {each["tags"]["skyward:pool"] for each in machines} == {"pair"}
     ledger = Ledger()
@@ -48,6 +53,22 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
     assert left(cloud) == []
     assert len(cloud.calls("RunInstances")) == 1 and len(cloud.calls("TerminateInstances")) == 1
     assert not list((tmp_path / "home" / "aws").glob("pair.*")), "its keys are gone"
+
+
+def own_host_keys(home: Path) -> bool:
+    """Whether each machine shows a key of its own, which is the only one that is believed of it."""
+    (folder,) = (home / "aws").glob("pair.*")
+    booted = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    with closing(Ledger()) as ledger:
+        machines = ledger.machines(ledger.live()[0].token)
+    believed = {each.id: (folder / f"known_hosts.{each.id}").read_text().strip() for each in machines}
+    shown = {each.id: f"* {key_of(each.address)}" for each in machines}
+    return shown == believed and len({booted, *shown.values()}) == 1 + len(machines)
+
+
+def key_of(host: str) -> str:
+    key = asyncio.run(fetch_host_key(Target(host=host, config=False))).key
+    return " ".join(key.export_public_key("openssh").decode().split()[:2])
 
 
 def deadman_is_the_agents(bed: Bed) -> list[bool]:

@@ -260,7 +260,11 @@ class Startup:
         """
         links = [link for link in self._context.links if not link.gone]
         gate, known = Gate(len(links)), self._knowledge
-        await _all(link.transport.send_folder(known.cwd, known.image, gate) for link in links)
+
+        def said(link: Link) -> Callable[[str], None]:
+            return lambda line: self._news.complain(f"node {link.node}: {line}")
+
+        await _all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
 
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)

@@ -87,6 +87,12 @@ class Wishes(Value):
     public: bool
     account: str
 
+    @property
+    def lasts(self) -> float:
+        """Seconds after which they have ended where nothing is ever done with them."""
+        boot = self.boot_deadman * 60.0
+        return boot if self.ttl is None else min(boot, self.ttl)
+
 
 class Launch:
     """One creation.
@@ -168,7 +174,7 @@ class Launch:
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt again makes the same."""
         wishes, place = self._wishes, attempt.place
-        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.ttl, node=wishes.node)
+        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node)
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
             "AssociatePublicIpAddress": wishes.public,

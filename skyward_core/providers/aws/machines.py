@@ -21,6 +21,7 @@ ENDED = ("terminated",)
 ENDING = ("shutting-down", "stopping", "stopped")
 VISIBLE = 30.0  # seconds after which what was made can be seen by whoever asks
 SETTLED = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
+MARKED_AT_ONCE = 1000  # things that one call gives tags
 CHUNK = 200  # machines that one question is about
 PAUSE = 1.0  # seconds between two looks for what should appear
 
@@ -201,6 +202,30 @@ async def _check_account(calls: Calls, machine: Machine) -> None:
             f"machine {machine.id} belongs to AWS account {account}, and these credentials are of {told['Account']}: "
             "use those with which the pool was made"
         )
+
+
+async def date(calls: Calls, machines: Sequence[Machine], at: float) -> None:
+    """Have machines and their disks say by a tag when they end; those of which EC2 knows nothing are left out.
+
+    Raises:
+        SkywardError: it could not be said.
+    """
+    marks = [{"Key": tags.EXPIRES, "Value": tags.as_date(at)}]
+    for region in dict.fromkeys(each.extra["region"] for each in machines):
+        there = await instances(
+            calls, region, [each.id for each in machines if each.extra["region"] == region]
+        )
+        disks = [
+            disk["Ebs"]["VolumeId"]
+            for each in there.values()
+            if each["State"]["Name"] not in ENDED
+            for disk in each.get("BlockDeviceMappings", ())
+            if "Ebs" in disk
+        ]
+        named = [name for name, each in there.items() if each["State"]["Name"] not in ENDED] + disks
+        for first in range(0, len(named), MARKED_AT_ONCE):
+            part = named[first : first + MARKED_AT_ONCE]
+            await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
 
 
 async def terminate(calls: Calls, machines: Sequence[Machine]) -> None:

@@ -45,8 +45,12 @@ class PoolFolder:
 
     @property
     def known_hosts(self) -> Path:
-        """The file that says which key the pool's machines show."""
+        """The file that says which key the pool's machines show until the first login."""
         return self.path / "known_hosts"
+
+    def known_hosts_of(self, machine: str) -> Path:
+        """The file that says which key a machine shows from then on."""
+        return self.path / f"known_hosts.{machine}"
 
     def make_keys(self) -> tuple[KeyPair, KeyPair]:
         """The key to log in with, and the one that machines show; each is made once.

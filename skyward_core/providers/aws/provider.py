@@ -19,8 +19,8 @@ from ...model.machine import Check, Machine
 from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
-from ..agents_over_ssh import all_of, look
-from . import belongings, images, kinds, network, shipped
+from ..agents_over_ssh import all_of, end, look
+from . import belongings, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import Attempt, Launch, Wishes
@@ -324,6 +324,35 @@ class AWS:
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        return await all_of(self._quiet(pool, machine) for machine in machines)
+
+    async def _quiet(self, pool: str, machine: Machine) -> Machine:
+        there = await self._look(pool, machine)
+        if there.state in ("running", "orphaned") and machine.address:
+            await end(machine, partial(self.transport, pool))
+            there = await self._look(pool, machine)
+        return there
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have the machines and their disks say by a tag when they end.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            SkywardError: it could not be said.
+        """
+        await rented.date(self._calls, machines, at)
+
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
 
@@ -343,21 +372,12 @@ class AWS:
             await asyncio.to_thread(folder.remove)
 
     async def check(self) -> list[Check]:
-        """Who these credentials are of, and whether machines could be had, in words."""
+        """Whose these credentials are, what they may do, and how much at once, in words."""
         try:
             regions = await self._regions()
-            told = await self._calls.call("sts", regions[0], "get_caller_identity")
         except SkywardError as error:
             return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
-        lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
-        for region in regions:
-            try:
-                found = await network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ())
-            except SkywardError as error:
-                lines.append(Check(region, "fail", what_of(error), hint_of(error)))
-            else:
-                lines.append(Check(region, "ok", f"machines can be in {', '.join(p.zone for p in found)}"))
-        return lines
+        return await checks.look(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
     async def check_all(cls) -> list[Check]:
@@ -397,21 +417,24 @@ class AWS:
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from ...transport.ssh.transport import PATIENCE
+        from .own_host_key import OwnHostKey
+        from .rented_transport import RentedTransport
 
         extra = machine.extra
         if patience is None:
             patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
         folder = PoolFolder(pool, extra["token"])
+        own_key = OwnHostKey(folder.known_hosts_of(machine.id))
         target = Target(
             host=machine.address,
             user=extra["user"],
             keys=(str(folder.login_key),),
-            known_hosts=str(folder.known_hosts),
+            known_hosts=str(own_key.path if own_key.keys else folder.known_hosts),
             config=False,
             host_keys="known",
         )
-        return SSHTransport(target, extra["folder"], python=self.python, patience=patience)
+        return RentedTransport(target, extra["folder"], own_key, python=self.python, patience=patience)
 
     @property
     def _calls(self) -> Calls:

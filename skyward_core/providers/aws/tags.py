@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import getpass
 import secrets
 import time
@@ -14,6 +15,9 @@ from ...store.whole_file import write_whole
 POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE = (
     f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node")
 )
+
+
+DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def ledger_id() -> str:
@@ -31,7 +35,7 @@ def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None
     """The tags of what is made for a pool.
 
     Args:
-        ttl: seconds after which it should be gone; None where no limit was given.
+        ttl: seconds after which it should be gone, unless that is put off; None where it costs nothing.
         node: the one that a machine in another's place is for.
     """
     tags = {
@@ -42,10 +46,23 @@ def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None
         OWNER: getpass.getuser(),
     }
     if ttl is not None:
-        tags[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ttl))
+        tags[EXPIRES] = as_date(time.time() + ttl)
     if node is not None:
         tags[NODE] = str(node)
     return tags
+
+
+def as_date(at: float) -> str:
+    """A Unix time as a tag says it."""
+    return time.strftime(DATE, time.gmtime(at))
+
+
+def expires(marks: Mapping[str, str]) -> float | None:
+    """When what has these tags should have ended, in Unix time; None where they do not say."""
+    try:
+        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE)))
+    except ValueError:
+        return None
 
 
 def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
