@@ -154,6 +154,13 @@ def cli(context: click.Context) -> int:
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @click.option(
+    "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
+)
+@click.option(
+    "--max-hourly", "max_hourly_cost", metavar="$", type=click.FloatRange(0, min_open=True),
+    help="What an hour of a machine may cost, with disk and address.",
+)  # fmt: skip
+@click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
 @click.option(

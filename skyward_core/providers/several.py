@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Finds, Offers
+from ..model.capabilities import Dates, Finds, Offers, Quiets
 from ..model.errors import NoCapacity, UsageError, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
@@ -187,6 +187,39 @@ class Several:
         await _all(
             self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines)
         )
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on machines, which stay, where their provider can; gives them, with what lies there.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        seen: dict[str, Machine] = {}
+        for index, mine in self._by_provider(machines):
+            provider = self._providers[index]
+            if isinstance(provider, Quiets):
+                told = await provider.quiet(pool, mine)
+            else:
+                why = {"why": f"provider {provider.name} gives nothing back"}
+                told = [replace(each, state="unreachable", extra=each.extra | why) for each in mine]
+            seen |= {each.id: each for each in self._mark(index, told)}
+        return [seen[each.id] for each in machines if each.id in seen]
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have machines say when they end, where their provider can.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            SkywardError: it could not be said.
+        """
+        for index, mine in self._by_provider(machines):
+            if isinstance(provider := self._providers[index], Dates):
+                await provider.date(pool, mine, at)
 
     async def teardown(self, pool: str) -> None:
         """Remove what any of them made beside machines.

@@ -45,7 +45,8 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
             if request.shapes_pool:
                 raise UsageError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --plugin, --lock, "
+                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
+                    "--max-hourly, --plugin, --lock, "
                     "--requirements, --project and --output to "
                     f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
                 )

@@ -13,9 +13,11 @@ import skyward_core as sky
 from skyward_core.front.costs import costs as add_up
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.store.archive import replay
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh.connect import fetch_host_key
 from skyward_core.transport.ssh.target import Target
+from skyward_core.views.events import PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
@@ -128,6 +130,7 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
     """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
     cloud.no_capacity(region="us-east-1")
     cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
+    told: list[str] = []
     here: Any = {"ssh_from": own(cloud)}
     compute = sky.Compute(
         sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
@@ -145,8 +148,20 @@ def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
         (running,) = cloud.instances("running")
         assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
         assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
+        told += [each.detail for each in replay(compute.pool.archive.folder) if isinstance(each, PoolState)]
     assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
     assert left(cloud) == [] and left(cloud, "us-west-2") == []
+    # Each attempt, and what became of the one before, where screens and the command line show them.
+    attempts = [each for each in told if "attempt " in each]
+    assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
+    whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
+    assert (
+        len(whys) > 5
+        and "spec 2 (aws): attempt 1 of " in attempts[-2]
+        and "us-west-2b (spot)" in attempts[-2]
+    )
+    assert "spec 2 (aws): g5.xlarge in us-west-2b (spot): Insufficient" in attempts[-1]
+    assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
 
 
 def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.model import capabilities
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
 from skyward_core.model.machine import Machine
 from skyward_core.model.offer import Offer, OfferList, RentalPlan, Wish, in_order
@@ -170,6 +171,17 @@ async def test_each_machine_is_its_own_provider_s() -> None:
     with pytest.raises(SkywardError, match="left is closed"):
         await several.teardown("p")
     assert right.torn_down == 1, "the others are torn down all the same"
+
+
+def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
+    """Whoever adds a capability of rented machines has it passed on."""
+    of_no_pool = {capabilities.HasSettings, capabilities.ChecksSettings, capabilities.Offers}
+    all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
+        Protocol
+    }
+    alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
+    assert capabilities.Finds in alone
+    assert {each for each in alone if not isinstance(Several([AWS, AWS]), each)} == set()
 
 
 async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
