@@ -128,6 +128,9 @@ def test_torchruns_options(asked):
         ("a",),
     )
     assert not asked.notes
+    request = asked("torchrun --requirements r.txt --output *.pt plain.py --project")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
     for line, says in (
         ("--nnodes 1:4 plain.py", "is a range"),
         ("--nnodes x plain.py", "no number from 1"),
