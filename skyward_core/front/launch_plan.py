@@ -12,6 +12,7 @@ from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..tasks.own_interpreter import is_own
 from ..tasks.packages.local_packages import local_packages, travelling
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, lacking_here, missing_of
 
@@ -138,10 +139,10 @@ class LaunchPlan:
 
     @property
     def lacking(self) -> list[str]:
-        """Packages that the script imports, and that its ranks on this machine will not have: nobody chose a Python, or
-        what is installed."""
+        """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
+        and nobody says what is installed."""
         here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
-        if not here or self.interpreter.chosen or self.packages is not None:
+        if not here or self.packages is not None or not is_own(self.interpreter.prefix):
             return []
         return lacking_here(self.script, whole=self.whole)
 
