@@ -229,7 +229,19 @@ def run(context: click.Context, /, target: str, as_json: bool, dry_run: bool, **
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
+@click.option(
+    "--output",
+    "outputs",
+    metavar="PATTERN",
+    multiple=True,
+    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+)
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
+@click.option(
+    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
+)
+@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
+@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
