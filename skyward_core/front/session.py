@@ -486,7 +486,9 @@ class Session:
                 raise PoolError(f"no pool named {pool!r} is up", hint=Hint("list"))
             found = self._pools.get(row.token)
             if found is None:
-                found = Pool(row, providers.from_json(row.provider), self.ledger)
+                # What its client has left half made is not finished only to be ended.
+                unfinished = row.state == "starting"
+                found = Pool(row, providers.from_json(row.provider), self.ledger, observer=unfinished)
                 try:
                     await found.attach()
                 except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
@@ -547,7 +549,7 @@ class Session:
 
     def detach(self) -> None:
         """Leave all pools as they are, and close the ledger. One that is still starting is left half made: whoever
-        looks at it next goes on with what is there."""
+        uses it next goes on with what is there."""
 
         async def work() -> None:
             self._questions.end()

@@ -328,7 +328,7 @@ class Pool:
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
-        half made, as if this process had died: whoever looks at it next goes on with what is there."""
+        half made, as if this process had died: whoever uses it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
         if self._rising is not None and not self._rising.done():
             self._rising.cancel()
