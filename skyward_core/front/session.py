@@ -93,16 +93,14 @@ class Session:
         self._questions.answered_by(ask)
 
     def ask_about_budgets(self) -> None:
-        """From now on, pools that this session uses wait for a word (:meth:`raise_budget`, :meth:`down`) when they
-        have cost what they may; who has not got one after a while ends."""
+        """From now on, pools of this session wait a while for `raise_budget` when they have cost what they may."""
         self._asks_about_budgets = True
 
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more.
 
         Raises (through the future):
-            UsageError: it has cost that much already.
-            PoolError: there is no such pool, or it cannot be reached.
+            UsageError, PoolError: it has cost that much already; or there is no such pool, or no way to it.
         """
 
         async def work() -> None:

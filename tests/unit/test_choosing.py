@@ -175,7 +175,12 @@ async def test_each_machine_is_its_own_provider_s() -> None:
 
 def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
     """Whoever adds a capability of rented machines has it passed on."""
-    of_no_pool = {capabilities.HasSettings, capabilities.ChecksSettings, capabilities.Offers}
+    of_no_pool = {
+        capabilities.HasSettings,
+        capabilities.ChecksSettings,
+        capabilities.Offers,
+        capabilities.Sweeps,
+    }
     all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
         Protocol
     }
