@@ -21,6 +21,7 @@ from textual.screen import Screen
 
 from .actions import bindings
 from .app_face import AppFace, settled
+from .budgets import BudgetQuestions
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
 from .theme import SKYWARD, muted
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
 
+    from .dialogs.budget import BudgetScreen
     from .dialogs.host_key import HostKeyScreen
 
 S = TypeVar("S")
@@ -87,6 +89,7 @@ class SkywardApp(AppFace):
         self.unlaunched = None
         self.keys = {}
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
+        self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
         self._session_factory = session_factory
         self._refresh_error = ""
         self._ends = Ends()
@@ -159,6 +162,7 @@ class SkywardApp(AppFace):
             self.session = await asyncio.to_thread(self._session_factory)
             self.keys = settings.keys()
             self.set_keymap(self.keys)
+            self.session.ask_about_budgets()
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:
@@ -179,6 +183,7 @@ class SkywardApp(AppFace):
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())
+            self.budgets.look(self.pools())
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
@@ -289,6 +294,29 @@ class SkywardApp(AppFace):
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
         return screen
+
+    def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
+        from .dialogs.budget import BudgetScreen
+
+        screen = BudgetScreen(pool, self.clock())
+        self.push_screen(screen, said)
+        return screen
+
+    @work(group="budget")
+    async def _heed_budget(self, pool: PoolView, budget: float | None) -> None:
+        from skyward_core.model.errors import SkywardError
+
+        from .hints import words_of
+
+        if self.session is None:
+            return
+        try:
+            if budget is None:
+                await settled(self.session.down(pool.key))
+            else:
+                await settled(self.session.raise_budget(pool.key, budget))
+        except (SkywardError, OSError) as error:
+            self.flash(words_of(error), "error")
 
     def on_unmount(self) -> None:
         self.host_keys.close()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from .leftover import Inventory, Leftover
     from .machine import Check, Machine
+    from .offer import OfferList, RentalPlan, Wish
     from .setting import Setting
 
 
@@ -44,6 +45,54 @@ class Rents(Protocol):
     """
 
     rents: bool
+
+
+@runtime_checkable
+class Plans(Protocol):
+    """It rents, and says before what it would try and make."""
+
+    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+        """What ``create`` would try for a pool, in its order; nothing is made.
+
+        Args:
+            wish: what each machine has to be.
+            nodes: how many.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+
+
+@runtime_checkable
+class Offers(Plans, Protocol):
+    """It knows what can be had of it, where, and for how much, and chooses among that.
+
+    Attributes:
+        name: how people name it.
+        payer: whose account it uses; a pool has machines of one account of a provider.
+    """
+
+    name: str
+    payer: str
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """All that a wish is about, what misses it narrowly among it: :mod:`.offer` says what fits, and in which order.
+
+        Where the provider cannot be asked, what this release knows of it; the notes say so.
+
+        Args:
+            wish: what a machine has to be; without regions those that the provider was made for are meant.
+
+        Raises:
+            UsageError: a part of the wish makes no sense there.
+        """
+
+    def within(self, regions: Sequence[str]) -> Self:
+        """The same provider, in these regions alone.
+
+        Raises:
+            UsageError: it is for others.
+        """
 
 
 @runtime_checkable

@@ -344,6 +344,7 @@ class CallKeys(TypedDict):
     epoch: NotRequired[int]
     gang: NotRequired[bool]
     stream: NotRequired[bool]
+    script: NotRequired[bool]
     alone: NotRequired[bool]
     headless: NotRequired[bool]
     next: NotRequired[int]
@@ -410,6 +411,7 @@ class ClientWritten(TypedDict):
     patterns: list[str]
     run: NotRequired[str]
     since: NotRequired[float]
+    after: NotRequired[str]
 
 
 class ClientOutput(OutputKeys):

@@ -118,6 +118,7 @@ _HOW_TO_RUN: Checks = {
     "epoch": is_count,
     "gang": is_flag,
     "stream": is_flag,
+    "script": is_flag,
     "alone": is_flag,
     "headless": is_flag,
     "next": is_count,
@@ -302,9 +303,10 @@ FROM_CLIENT: Forms = {
         'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
     ),
     "written": FrameForm(
-        "Name the files that ranks wrote in their working folder, during a run or since a time.",
+        "Name the files that ranks wrote in their working folder, during a run or since a time, by path; those behind "
+        "`after` where there are more than one answer holds.",
         _ASKED | {"patterns": all_of(is_text)},
-        {"run": is_run, "since": is_number},
+        {"run": is_run, "since": is_number, "after": is_text},
     ),
     "output": FrameForm(
         'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',

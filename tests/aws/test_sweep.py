@@ -163,6 +163,9 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed) -> None:
             ("e" * 16, ["us-west-2", "us-east-1"]),
         ):
             ledger.intend(token, token[0], rented(region=region).to_json(), {})
+        both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
+        ledger.intend("f" * 16, "f", both, {})
         accounts = sweeping.accounts_of(ledger)
-        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None]
+        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
+        assert [each.profile for each in accounts] == [None, None, "mine"]
     assert bed.calls() == []

@@ -48,6 +48,8 @@ class FakeSession:
     written: list[WrittenFile] = field(default_factory=list)
     unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
     kept_outputs: list[int | None] = field(default_factory=list)
+    asks_about_budgets: bool = False
+    raised: list[tuple[str, float]] = field(default_factory=list)
     swept: Sweep = field(default_factory=Sweep)
     sweeps: int = 0
 
@@ -112,6 +114,15 @@ class FakeSession:
         if self.auto:
             self.finish_down(pool)
         return future
+
+    def ask_about_budgets(self) -> None:
+        self.asks_about_budgets = True
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        view = self.view(pool)
+        self.raised.append((view.name, dollars))
+        self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
+        return done(None)
 
     def sweep(self) -> Future[Sweep]:
         self.sweeps += 1

@@ -549,7 +549,7 @@ def test_down_ends_with_the_truth(
     monkeypatch.setattr(
         manage,
         "with_kept",
-        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", provider={"provider": "aws"})], []),
+        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", spec={"rents": True})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     said = capfd.readouterr()

@@ -126,6 +126,22 @@ def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
     assert is_own(found.prefix)
 
 
+def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(
+    project: Path, tmp_path: Path
+) -> None:
+    """As the documentation has it: ranks are to have what plugins and files bring, as they have without it."""
+    found = chosen(project, ask=never, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path))
+    assert (found.source, found.chosen, found.notes) == (OWN, False, ())
+
+
+def test_what_is_installed_is_of_no_project(project: Path) -> None:
+    environment(project / ".venv")
+    example = project / ".venv" / "lib" / "python3.12" / "site-packages" / "examples" / "ddp.py"
+    example.parent.mkdir(parents=True)
+    example.touch()
+    assert choose(example, None, {}, never).source == OWN
+
+
 def never(path: str) -> KnownPython:
     raise AssertionError(f"{path} was run")
 
@@ -355,3 +371,18 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
 def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
     with pytest.raises(UsageError, match=r"--python .* cannot be used|no program of that name"):
         interpreter_of(script(project), python)
+
+
+def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has asked for it: a form only looks for others, and asks each what it is."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, tmp_path / "bin"):
+        folder.mkdir(exist_ok=True)
+        program = folder / "python3.20"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    away = {"HOME": str(tmp_path / "none")}
+    assert list(known_pythons.others({"PATH": ".::bin", **away})) == []
+    assert list(known_pythons.others({"PATH": f".:{tmp_path}/bin", **away})) == [f"{tmp_path}/bin/python3.20"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from ...model.errors import PoolError
@@ -173,7 +175,8 @@ def _state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
         return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
     name = instance["State"]["Name"]
     if name in ENDED:
-        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)})
+        at = {} if (ended := _ended_at(instance)) is None else {"ended": ended}
+        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)} | at)
     if name in ENDING:
         return replace(machine, state="ending", extra=machine.extra | {"why": why_ended(instance)})
     return machine
@@ -185,6 +188,15 @@ def why_ended(instance: Mapping[str, Any]) -> str:
     if code == "Client.InstanceInitiatedShutdown":
         return "it shut itself down"
     return ""
+
+
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+
+
+def _ended_at(instance: Mapping[str, Any]) -> float | None:
+    """When it was told to end, which is when AWS stops to bill it; None where EC2 does not say."""
+    found = _WHEN.search(instance.get("StateTransitionReason", ""))
+    return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
 
 
 def _is_settled(machine: Machine) -> bool:
