@@ -555,7 +555,7 @@ def test_down_ends_with_the_truth(
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
-    assert "1 machine of pools that are over is left: skyward-tui sweep" in said.err
+    assert "1 machine ($?/h) of pools that are over is left: skyward-tui sweep" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:
