@@ -84,9 +84,9 @@ def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         return
     yield "cost", rental.cost if rental.attempts else hourly(plan)
     for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
-        yield "tries" if number == 1 else "then", field(each.priced)
+        yield "tries" if number == 1 else "or", field(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
-        yield "then", count(more, "other offer")
+        yield "or", count(more, "other offer")
     for made in rental.creates:
         yield "makes", field(made)
     for note in rental.notes:

@@ -123,6 +123,10 @@ def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
     wish = Wish(accelerator=resolve("H100:8"))
+    with pytest.raises(
+        sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"
+    ):
+        sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
     found = offered(wish)
     (only,) = in_order(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
@@ -142,8 +146,8 @@ def test_the_shipped_list_is_sound() -> None:
 
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
     given: dict[str, Any] = {
-        "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "vcpus": 0, "memory": 0.0,
-        "architecture": None,
+        "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
+        "memory": 0.0, "architecture": None,
     }  # fmt: skip
     status = command(Console(as_json), **given | asked)
     return status, *capsys.readouterr()
@@ -161,6 +165,8 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
     assert f"${prices.on_demand('g4dn.12xlarge', 'us-east-1') + BESIDE:.2f}/h" in cells and cells[-1] == "now"
     status, out, _ = show(capsys, as_json=True, accelerator="T4:4", spot=True)
     told = json.loads(out)
+    _, out, _ = show(capsys, as_json=True, zones=("us-east-1b",), efa=True)
+    assert {(each["zone"], each["efa"]) for each in json.loads(out)["offers"]} == {("us-east-1b", True)}
     assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
 
 

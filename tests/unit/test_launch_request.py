@@ -286,7 +286,12 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 @settings(max_examples=50)
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
-    only_of_commands = {"detach": False, "timeout": None, "allocation": None, "max_hourly_cost": None}
+    only_of_commands: dict[str, Any] = {
+        "detach": False,
+        "timeout": None,
+        "allocation": None,
+        "max_hourly_cost": None,
+    }
     request = replace(request, **only_of_commands)
     form = form_of(request)
     again = request_of(form)

@@ -227,14 +227,15 @@ class AWS:
             notes.append(f"whether machines can go there is not known: {what_of(error)}")
         address = "a public address" if self.public else "no public address"
         creates = [
-            f"{nodes} x the type, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            f"{nodes} machine{'s' * (nodes > 1)}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
             *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
             "a key pair, made here",
         ]
-        return RentalPlan(
-            nodes=nodes, attempts=fitting(found.offers, wish, there), creates=creates,
-            notes=list(dict.fromkeys(notes)),
-        )  # fmt: skip
+        try:
+            order = fitting(found.offers, wish, there)
+        except UsageError as error:  # what is not known of offers may be why
+            raise UsageError("; ".join([what_of(error), *found.notes])) from error
+        return RentalPlan(nodes=nodes, attempts=order, creates=creates, notes=list(dict.fromkeys(notes)))
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -283,7 +284,7 @@ class AWS:
         regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
         if not regions:
             regions = tuple(shipped.regions())
-            notes.append(f"no region is named, by anybody: these are of {' and '.join(regions)}")
+            notes.append(f"no region is named: this is of {' and '.join(regions)}")
         found = await known(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
