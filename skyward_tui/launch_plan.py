@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from skyward_core.model.capabilities import RunsHere
@@ -89,8 +89,17 @@ def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "or", count(more, "other offer")
     for made in rental.creates:
         yield "makes", field(made)
+    for sent in rental.requests:
+        yield "sends", field(", ".join(_sent(sent)))
     for note in rental.notes:
         yield "note", field(note)
+
+
+def _sent(request: Mapping[str, object]) -> Iterator[str]:
+    """What a line has room for of a request; ``--json`` has all."""
+    for name, value in request.items():
+        if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
+            yield f"{name} {value}"
 
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:

@@ -219,6 +219,15 @@ def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
         for each in bed.calls("RunInstances")
     ]
     assert tried == [str(each) for each in plan.attempts][: len(tried)] and len(tried) > 2
+    (planned,), sent = plan.requests, bed.calls("RunInstances")[0]["params"]
+    (card,), (disk,) = planned["NetworkInterfaces"], planned["BlockDeviceMappings"]
+    for name in ("InstanceType", "ImageId", "MinCount", "MaxCount", "InstanceInitiatedShutdownBehavior"):
+        assert str(planned[name]) == sent[name]
+    assert planned["Placement"]["AvailabilityZone"] == sent["Placement.AvailabilityZone"]
+    assert card["SubnetId"] == sent["NetworkInterface.1.SubnetId"]
+    assert str(disk["Ebs"]["VolumeSize"]) == sent["BlockDeviceMapping.1.Ebs.VolumeSize"]
+    assert planned["InstanceMarketOptions"]["MarketType"] == "spot"
+    assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
 
 
 def test_a_dry_run_tells_all_and_makes_nothing(
@@ -235,4 +244,8 @@ def test_a_dry_run_tells_all_and_makes_nothing(
     assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
     assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, made here"
     assert all(call["action"].startswith(ASKING) for call in bed.calls())
-    assert not (tmp_path / "ran").exists() and not (tmp_path / "aws").exists()
+    assert [each["InstanceType"] for each in out["requests"]] == ["g4dn.12xlarge"]
+    (sent,) = (text for name, text in out["plan"] if name == "sends")
+    assert sent.startswith("action RunInstances, region us-east-1, ") and "MinCount 2, MaxCount 2" in sent
+    assert not (tmp_path / "ran").exists()
+    assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
