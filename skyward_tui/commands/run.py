@@ -79,6 +79,7 @@ def _tell(plan: LaunchPlan, console: Console) -> int:
             "hourly": plan.price_hourly or hourly,
             "attempts": attempts,
             "creates": list(rental.creates),
+            "requests": [dict(each) for each in rental.requests],
             "notes": list(rental.notes),
         }
     )
