@@ -262,7 +262,7 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
     of_command = {
         each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
     }
-    others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
+    others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug", "as_module": "--module"}
     assert of_command == dict(OPTIONS) | others
 
 

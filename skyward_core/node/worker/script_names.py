@@ -144,8 +144,8 @@ class ScriptNames:
         return loaded
 
     def as_clients_know(self, trace: str) -> str:
-        """A traceback that names the script's files as its client does, and those that came with the working folder: there
-        a person reads it."""
+        """A traceback that names the script's files as its client does, and those that came with the working folder: a
+        person reads it there."""
         for name, own in self._moved.items():
             trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
         if len(self._files) == ELSEWHERE and all(self._files):
