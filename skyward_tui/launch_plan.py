@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import ScriptError
+from skyward_core.model.errors import ScriptError, SkywardError, what_of
 from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from skyward_core.model.spec import PoolSpec
 
 HOSTS_SHOWN = 6
+ATTEMPTS_SHOWN = 5
 
 
 def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
@@ -100,7 +101,26 @@ def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _needs(spec.accelerator)
-    yield "cost", hourly(plan)
+    yield from _rented(plan)
+
+
+def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """What it costs, and what is tried and made for it."""
+    try:
+        rental = plan.rental()
+    except SkywardError as error:
+        yield "cost", hourly(plan)
+        yield "note", what_of(error)
+        return
+    yield "cost", rental.cost if rental.attempts else hourly(plan)
+    for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
+        yield "tries" if number == 1 else "then", field(each.priced)
+    if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
+        yield "then", count(more, "other offer")
+    for made in rental.creates:
+        yield "makes", field(made)
+    for note in rental.notes:
+        yield "note", field(note)
 
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Priced, Rents, RunsHere
+from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..providers.planned import planned
 from ..tasks.own_interpreter import is_own
 from ..tasks.packages.local_packages import local_packages, travelling
 from .scripts import FunctionInfo, build_task, gang_frameworks_of, lacking_here, missing_of
@@ -103,6 +105,14 @@ class LaunchPlan:
         image = self.packages.added_to({}) if self.packages is not None else {}
         found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
         return travelling(found, str(self.spec.image.workdir or Path.cwd()))
+
+    def rental(self) -> RentalPlan:
+        """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+        return RentalPlan(nodes=0, attempts=()) if self.spec is None else planned(self.spec)
 
     @property
     def price_hourly(self) -> float:

@@ -16,9 +16,11 @@ from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
 from .background import Background
+from .budget import Budget
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
+from .expiry import Expiry
 from .gang.upkeep import Upkeep
 from .intent import write
 from .links.link import Link
@@ -76,9 +78,11 @@ class Pool:
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
         self._endings = Endings(context, news, background, book)
+        self._expiry = Expiry(context, news)
         self.watch = Watch(
             context, news, background, roster, book, self._endings, startup, self._replacements
         )
+        self.budget = Budget(context, news, self._end_for)
         self._rising: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[Receipt] | None = None
         self._outputs: Outputs | None = None
@@ -149,6 +153,8 @@ class Pool:
             await self.upkeep.keeper.ensure()
         self.roster.note()
         self.background.spawn(self._keep_locks())
+        self.background.spawn(self.budget.watch())
+        self.background.spawn(self._expiry.keep())
         if prune_is_due():
             from ..store.prune import prune_when_due
 
@@ -176,15 +182,21 @@ class Pool:
         self.upkeep.make(None)
         self.roster.note()
         self._replacements.resume()
+        if not self.context.observer:
+            self.background.spawn(self.budget.watch())
         try:
             # Now: later the agents that know may be gone, and this the only client.
             await self._knowledge.learn()
         except OSError as error:
             self.news.mention(self.links[0], f"{error}; asked again when it is needed")
+        if not self.context.observer:
+            self.background.spawn(self._expiry.keep())
 
     def use(self) -> None:
         """From an observer become one whose presence keeps the pool alive."""
         self.context.observer = False
+        self.background.spawn(self.budget.watch())
+        self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
 
@@ -260,10 +272,19 @@ class Pool:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
             keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
         """
+        return await asyncio.shield(self._begin_end(give_up, keep_outputs))
+
+    def _end_for(self, why: str) -> None:
+        self.context.why_ended = why
+        for run in list(self.runs.values()):
+            run.cancel(f"pool {self.name} ends: {why}")
+        self._begin_end(False, None)
+
+    def _begin_end(self, give_up: bool, keep_outputs: int | None) -> asyncio.Task[Receipt]:
         if self._teardown is None or (self._teardown.done() and not self._torn_down()):
             self.context.leaving = True
             self._teardown = asyncio.create_task(self._end(give_up, keep_outputs))
-        return await asyncio.shield(self._teardown)
+        return self._teardown
 
     async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
         loggers.pool.set(self.name)
@@ -280,7 +301,14 @@ class Pool:
             return await self.outputs.save(give_up=give_up, most=keep_outputs)
 
         receipt = await tear_down(
-            self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
+            self.context,
+            self.news,
+            self.background,
+            self.book,
+            self._replacements.stop,
+            save,
+            self.detach,
+            give_up=give_up,
         )
         await locks
         if not receipt.kept:
@@ -300,7 +328,7 @@ class Pool:
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
-        half made, as if this process had died: whoever looks at it next goes on with what is there."""
+        half made, as if this process had died: whoever uses it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
         if self._rising is not None and not self._rising.done():
             self._rising.cancel()
@@ -312,6 +340,8 @@ class Pool:
             run.leave()
         if self._outputs is not None:
             self._outputs.leave()
+        if not self.context.observer:
+            await self._expiry.leave()
         self.background.catch_up()
         await self._replacements.stop()
         self.watch.suspicion.stop()

@@ -178,9 +178,22 @@ def keys() -> dict[str, str]:
 
 
 def _settings() -> Iterator[Settings]:
-    """What is there, the weaker file first."""
-    for path in (home() / "skyward.toml", Path("skyward.toml")):
+    """What is there, the weaker file first.
+
+    Raises:
+        UsageError: somebody else could have put it into the working folder: a group of hosts says whose machines are
+            given the person's code.
+    """
+    own = home() / "skyward.toml"
+    for path in (own, Path("skyward.toml")):
         if path.exists():
+            from ..node.boot.host import doubt
+
+            if path != own and (why := doubt(str(path.absolute()))):
+                raise UsageError(
+                    f"{path.absolute()} is not believed: {why}. What you need of it goes to {own}; or work in a "
+                    "folder of your own"
+                )
             from .settings import read  # and pydantic, which takes as long to import as a node takes to start
 
             yield read(path)

@@ -85,9 +85,10 @@ def program_of(environment: Path) -> Path | None:
 def others(environ: Mapping[str, str]) -> Iterator[str]:
     """Programs of other versions that may be here, of the newest first: by name in PATH, then what pyenv and uv have
     installed."""
-    # Shims ask their manager which version is meant here, and that takes longer than all the rest.
+    # Shims ask their manager which version is meant here, and that takes longer than all the rest. A relative entry
+    # leads to whatever lies in the folder that we are in: nobody has asked for that by its name.
     entries = environ.get("PATH", os.defpath).split(os.pathsep)
-    search = os.pathsep.join(each for each in entries if Path(each).name != "shims")
+    search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
     for minor in range(NEWEST, OLDEST[1] - 1, -1):
         if found := shutil.which(f"python3.{minor}", path=search):
             yield os.path.realpath(found) if Path(found).is_symlink() else found

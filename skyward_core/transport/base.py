@@ -178,13 +178,16 @@ class Transport(Protocol):
         """The packages of the ranks' interpreter, as ``prepare`` gives them, where its image asked for none; None where
         that cannot be told from here."""
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+    async def send_folder(
+        self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]
+    ) -> None:
         """Bring the node's copy of the working folder up to date, where it has one of its own.
 
         Args:
             cwd: the client's working folder.
             image: as JSON; says what travels.
             gate: of all nodes that it is sent to now.
+            said: takes lines about what ranks wrote there.
 
         Raises:
             PoolError: it cannot travel, or the node cannot be reached.

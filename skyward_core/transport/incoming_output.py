@@ -61,12 +61,13 @@ class IncomingOutput:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
             # Whoever is done takes the folder away where it is empty, and may do so just now.
-            try:
-                self._parts.mkdir(parents=True, exist_ok=True, mode=0o700)
-            except FileExistsError:
-                if os.path.lexists(self._parts) and not stat.S_ISDIR(self._parts.lstat().st_mode):
-                    raise
             with suppress(FileNotFoundError):
+                try:
+                    self._parts.mkdir(parents=True, mode=0o700)
+                except FileExistsError:
+                    refuse_others(self._parts)
+                    if not stat.S_ISDIR(self._parts.lstat().st_mode):
+                        raise
                 return os.open(self._path, flags, 0o666)
 
     def _have_alone(self) -> None:
@@ -162,6 +163,21 @@ class IncomingOutput:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def refuse_others(folder: Path) -> None:
+    """See that a folder, or a link in its place, is no stranger's where everybody may make one of that name: they could
+    change what comes there.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        OSError: it is theirs.
+    """
+    found = folder.lstat()
+    if found.st_uid not in (0, os.getuid()) and folder.parent.stat().st_mode & stat.S_IWOTH:
+        raise OSError(
+            f"{folder} belongs to somebody else, who could change what comes there: choose another folder"
+        )
 
 
 def _hash(text: str) -> str:

@@ -232,6 +232,7 @@ class AgentFormed(TypedDict):
 class AgentBye(TypedDict):
     t: Literal["bye"]
     logs: Sizes
+    unfetched: NotRequired[Sizes]
 
 
 class AgentEnding(TypedDict):
@@ -410,6 +411,7 @@ class ClientWritten(TypedDict):
     patterns: list[str]
     run: NotRequired[str]
     since: NotRequired[float]
+    after: NotRequired[str]
 
 
 class ClientOutput(OutputKeys):

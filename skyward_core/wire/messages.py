@@ -235,8 +235,10 @@ FROM_AGENT: Forms = {
         _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameForm(
-        "All that there was to say is said, and the log files are this long; the connection ends.",
+        "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
+        "of results that no client has confirmed, by run.",
         {"logs": _SIZES},
+        {"unfetched": _UNFETCHED},
     ),
     "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
@@ -301,9 +303,10 @@ FROM_CLIENT: Forms = {
         'Send a file of a result, from a byte on, as "data".', _ASKED | {"f": is_file}, {"at": is_count}
     ),
     "written": FrameForm(
-        "Name the files that ranks wrote in their working folder, during a run or since a time.",
+        "Name the files that ranks wrote in their working folder, during a run or since a time, by path; those behind "
+        "`after` where there are more than one answer holds.",
         _ASKED | {"patterns": all_of(is_text)},
-        {"run": is_run, "since": is_number},
+        {"run": is_run, "since": is_number, "after": is_text},
     ),
     "output": FrameForm(
         'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',

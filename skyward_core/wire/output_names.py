@@ -50,6 +50,12 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(_begins(names, _names_of(each)) for each in patterns)
 
 
+def may_hold(folder: str, patterns: Sequence[str]) -> bool:
+    """Whether there may be a file, somewhere below a folder, that a pattern means."""
+    names = folder.split("/")
+    return not patterns or any(_ways_on(names, _names_of(each)) for each in patterns)
+
+
 def _names_of(pattern: str) -> tuple[str, ...]:
     names = tuple(pattern.split("/"))
     return names if len(names) > 1 else ("**", *names)
@@ -57,17 +63,23 @@ def _names_of(pattern: str) -> tuple[str, ...]:
 
 def _begins(names: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether a path, or a folder on the way to it, is as wanted. Place by place: no pattern takes long."""
-    reached = {0}  # how many of the wanted names the path has had so far
+    reached = _ways_on(names, wanted)
+    return len(wanted) in reached or (len(wanted) - 1 in reached and wanted[-1] == "**")
+
+
+def _ways_on(names: Sequence[str], wanted: Sequence[str]) -> set[int]:
+    """How many of the wanted names the path may have had; none where it is another, all as soon as it has them."""
+    reached = {0}
     for name in names:
         reached = _across(reached, wanted)
         if len(wanted) in reached:
-            return True
+            break
         reached = {
             at + (wanted[at] != "**")
             for at in reached
             if wanted[at] == "**" or _regex(wanted[at]).match(name)
         }
-    return len(wanted) in reached or (len(wanted) - 1 in reached and wanted[-1] == "**")
+    return reached
 
 
 def _across(reached: set[int], wanted: Sequence[str]) -> set[int]:

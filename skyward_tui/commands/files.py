@@ -37,7 +37,7 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
         pool, run = _meant(session, word)
         if session.works_here(pool.key):
             _say_here(pool, console)
-        found = session.files(pool.key, run, patterns).result()
+        found = session.files(pool.key, run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
     rows += [
         (str(each.node), size_in_words(each.size), ago(each.age), field(each.path)) for each in found.files

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import skyward_core as sky
+from skyward_core.store.archive import replay
+from skyward_core.views.events import PoolState
 
 from . import Lab
 from .pools import pool, ssh
@@ -25,6 +27,16 @@ def loads(name: str) -> str:
     import importlib
 
     return str(importlib.import_module(name).WORD)
+
+
+@sky.function
+def trained(text: str) -> tuple[str, str]:
+    """What the files are that were sent; then they are written."""
+    files = Path("model.pt"), Path("notes.txt")
+    found = files[0].read_text(), files[1].read_text()
+    for file in files:
+        file.write_text(text)
+    return found
 
 
 def write(name: str, word: str) -> None:
@@ -62,3 +74,21 @@ def test_the_next_run_uses_what_was_edited(lab: Lab, monkeypatch: pytest.MonkeyP
         # What was sent before anybody loads it.
         write("later_helper", "two")
         assert loads("later_helper") @ compute == ["two", "two"]
+
+
+def test_what_ranks_have_written_is_not_overwritten_by_what_is_sent_after_an_edit(lab: Lab) -> None:
+    write("edited_helper", "one")
+    for name in ("model.pt", "notes.txt"):
+        Path(name).write_text("sent")
+    with pool(lab, ssh(lab, lab.hosts[:1]), name="kept") as compute:
+        assert loads("edited_helper") >> compute == "one"
+        assert trained("by a rank") >> compute == ("sent", "sent")
+        write("edited_helper", "two")
+        Path("notes.txt").write_text("edited, too")
+        assert loads("edited_helper") >> compute == "two"
+        assert trained("later") >> compute == ("by a rank", "edited, too")
+        assert {file.path for file in compute.files("*t*")} == {"model.pt", "notes.txt", "notes.txt.of-ranks"}
+        folder = compute.pool.context.archive.folder
+    told = replay(folder)
+    said = [event.detail for event in told if isinstance(event, PoolState) and "notes.txt" in event.detail]
+    assert len(said) == 1 and said[0].startswith("node 0: notes.txt was changed by you and by ranks")

@@ -39,6 +39,7 @@ from tests.support.pool_logs import settled
 from tests.support.waiting import wait_until
 
 LARGE = 24_000_000
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
 
 
 @sky.function
@@ -189,6 +190,9 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     haul = submit(pool.pool.outputs.fetch(["f/**"], target)).result()
     assert not any(each.is_new or each.error for each in haul.files)  # none came a second time
 
+    pool.fetch("f/**", to=tmp_path)  # what was put into a folder below is left there
+    assert (tmp_path / "r1/f/shared").read_bytes() == (target / "r1/f/shared").read_bytes() == content(10, 1)
+
     # An earlier state, as it was left, gives way; what a person changed, or put there, does not.
     (target / "r1/f/shared").write_text("my notes")
     write({"f/shared": 10}, seed=5) @ pool
@@ -212,8 +216,11 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     leads_out.mkdir()
     (leads_out / "f").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir()
-    with pytest.raises(PoolError, match="leads out"):
-        pool.fetch("f/only", to=leads_out)
+    write({"f/d/deep": 7}) >> pool
+    settled(pool)
+    for name in ("f/only", "f/d/deep"):
+        with pytest.raises(PoolError, match="leads out"):
+            pool.fetch(name, to=leads_out)
     assert not any((tmp_path / "elsewhere").iterdir())
 
 
@@ -229,6 +236,25 @@ def test_a_run_that_nobody_waits_for_names_and_brings_what_its_ranks_wrote(
     assert [file.path for file in running.files("own/**")] == ["own/late"]
     assert running.fetch(to=tmp_path) == [tmp_path / "own/late"]
     assert running.run in pool.pool.view.runs
+
+
+def test_more_files_than_one_answer_names_are_all_named(pool: sky.Compute) -> None:
+    @sky.function
+    def scatter(many: int) -> None:
+        Path("many").mkdir()
+        for number in range(many):
+            Path(f"many/{number}").touch()
+
+    @sky.function
+    def clear() -> None:
+        for path in list(Path("many").glob("*"))[1:]:
+            path.unlink(missing_ok=True)
+
+    scatter(10_001) >> pool
+    assert sorted(int(file.path[5:]) for file in pool.files("many/**")) == list(range(10_001))
+    left = submit(pool.pool.outputs.unfetched()).result()
+    assert not left.untold and len(left.others) >= 10_001
+    clear() @ pool
 
 
 def test_links_that_lead_out_are_not_followed(pool: sky.Compute, tmp_path: Path) -> None:
@@ -534,6 +560,39 @@ def test_what_goes_with_its_machine_is_fetched_or_named(
     assert not replace(plan, keep=True).loses_files
 
 
+def take_as_a_file(folder: Path) -> None:
+    folder.write_text("a file in a folder's place")
+
+
+def take_as_a_stranger(folder: Path) -> None:
+    folder.mkdir(mode=0o777)
+    folder.parent.chmod(0o1777)
+    os.chown(folder, 65534, 65534)
+
+
+@pytest.mark.parametrize("take", [take_as_a_file, pytest.param(take_as_a_stranger, marks=AS_ROOT)])
+def test_what_cannot_be_brought_here_is_named(
+    hosts: Hosts, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, take: Callable[[Path], None]
+) -> None:
+    work, here = tmp_path / "work", tmp_path / "here"
+    for folder in (work, here):
+        folder.mkdir()
+    take(here / "outputs")
+    monkeypatch.chdir(here)
+    provider: Callable[..., Any] = Rented
+    with sky.Compute(
+        provider=provider(hosts.provider(1)),
+        nodes=1,
+        image=sky.Image(workdir=work, outputs=["*.pt"]),
+        options=sky.Options(console=False, grace=2.0),
+    ) as compute:
+        write({"a.pt": 5, "b.txt": 7}) >> compute
+    assert compute.receipt is not None
+    (lost,) = compute.receipt.lost
+    assert lost.startswith("2 files, 12 bytes, on node 0 ") and "a.pt (5 bytes)" in lost
+    assert any("could not be brought here" in note for note in compute.receipt.notes)
+
+
 @sky.function
 def saves_when_it_is_stopped(begun: str) -> None:
     import signal
@@ -579,6 +638,40 @@ def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
     (came,) = elsewhere.glob("outputs/*/late/last.pt")
     assert came.read_text() == "what took hours"
     assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
+
+
+def test_a_fetch_ends_with_the_pool_that_another_client_ends(
+    hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def half(link: Link, path: str, incoming: IncomingOutput) -> None:
+        incoming.write(b"" if incoming.at else b"half")
+        through_ssh.append(incoming.at)
+        while link.up:
+            await asyncio.sleep(0.01)
+        raise ConnectionError("the link went down")
+
+    with (
+        sky.Compute(
+            name="ended",
+            provider=hosts.provider(1),
+            nodes=1,
+            image=sky.Image(workdir=project),
+            options=sky.Options(console=False, grace=1.0),
+        ) as compute,
+        sky.attach("ended") as other,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        write({"ended/a": 9, "ended/b": 9}) >> compute
+        settled(compute)
+        monkeypatch.setattr(Link, "take", half)
+        coming = beside.submit(other.fetch, "ended/**", to=tmp_path)
+        wait_until(lambda: through_ssh)
+        assert compute.pool is not None and submit(compute.pool.down()).result().ok
+        with pytest.raises(
+            PoolError, match=r"ended/a of node 0: .* was ended at .*ended/b of node 0: .* was ended at"
+        ):
+            coming.result(50)
+    assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
 
 
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:

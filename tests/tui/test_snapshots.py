@@ -11,6 +11,8 @@ from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SETTLING = 5  # seconds after which a picture is what it is
 

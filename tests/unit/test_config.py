@@ -246,6 +246,22 @@ def test_settings_that_make_no_sense_are_named(content: str, where: str, tmp_pat
         sky.SSH(hosts="lab")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+@pytest.mark.parametrize("theirs", ["skyward.toml", "."])
+def test_settings_that_a_stranger_may_have_left_are_not_believed(theirs: str, tmp_path: Path) -> None:
+    """A host of such a group, with a login of theirs, would be given our code and what it is told."""
+    (tmp_path / "skyward.toml").write_text('[hosts]\nlab = ["mallory@gpu1"]\n')
+    os.chown(tmp_path / theirs, 65534, 65534)
+    for ask in (config.host_groups, config.keys, lambda: sky.SSH(hosts="lab")):
+        with pytest.raises(UsageError, match=r"skyward\.toml is not believed: .* belongs to somebody else"):
+            ask()
+    os.chown(tmp_path / theirs, 0, 0)
+    assert config.host_groups() == {"lab": ["mallory@gpu1"]}
+    tmp_path.chmod(0o777)
+    with pytest.raises(UsageError, match="can be written by others"):
+        config.host_groups()
+
+
 def test_settings_that_cannot_be_read_are_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "skyward.toml").mkdir()
     with pytest.raises(UsageError, match=r"skyward\.toml cannot be read: "):

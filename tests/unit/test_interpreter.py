@@ -371,3 +371,18 @@ def test_one_that_does_not_tell_its_packages_is_no_one_that_has_them(
 def test_what_no_file_can_be_called_is_no_interpreter(project: Path, python: str) -> None:
     with pytest.raises(UsageError, match=r"--python .* cannot be used|no program of that name"):
         interpreter_of(script(project), python)
+
+
+def test_what_lies_in_the_folder_that_we_are_in_is_none_of_this_machine_s_pythons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has asked for it: a form only looks for others, and asks each what it is."""
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, tmp_path / "bin"):
+        folder.mkdir(exist_ok=True)
+        program = folder / "python3.20"
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    away = {"HOME": str(tmp_path / "none")}
+    assert list(known_pythons.others({"PATH": ".::bin", **away})) == []
+    assert list(known_pythons.others({"PATH": f".:{tmp_path}/bin", **away})) == [f"{tmp_path}/bin/python3.20"]

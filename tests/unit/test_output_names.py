@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import SpecError
 from skyward_core.model.spec import Image
+from skyward_core.node.agent import outputs
 from skyward_core.node.agent.output_file import OutputFile, version_of
 from skyward_core.node.agent.outputs import written
 from skyward_core.node.boot.working_copy import Item, to_json
-from skyward_core.wire.output_names import CHANGED, matches, pattern
+from skyward_core.wire.output_names import CHANGED, matches, may_hold, pattern
 from skyward_core.wire.value_checks import is_below
 
 NAMES = st.text("ab.*?[]!-~ \n\x1b\\é\udcff", min_size=1, max_size=6) | st.sampled_from(
@@ -112,6 +113,48 @@ def test_nothing_but_files_of_the_folder_is_given_out(
                 except (OSError, ValueError):
                     continue
                 assert path in files or path == "sent"
+
+
+PARTS_OF_NAMES = st.sampled_from(["a", "b", "out", "x.pt", "\udcff"])
+PATTERNS = st.lists(st.sampled_from(["*.pt", "out/**", "a/*/x.pt", "**/b/*", "a", "b/out"]), max_size=2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.lists(PARTS_OF_NAMES, min_size=1, max_size=4).map("/".join), max_size=12), PATTERNS)
+def test_all_files_are_named_one_answer_after_the_other(paths: set[str], patterns: list[str]) -> None:
+    files = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
+    with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+        folder = Path(made) / "copy"
+        Path(f"{folder}.json").write_bytes(to_json([]))
+        folder.mkdir()
+        for path in files:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).touch()
+        meant = sorted(path for path in files if matches(path, patterns))
+        patch.setattr(outputs, "NAMED", 2)
+        named: list[str] = []
+        while True:
+            rows, more = written(str(folder), patterns, 0.0, float("inf"), named[-1] if named else "")
+            named += [row["path"] for row in rows]
+            assert more == len(meant) - len(named)
+            if not more:
+                break
+        assert named == meant
+        # Where there is too much to look at, that is told.
+        patch.setattr(outputs, "LOOKED_AT", 3)
+        rows, more = written(str(folder), patterns, 0.0, float("inf"))
+        assert [row["path"] for row in rows] == meant[:2] or more
+
+
+@given(PATHS, PATHS)
+def test_no_folder_of_a_file_that_is_meant_is_passed_over(path: str, text: str) -> None:
+    try:
+        wanted = [pattern(text)]
+    except ValueError:
+        return
+    if is_below(path) and matches(path, wanted):
+        names = path.split("/")
+        assert all(may_hold("/".join(names[:many]), wanted) for many in range(1, len(names)))
 
 
 def test_what_changes_while_it_is_read_is_told_as_changed(tmp_path: Path) -> None:

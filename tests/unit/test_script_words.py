@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     found: list[LaunchRequest] = []
     notes: list[str] = []
 
-    def execute(request: LaunchRequest, console: Any) -> int:
+    def execute(request: LaunchRequest, console: Any, dry_run: bool = False) -> int:
         request.call()
         found.append(request)
         return 0

@@ -45,10 +45,10 @@ def names(folder: Path, **wishes: list[str]) -> set[str]:
     return {item.path for item in workdir.manifest(folder, **wishes).items}
 
 
-def sync(folder: Path, root: Path) -> list[str]:
+def sync(folder: Path, root: Path, say: Callable[[str], None] = print) -> list[str]:
     """One whole round between both halves; returns the paths that travelled."""
     items = working_copy.from_json(working_copy.to_json(workdir.manifest(folder).items))
-    copy = working_copy.Copy(root, workdir.name_of(folder), print)
+    copy = working_copy.Copy(root, workdir.name_of(folder), say)
     wanted, doubtful = copy.compare(items)
     same = [
         index
@@ -232,6 +232,81 @@ def test_what_is_gone_here_goes_there_and_what_was_made_there_stays(folder: Path
     sync(folder, root)
     assert not (copy / "train.py").exists()
     assert (copy / "checkpoint.pt").read_text() == "made on the node"
+
+
+def test_what_ranks_wrote_over_what_was_sent_is_not_lost(folder: Path, tmp_path: Path) -> None:
+    root, said = tmp_path / "node", list[str]()
+    for name in ("model.pt", "config.yaml", "gone.pt", "empty.txt", "out", "thing"):
+        write(folder, name, "before")
+    sync(folder, root, said.append)
+    copy = root / "work" / workdir.name_of(folder)
+    for name in ("model.pt", "config.yaml", "gone.pt", "thing"):
+        write(copy, name, "trained")
+    write(copy, "new/a.pt", "trained")
+    write(copy, "empty.txt", "")
+    (copy / "out").unlink()
+    write(copy, "out/epoch1.pt", "trained")
+    # The person edits another file, and these; removes one; makes a folder of a file, and a file of what ranks made.
+    write(folder, "train.py", "print(2)")
+    write(folder, "config.yaml", "edited")
+    write(folder, "out", "edited")
+    write(folder, "new", "edited")
+    (folder / "gone.pt").unlink()
+    (folder / "thing").unlink()
+    write(folder, "thing/inner.py", "edited")
+    changed = ["config.yaml", "empty.txt", "new", "out", "thing/inner.py", "train.py"]
+    assert sync(folder, root, said.append) == changed
+    found = content(copy)
+    assert {found[each] for each in changed} == {"edited", "before", "print(2)"}
+    assert found["model.pt"] == found["gone.pt"] == "trained"
+    aside = ["config.yaml.of-ranks", "new.of-ranks/a.pt", "out.of-ranks/epoch1.pt", "thing.of-ranks"]
+    assert [found[each] for each in aside] == ["trained"] * 4
+    assert len(said) == 4 and said[0].startswith("config.yaml was changed by you and by ranks")
+    # What is as it was sent makes way, and a second time nothing that ranks wrote takes the first one's place.
+    assert sync(folder, root, said.append) == [] and len(said) == 4
+    write(copy, "config.yaml", "trained again")
+    write(folder, "config.yaml", "edited again")
+    sync(folder, root, said.append)
+    assert content(copy)["config.yaml.of-ranks-2"] == "trained again"
+    write(folder, "config.yaml", "once more")
+    sync(folder, root, said.append)
+    assert content(copy)["config.yaml"] == "once more" and len(said) == 5
+
+
+def test_nothing_is_removed_behind_a_link_that_ranks_made(folder: Path, tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "node", tmp_path / "large disk"
+    write(folder, "inputs/x.csv", "1")
+    write(folder, "inputs/y.csv", "1")
+    sync(folder, root)
+    copy = root / "work" / workdir.name_of(folder)
+    shutil.move(copy / "inputs", elsewhere)  # with the times that they were given
+    (copy / "inputs").symlink_to(elsewhere)
+    (folder / "inputs/x.csv").unlink()
+    sync(folder, root)
+    write(folder, "inputs/y.csv", "edited")
+    sync(folder, root)
+    assert content(elsewhere) == {"x.csv": "1", "y.csv": "1"}
+    assert content(copy)["inputs/y.csv"] == "edited"
+
+
+def test_what_a_killed_client_had_sent_is_no_rank_s(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "node"
+    sync(folder, root)
+    write(folder, "lib/model.py", "x = 2")
+    write(folder, "train.py", "print(2)")
+    items = workdir.manifest(folder).items
+    copy = working_copy.Copy(root, workdir.name_of(folder), print)
+    contents = io.BytesIO()
+    workdir.pack(folder, items, contents)
+    contents.truncate(contents.tell() - 6)
+    contents.seek(0)
+    with pytest.raises(ValueError, match="end too early"):
+        copy.apply(items, [], range(len(items)), contents)
+    copy.close()
+    write(folder, "lib/model.py", "x = 3")
+    sync(folder, root)
+    found = content(root / "work" / workdir.name_of(folder))
+    assert found.pop(".gitignore") and found == {"lib/model.py": "x = 3", "train.py": "print(2)"}
 
 
 def test_kinds_may_change_places(folder: Path, tmp_path: Path) -> None:

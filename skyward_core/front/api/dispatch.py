@@ -169,13 +169,17 @@ class Dispatching:
 
         Raises:
             UsageError: a pattern leads out of the working folder.
-            PoolError: the pool is not up, or a node could not be asked.
+            PoolError: the pool is not up, a node could not be asked, or there are more files than nodes name.
         """
         pool = self.pool
         found = submit(pool.outputs.files(patterns, run)).result()
         if found.failures:
             node, why = next(iter(found.failures.items()))
             raise PoolError(f"node {node} of pool {pool.name} cannot be asked for files: {why}")
+        if found.untold:
+            raise PoolError(
+                f"ranks of pool {pool.name} wrote {found.untold:,} files more than are named at once: say which"
+            )
         return found.files
 
     def fetch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -261,11 +262,11 @@ class CallDesk:
 
     def unfetched(self) -> dict[str, int]:
         """Runs with results that wait for a client to come for them, and bytes of those."""
-        waiting: dict[str, int] = {}
-        for call in self._register.calls.values():
-            if call.owner is None and call.outcome is not None and call.outcome.get("kind") in WORK:
-                waiting[call.run] = waiting.get(call.run, 0) + call.outcome.get("size", 0)
-        return waiting
+        return _sizes(call for call in self._register.calls.values() if call.owner is None)
+
+    def unconfirmed(self, given_up: Container[str]) -> dict[str, int]:
+        """Runs with results that no client has confirmed, and bytes of those; but for runs that were given up."""
+        return _sizes(call for call in self._register.calls.values() if call.run not in given_up)
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """A client has what came of these calls."""
@@ -276,3 +277,12 @@ class CallDesk:
             self._state.journal.write(frame({"t": "ack", "calls": calls}))
         else:
             self._state.journal.clear()
+
+
+def _sizes(calls: Iterable[Call]) -> dict[str, int]:
+    """Bytes of what came of calls, by run."""
+    sizes: dict[str, int] = {}
+    for call in calls:
+        if call.outcome is not None and call.outcome.get("kind") in WORK:
+            sizes[call.run] = sizes.get(call.run, 0) + call.outcome.get("size", 0)
+    return sizes

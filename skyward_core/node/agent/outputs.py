@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import os
+from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...wire.output_names import BY_PRODUCTS, matches
+from ...wire.output_names import BY_PRODUCTS, matches, may_hold
 from ...wire.value_checks import is_below
 from ..boot.working_copy import PART, Item, sent
 from .output_file import OutputFile, version_of
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .node_state import NodeState
 
-LOOKED_AT = 200_000  # files and folders: more take seconds
+LOOKED_AT = 1_000_000  # files and folders: more take too many seconds
 NAMED = 10_000  # files in one answer
 LETTERS = 4 << 20  # of their paths
 TICK = 0.01  # seconds by which a file's time may lag behind the clock's
@@ -54,7 +56,9 @@ class OutputDesk:
         try:
             since, until = self._time_of(header)
             folder = self._state.config.cwd
-            files, more = await asyncio.to_thread(written, folder, header["patterns"], since, until)
+            files, more = await asyncio.to_thread(
+                written, folder, header["patterns"], since, until, after=header.get("after", "")
+            )
             answer = {"files": files, "more": more, "folder": folder}
         except UnknownRun as error:
             answer = {"error": str(error), "forgotten": True}
@@ -98,7 +102,7 @@ def _end_of(record: RunRecord) -> float:
 
 
 def written(
-    folder: str, patterns: Sequence[str], since: float, until: float
+    folder: str, patterns: Sequence[str], since: float, until: float, after: str = ""
 ) -> tuple[list[WrittenKeys], int]:
     """The files of a working folder that are not as they were sent, and were changed in a time.
 
@@ -108,9 +112,10 @@ def written(
     Args:
         patterns: as :func:`...wire.output_names.pattern` gives them.
         since, until: Unix times.
+        after: the last path that has been told already, in the order of all.
 
     Returns:
-        The files, and how many more there are.
+        The files, by path, and at least how many more there are.
 
     Raises:
         OSError: the folder is no copy of a client's, or cannot be read.
@@ -118,15 +123,23 @@ def written(
     listing = Path(f"{folder}.json")
     if not folder or not listing.exists():
         raise OSError("the ranks' working folder is no copy that a client has sent")
+    walk = _Walk(folder, sent(listing), patterns)
+    meant = (each for each in walk.files() if since <= each[1].st_ctime <= until)
+    number = 0
+
+    def counted() -> Iterator[tuple[str, os.stat_result]]:
+        nonlocal number
+        for path, there in meant:
+            if path > after:
+                number += 1
+                yield path, there
+
     found: list[WrittenKeys] = []
-    more = letters = 0
-    for path, there in _files(folder, sent(listing)):
-        if not since <= there.st_ctime <= until or not matches(path, patterns):
-            continue
+    letters = 0
+    for path, there in heapq.nsmallest(NAMED, counted(), key=lambda each: each[0]):
         letters += len(path)
-        if len(found) >= NAMED or letters > LETTERS:
-            more += 1
-            continue
+        if letters > LETTERS:
+            break
         found.append(
             {
                 "path": path,
@@ -135,32 +148,50 @@ def written(
                 "version": version_of(there),
             }
         )
-    return found, more
+    return found, number - len(found) + len(walk.left)
 
 
-def _files(folder: str, known: dict[str, Item]) -> Iterator[tuple[str, os.stat_result]]:
-    """Files below a folder that are not as they were sent; no link is followed, and none is told of."""
-    left, looked = [""], 0
-    while left and looked < LOOKED_AT:
-        below = left.pop()
-        try:
-            entries = sorted(os.scandir(f"{folder}/{below}"), key=lambda entry: entry.name)
-        except OSError:
-            if not below:
-                raise
-            continue  # removed meanwhile, or a rank has closed it to everybody
-        for entry in entries:
-            looked += 1
-            path = below + entry.name
-            if entry.name.endswith(PART) or not is_below(path) or matches(entry.name, BY_PRODUCTS):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                left.append(f"{path}/")
-            elif entry.is_file(follow_symlinks=False):
-                try:
-                    there = entry.stat(follow_symlinks=False)
-                except OSError:
-                    continue  # removed meanwhile
-                item = known.get(path)
-                if item is None or (item.size, item.mtime) != (there.st_size, there.st_mtime_ns):
-                    yield path, there
+class _Walk:
+    """Through a working folder, the folders at its top first.
+
+    Attributes:
+        left: folders that were not looked into, as there is too much.
+    """
+
+    def __init__(self, folder: str, known: dict[str, Item], patterns: Sequence[str]) -> None:
+        self._folder = folder
+        self._known = known
+        self._patterns = patterns
+        self.left = deque([""])
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Files that are meant and not as they were sent; no link is followed, and none is told of."""
+        looked = 0
+        while self.left and looked < LOOKED_AT:
+            below = self.left[0]
+            try:
+                with os.scandir(f"{self._folder}/{below}") as entries:
+                    for looked, entry in enumerate(entries, looked + 1):  # noqa: B020
+                        if looked > LOOKED_AT:
+                            return  # this one is looked at in part
+                        yield from self._look(below + entry.name, entry)
+            except OSError:
+                if not below:
+                    raise
+                # removed meanwhile, or a rank has closed it to everybody
+            self.left.popleft()
+
+    def _look(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
+        if entry.name.endswith(PART) or not is_below(path) or matches(entry.name, BY_PRODUCTS):
+            return
+        if entry.is_dir(follow_symlinks=False):
+            if may_hold(path, self._patterns):
+                self.left.append(f"{path}/")
+        elif entry.is_file(follow_symlinks=False) and matches(path, self._patterns):
+            try:
+                there = entry.stat(follow_symlinks=False)
+            except OSError:
+                return  # removed meanwhile
+            item = self._known.get(path)
+            if item is None or (item.size, item.mtime) != (there.st_size, there.st_mtime_ns):
+                yield path, there

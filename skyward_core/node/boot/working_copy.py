@@ -4,7 +4,9 @@ start of a pool."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import stat
@@ -17,6 +19,8 @@ from typing import Any, NamedTuple, Protocol
 PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
 PART = ".skyward-part"  # ends the name of a file that is on its way
+OF_RANKS = ".of-ranks"  # of one that ranks wrote, and that had to make way for what the client has
+TICKS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds that file systems' times are counted in
 
 
 class Source(Protocol):
@@ -40,6 +44,16 @@ def file_hash(path: Path) -> str:
 
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _is_as_sent(path: str, found: os.stat_result, item: Item | None) -> bool:
+    """Whether what lies at a path is what was sent: by the time that it was given then, as far as file systems keep
+    one. A release before this one wrote none down."""
+    if item is None or item.link:
+        return item is not None and stat.S_ISLNK(found.st_mode) and os.readlink(path) == item.link  # noqa: PTH115
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    return item.size < 0 or any(item.mtime - item.mtime % tick == found.st_mtime_ns for tick in TICKS)
 
 
 def to_json(items: Iterable[Item]) -> bytes:
@@ -99,24 +113,39 @@ def _exactly(contents: Source, size: int) -> bytes:
 
 
 class Copy:
-    """The folder's copy on a node, held by one client at a time."""
+    """The folder's copy on a node, held by one client at a time.
 
-    def __init__(self, root: Path, name: str, waiting: Callable[[str], None]) -> None:
+    What ranks wrote there since it was sent is theirs, and nothing of it is lost: as long as the client has not changed
+    its file, theirs stays; where it has, theirs is kept beside it.
+
+    Args:
+        say: takes lines that tell of that, and of what is waited for.
+    """
+
+    def __init__(self, root: Path, name: str, say: Callable[[str], None]) -> None:
         self.folder = root / "work" / name
         self.list = root / "work" / f"{name}.json"
+        self._say = say
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lock = (root / "work" / f"{name}.lock").open("w")
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            waiting("another client is sending the same folder; waiting for it")
+            say("another client is sending the same folder; waiting for it")
             fcntl.flock(self.lock, fcntl.LOCK_EX)
+        # What a client that was killed had half sent is no rank's either.
+        self._sent = [sent(self.list), sent(self._coming)]
+
+    @property
+    def _coming(self) -> Path:
+        """The list while what it says is being written."""
+        return self.list.with_suffix(".part")
 
     def compare(self, items: Iterable[Item]) -> tuple[list[int], dict[int, str]]:
         """Indexes of the items that are wanted, and the hashes of those that differ in time only."""
         wanted: list[int] = []
         doubtful: dict[int, str] = {}
-        base = str(self.folder)
+        base, (before, _) = str(self.folder), self._sent
         for index, item in enumerate(items):
             path = f"{base}/{item.path}"
             try:
@@ -124,6 +153,8 @@ class Copy:
             except (FileNotFoundError, NotADirectoryError):
                 wanted.append(index)
                 continue
+            if before.get(item.path) == item and self._is_of_ranks(item.path, found):
+                continue  # nobody has changed it but them
             if item.link:
                 if not (stat.S_ISLNK(found.st_mode) and os.readlink(path) == item.link):  # noqa: PTH115
                     wanted.append(index)
@@ -135,7 +166,7 @@ class Copy:
 
     def lists(self, items: Iterable[Item]) -> bool:
         """Whether these are the very files that were sent last."""
-        return self.list.exists() and sent(self.list) == {item.path: item for item in items}
+        return self.list.exists() and self._sent[0] == {item.path: item for item in items}
 
     def apply(
         self, items: Sequence[Item], same: Iterable[int], wanted: Iterable[int], contents: Source
@@ -151,18 +182,31 @@ class Copy:
         Raises:
             ValueError: a path would leave the folder, or the contents end too early.
         """
+        self._coming.write_bytes(to_json(sorted(items)))
         now = {item.path for item in items}
-        for path in sent(self.list):
-            gone = self.folder / path
-            if path not in now and (gone.is_symlink() or gone.is_file()):
-                gone.unlink()
+        for path in self._sent[0].keys() - now:
+            self._remove(path)
         for index in wanted:
             self._write(items[index], contents)
         for index in same:
             os.utime(self.folder / items[index].path, ns=(items[index].mtime, items[index].mtime))
-        partial = self.list.with_suffix(".part")
-        partial.write_bytes(to_json(sorted(items)))
-        partial.replace(self.list)
+        self._coming.replace(self.list)
+
+    def _remove(self, path: str) -> None:
+        """Remove a file that the client has no more, unless ranks have made something else of it."""
+        gone = self.folder / path
+        if any((self.folder / above).is_symlink() for above in list(PurePosixPath(path).parents)[:-1]):
+            return  # what lies behind a link of theirs was never sent
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = gone.lstat()
+            if not stat.S_ISDIR(found.st_mode) and not self._is_of_ranks(path, found):
+                gone.unlink()
+
+    def _is_of_ranks(self, path: str, found: os.stat_result) -> bool:
+        """Whether ranks have written there since something was sent; what is empty is nobody's loss."""
+        if not self.list.exists() or (stat.S_ISREG(found.st_mode) and not found.st_size):
+            return False
+        return not any(_is_as_sent(f"{self.folder}/{path}", found, each.get(path)) for each in self._sent)
 
     def _write(self, item: Item, contents: Source) -> None:
         path = self.folder / item.path
@@ -173,7 +217,7 @@ class Copy:
         if item.link:
             partial.unlink(missing_ok=True)
             partial.symlink_to(item.link)
-            partial.replace(path)
+            self._put(partial, path)
             return
         with partial.open("wb") as file:
             there = True
@@ -182,10 +226,15 @@ class Copy:
                 file.write(piece or b"")
         if not there:
             partial.unlink()
-            path.unlink(missing_ok=True)  # what was sent before is no more what the client has
+            self._remove(item.path)  # what was sent before is no more what the client has
             return
         partial.chmod(item.mode | 0o600)
         os.utime(partial, ns=(item.mtime, item.mtime))
+        self._put(partial, path)
+
+    def _put(self, partial: Path, path: Path) -> None:
+        """Give a file its name; what ranks wrote by that name gets another."""
+        self._have_gone(path)
         partial.replace(path)
 
     def _make_room(self, path: Path) -> None:
@@ -193,12 +242,31 @@ class Copy:
         for parent in reversed(path.relative_to(self.folder).parents):
             at = self.folder / parent
             if at.is_symlink() or (at.exists() and not at.is_dir()):
-                at.unlink()
+                self._have_gone(at)
+                at.unlink(missing_ok=True)
             at.mkdir(exist_ok=True)
-        if path.is_dir() and not path.is_symlink():
-            import shutil
 
-            shutil.rmtree(path)
+    def _have_gone(self, path: Path) -> None:
+        """Have what ranks wrote at a place, and folders, make way."""
+        name = path.relative_to(self.folder).as_posix()
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(found.st_mode):
+            if not any(files for _, _, files in os.walk(path)):
+                import shutil
+
+                shutil.rmtree(path)
+                return
+        elif not self._is_of_ranks(name, found):
+            return
+        names = (
+            f"{path.name}{OF_RANKS}{f'-{number}' if number > 1 else ''}" for number in itertools.count(1)
+        )
+        kept = next(aside for each in names if not os.path.lexists(aside := path.with_name(each)))
+        path.rename(kept)
+        self._say(f"{name} was changed by you and by ranks: what they wrote is kept there as {kept.name}")
 
     def close(self) -> None:
         self.lock.close()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from ...model.capabilities import Quiets
 from ...providers.base import Provider
 from ...providers.told import answered
 from ...store.ledger import Ledger
-from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
+from ...store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
 from .unwritten import write_down
 
 
@@ -31,8 +32,20 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     await answered("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
+    open_runs = [run.run for run in ledger.runs(row.token) if run.state == "running"]
+    lost = [f"what nobody had fetched of run {run}" for run in open_runs if isinstance(provider, Quiets)]
     receipt = Receipt(
-        row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)), kept=tuple(map(str, kept))
+        row.name,
+        len(machines),
+        gone,
+        (),
+        0.0,
+        tuple(sorted(notes)),
+        kept=tuple(map(str, kept)),
+        lost=tuple(lost),
+        bills=bills_of(
+            machines, {each.id: each.extra.get("ended", time.time()) for each in seen}, time.time()
+        ),
     )
     ledger.ended(row.token, receipt, kept)
     return receipt
@@ -49,4 +62,5 @@ def in_words(receipt: Receipt) -> str:
     """How a pool came to its end that nobody here has seen."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
     why = "; ".join(reasons) or "nothing of it is left"
+    why += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
     return f"{why}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else why

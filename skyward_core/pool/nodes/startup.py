@@ -13,7 +13,7 @@ from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
-from ...providers.told import answered, told
+from ...providers.told import answered, hearing, told
 from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
@@ -61,8 +61,12 @@ class Startup:
         context = self._context
         for node in range(spec.nodes):
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
-        context.machines[:] = await told("create", context.name, context.provider.create(spec, context.token))
+        with hearing(self._news.complain):
+            context.machines[:] = await told(
+                "create", context.name, context.provider.create(spec, context.token)
+            )
         context.ledger.created(context.token, context.machines)
+        self._news.learn_price()
         self._refuse_ended()
         self._knowledge.know_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
@@ -93,11 +97,13 @@ class Startup:
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
+        self._news.learn_price()
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
         if pool.row.state == "starting" and await write_down(
             pool.name, pool.token, pool.provider, pool.ledger
         ):
             pool.machines[:] = pool.ledger.machines(pool.token)
+            self._news.learn_price()
         seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
         self._refuse_unfinished(seen)
         coming = any(each.is_alive for each in replaced.values())
@@ -139,12 +145,19 @@ class Startup:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
 
     def _refuse_unfinished(self, seen: Sequence[Machine]) -> None:
-        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone.
+        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone; or we
+        only look, and to go on with what its client has left would be to set it up.
 
         Raises:
             PoolError: so it is; says how many machines there are.
         """
         pool = self._context
+        if pool.observer and pool.row.state == "starting" and any(each.state == "orphaned" for each in seen):
+            raise PoolError(
+                f"pool {pool.name} was not finished: its client was gone while it was starting; to use it is to go on "
+                "with that",
+                hint=Hint("down", pool.name),
+            )
         left = [each for each in seen if each.state != "gone"]
         if (
             pool.ends_machines
@@ -185,6 +198,7 @@ class Startup:
         pool, node = self._context, machine.node
         await self._knowledge.learn()
         pool.machines[node] = machine
+        self._news.learn_price()
         link = self._link(machine)
         try:
             report = await self.prepare(link)
@@ -204,6 +218,7 @@ class Startup:
         """
         pool = self._context
         pool.machines[machine.node] = machine
+        self._news.learn_price()
         link = self._link(machine)
         try:
             await self._swap(link)
@@ -252,7 +267,11 @@ class Startup:
         """
         links = [link for link in self._context.links if not link.gone]
         gate, known = Gate(len(links)), self._knowledge
-        await _all(link.transport.send_folder(known.cwd, known.image, gate) for link in links)
+
+        def said(link: Link) -> Callable[[str], None]:
+            return lambda line: self._news.complain(f"node {link.node}: {line}")
+
+        await _all(link.transport.send_folder(known.cwd, known.image, gate, said(link)) for link in links)
 
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)

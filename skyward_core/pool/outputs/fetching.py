@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...model.written_file import FetchedFile, WrittenFile
-from ...transport.incoming_output import IncomingOutput, OnItsWay
+from ...transport.incoming_output import IncomingOutput, OnItsWay, refuse_others
 from ...wire.output_names import CHANGED
 from ..context import PoolContext
 from ..links.direct import Direct
@@ -49,8 +49,12 @@ class Aim(NamedTuple):
 
     def target(self, file: WrittenFile) -> Path:
         """Of one file."""
-        below = "" if file.path in self.alone else self.by_node.get(file.node, "")
-        return self.folder / below / file.path
+        alone, beside_others = self.places(file)
+        return alone if file.path in self.alone else beside_others
+
+    def places(self, file: WrittenFile) -> tuple[Path, Path]:
+        """Where it may be: as one node alone has it, and as several have one of its name."""
+        return self.folder / file.path, self.folder / self.by_node.get(file.node, "") / file.path
 
 
 class Fetching:
@@ -125,7 +129,7 @@ class Fetching:
         Raises:
             OSError: it cannot be had, or put there.
         """
-        incoming = await self._begin_alone(file, target, aim.folder)
+        incoming = await self._begin_alone(file, target, aim)
         if incoming is None:
             return False
         self._arriving[file] = incoming
@@ -134,43 +138,48 @@ class Fetching:
             incoming.check()
             return await asyncio.to_thread(self._put, file, target, incoming)
         except OSError as error:
-            if error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
+            if self._over or error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
                 incoming.drop()  # to be gone on with by nobody
             raise
         finally:
             del self._arriving[file]
             incoming.leave()
 
-    async def _begin_alone(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput | None:
+    async def _begin_alone(self, file: WrittenFile, target: Path, aim: Aim) -> IncomingOutput | None:
         """Begin it, once no other client fetches it to the same place; None where it need not come.
 
         Raises:
             OSError: it cannot be put there, or whoever fetches it has got no further for long.
         """
         since, at = time.monotonic(), -1
-        while not await asyncio.to_thread(self._is_there, file, target, folder):
+        while not await asyncio.to_thread(self._is_there, file, target, aim):
             try:
-                return await asyncio.to_thread(self._begin, file, target, folder)
+                return await asyncio.to_thread(self._begin, file, target, aim.folder)
             except OnItsWay as others:
                 if others.at != at:
                     since, at = time.monotonic(), others.at
-                elif time.monotonic() - since > self._patience:
+                elif time.monotonic() - since > self._patience or self._over:
                     raise
             await asyncio.sleep(TICK)
         return None
 
     @property
+    def _over(self) -> str:
+        """How another client has ended the pool, or its limits have; "" where nobody has."""
+        return "" if self._context.ending is None else str(self._context.ending.error())
+
+    @property
     def _patience(self) -> float:
         return HURRIED if self._context.leaving else STUCK
 
-    def _is_there(self, file: WrittenFile, target: Path, folder: Path) -> bool:
-        """Whether it need not come: it has been fetched, perhaps to another place of the same folder."""
+    def _is_there(self, file: WrittenFile, target: Path, aim: Aim) -> bool:
+        """Whether it need not come: it has been fetched, perhaps before it was known whether others have one, too."""
         for row in self._record.of(file):
             if row.target == str(target):
                 return True
             before = Path(row.target)
-            if before.is_relative_to(folder) and not os.path.lexists(target):
-                _make_way(target, folder)
+            if before in aim.places(file) and not os.path.lexists(target):
+                _make_way(target, aim.folder)
                 with suppress(FileNotFoundError):  # another client moves it just now
                     before.rename(target)
                 self._record.add(file, target)
@@ -212,7 +221,7 @@ class Fetching:
             OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
         """
         since, at = time.monotonic(), incoming.at
-        while not (why := self._given_up.get(file.node, "")):
+        while not (why := self._over or self._given_up.get(file.node, "")):
             link = self._context.links[file.node]
             try:
                 return await self._unless_it_freezes(link, file.path, incoming)
@@ -271,12 +280,14 @@ def _make_way(target: Path, folder: Path) -> None:
     """Have the folders on the way to a file.
 
     Raises:
-        OSError: they cannot be made, or a link leads out of the folder.
+        OSError: they cannot be made, somebody else has made them, or a link leads out of the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise OSError(f"a link on the way to {target} leads out of {folder}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise OSError(f"{target.parent} cannot be a folder: there is a file of that name") from error
-    if not target.parent.resolve().is_relative_to(folder.resolve()):
-        raise OSError(f"a link on the way to {target} leads out of {folder}")
+    if target.parent != folder:
+        refuse_others(folder / target.relative_to(folder).parts[0])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SLACK = 2.0  # seconds between two clocks that count as showing the same time
 PATIENCE = 60.0  # seconds that a node may take to look through its disk
+MOST = 200_000  # files of one node that are asked for, answer by answer
 FROZEN = (
     6.0  # seconds without a word, though it was asked for one every 2 s, after which it is not waited for
 )
@@ -48,7 +49,12 @@ class Listing(NamedTuple):
 
 
 async def listing(
-    context: PoolContext, patterns: Sequence[str], run: str | None, nodes: Sequence[int] | None = None
+    context: PoolContext,
+    patterns: Sequence[str],
+    run: str | None,
+    nodes: Sequence[int] | None = None,
+    *,
+    whole: bool = True,
 ) -> Listing:
     """Ask the nodes.
 
@@ -56,9 +62,10 @@ async def listing(
         patterns: as :func:`...wire.output_names.pattern` gives them; none for all files.
         run: during which they were written; None for the whole time of the pool.
         nodes: whom to ask; None for all.
+        whole: whether nodes are asked again for what does not go into one answer.
     """
     links = [link for link in context.links if nodes is None or link.node in nodes]
-    told = await asyncio.gather(*(_ask(link, context, patterns, run) for link in links))
+    told = await asyncio.gather(*(_ask_all(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
     if view is not None and view.kind != "broadcast" and not all(each.forgotten for each in told):
         # Its calls went to some nodes only.
@@ -88,9 +95,25 @@ class _NodesFiles(NamedTuple):
     forgotten: bool = False  # as it knows nothing of the run
 
 
-async def _ask(link: Link, context: PoolContext, patterns: Sequence[str], run: str | None) -> _NodesFiles:
+async def _ask_all(
+    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, *, whole: bool
+) -> _NodesFiles:
+    told = await _ask(link, context, patterns, run, "")
+    while whole and told.more and told.files and len(told.files) < MOST:
+        last = told.files[-1].path
+        next_ones = await _ask(link, context, patterns, run, last)
+        files = [each for each in next_ones.files if each.path > last]
+        if not files:  # it says no more, for whatever reason
+            break
+        told = next_ones._replace(files=told.files + files)
+    return told
+
+
+async def _ask(
+    link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
+) -> _NodesFiles:
     when = {"run": run} if run else {"since": link.by_its_clock(context.row.created_at) - SLACK}
-    request = {"t": "written", "patterns": list(patterns)} | when
+    request = {"t": "written", "patterns": list(patterns), "after": after} | when
     asking = asyncio.ensure_future(link.ask(request))
     deadline = time.monotonic() + PATIENCE
     while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:

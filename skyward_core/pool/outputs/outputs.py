@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...model.errors import PoolError, UsageError
 from ...model.sizes import size_in_words
 from ...model.written_file import FetchedFile, Unfetched, WrittenFile
+from ...transport.incoming_output import refuse_others
 from ...views import events as ev
 from ...wire.output_names import matches, pattern
 from ...wire.safe_text import field as safe
@@ -70,12 +71,15 @@ class Outputs:
         self._stir = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
-    async def files(self, patterns: Sequence[str] = (), run: str | None = None) -> Listing:
+    async def files(
+        self, patterns: Sequence[str] = (), run: str | None = None, *, whole: bool = True
+    ) -> Listing:
         """What there is; nothing where ranks work in this machine's own folders.
 
         Args:
             patterns: as :func:`...wire.output_names.pattern` takes them; none for all files.
             run: during which they were written; None for the whole time of the pool.
+            whole: whether nodes are asked again for what does not go into one answer.
 
         Raises:
             UsageError: a pattern leads out of the working folder.
@@ -83,7 +87,7 @@ class Outputs:
         wanted = _checked(patterns)
         if self._context.runs_here:
             return Listing([], 0, {}, {})
-        return await listing(self._context, wanted, run)
+        return await listing(self._context, wanted, run, whole=whole)
 
     async def unfetched(self) -> Unfetched:
         """What a teardown would find, as things stand."""
@@ -152,6 +156,7 @@ class Outputs:
             return to.absolute()
         folder = self._base / (run or self._context.row.key)
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_others(self._base)
         # What came from there is neither to be sent there again, nor to be committed.
         ignored = folder / ".gitignore"
         if not ignored.exists():
@@ -224,7 +229,7 @@ class Outputs:
                 found = await self.files(self._patterns, run)
                 await self._take(found, found.files, run)
             for run in self._under_way:
-                found = await self.files(self._patterns, run)
+                found = await self.files(self._patterns, run, whole=False)
                 quiet = [file for file in found.files if file.age > SETTLED]
                 await self._take(found, quiet, run, tries=1)
 
@@ -247,13 +252,14 @@ class Outputs:
             if give_up or self._book.runs:  # some that do not end: their nodes do not answer
                 self._keeping.cancel()
             await asyncio.wait([self._keeping])
+        trouble = ""
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
-            await self._bring(found, self._unfetched(found))
+            trouble = await self._bring(found, self._unfetched(found))
         found = await self.files()
         if context.ends_machines and not give_up:
             room = int(context.options.keep_outputs) if most is None else most
-            await self._bring(found, within(self._unfetched(found), room))
+            trouble = await self._bring(found, within(self._unfetched(found), room)) or trouble
         left = self._unfetched(found)
         whose = {node: [file for file in left if file.node == node] for node in found.folders}
         said = [self._words(node, found.folders[node], files) for node, files in whose.items() if files]
@@ -261,13 +267,17 @@ class Outputs:
             f"node {node} could not be asked what its ranks wrote ({why})"
             for node, why in found.failures.items()
         ]
+        notes = [trouble] if trouble else []
+        if found.untold:
+            unasked.append(f"at least {found.untold:,} more files of ranks that were not looked at")
         if context.ends_machines:
-            return Rest(lost=[*said, *unasked])
+            return Rest(notes, lost=[*said, *unasked])
         stays = [(node, found.folders[node]) for node, files in whose.items() if files]
-        return Rest([f"stays there: {each}" for each in said], stays=stays)
+        more = unasked[-1:] if found.untold else []
+        return Rest([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
 
-    async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> None:
-        """Fetch them, and have the pool say how far it is: nothing else happens meanwhile."""
+    async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> str:
+        """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""
 
         def say(detail: str) -> None:
             if self._context.view.state == "stopping" and self._context.view.detail != detail:
@@ -279,8 +289,11 @@ class Outputs:
         if files:
             try:
                 await self._take(found, files, None, progress=is_at)
+            except OSError as error:
+                return f"what ranks wrote could not be brought here: {error}"
             finally:
                 say("")
+        return ""
 
     def _unfetched(self, found: Listing) -> list[WrittenFile]:
         return [file for file in found.files if not self._record.of(file)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import getpass
 import secrets
 import time
@@ -16,6 +17,9 @@ POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE = (
 )
 
 
+DATE = "%Y-%m-%dT%H:%M:%SZ"
+
+
 def ledger_id() -> str:
     """Which ledger knows of what this client makes; made once for each home."""
     path = home() / "aws" / "ledger-id"
@@ -27,11 +31,19 @@ def ledger_id() -> str:
         return path.read_text(encoding="ascii").strip()
 
 
+def known_ledger_id() -> str:
+    """The same, where something was ever made; else ""."""
+    try:
+        return (home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
 def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None = None) -> dict[str, str]:
     """The tags of what is made for a pool.
 
     Args:
-        ttl: seconds after which it should be gone; None where no limit was given.
+        ttl: seconds after which it should be gone, unless that is put off; None where it costs nothing.
         node: the one that a machine in another's place is for.
     """
     tags = {
@@ -42,10 +54,23 @@ def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None
         OWNER: getpass.getuser(),
     }
     if ttl is not None:
-        tags[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ttl))
+        tags[EXPIRES] = as_date(time.time() + ttl)
     if node is not None:
         tags[NODE] = str(node)
     return tags
+
+
+def as_date(at: float) -> str:
+    """A Unix time as a tag says it."""
+    return time.strftime(DATE, time.gmtime(at))
+
+
+def expires(marks: Mapping[str, str]) -> float | None:
+    """When what has these tags should have ended, in Unix time; None where they do not say."""
+    try:
+        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE)))
+    except ValueError:
+        return None
 
 
 def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:

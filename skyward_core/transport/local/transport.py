@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,9 @@ class LocalTransport:
         ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": told once it runs
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+    async def send_folder(
+        self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Callable[[str], None]
+    ) -> None:
         return None
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:

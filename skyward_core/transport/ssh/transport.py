@@ -220,9 +220,9 @@ class SSHTransport:
     async def installed(self) -> dict[str, str] | None:
         return None  # to ask costs another Python on the host
 
-    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate) -> None:
+    async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: Gate, said: Said) -> None:
         try:
-            channel = await self.channel()
+            channel = await self.channel(said)
             try:
                 await self._send_workdir(channel, cwd, image, gate)
             finally:
