@@ -28,7 +28,7 @@ from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.unfetched import fetch
 from ..store import debug_log
-from ..store.history import outline, price, recall
+from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
@@ -257,7 +257,7 @@ class Session:
 
     def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        view = self._unreachable[row.token] = _view(row, state, why)
+        view = self._unreachable[row.token] = unreached(row, state, why)
         view.hint = hint
         price(view, self.ledger, row)
 
@@ -583,12 +583,6 @@ class Session:
 def _in_words(error: Exception) -> str:
     """Errors of ours are words already; of others, which nobody thought of, the type says most."""
     return what_of(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
-
-
-def _view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
-    """A pool that we have no connection to."""
-    provider = row.provider["provider"]
-    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
 
 
 if TYPE_CHECKING:
