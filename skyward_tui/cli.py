@@ -229,7 +229,19 @@ def run(context: click.Context, /, target: str, as_json: bool, dry_run: bool, **
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
+@click.option(
+    "--output",
+    "outputs",
+    metavar="PATTERN",
+    multiple=True,
+    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+)
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
+@click.option(
+    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
+)
+@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
+@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
@@ -408,6 +420,30 @@ def offers(as_json: bool, **asked: Any) -> int:
 
 
 @cli.command()
+@click.option(
+    "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
+)
+@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
+@_json
+def costs(since: str, by: str, as_json: bool) -> int:
+    """Add up what pools have cost.
+
+    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
+    known when they were made. What the provider bills is what counts.
+    """
+    with _console(as_json) as console:
+        from skyward_core.model.spec_checks import duration
+
+        from .commands.costs import costs as execute
+
+        try:
+            seconds = duration(since)
+        except ValueError as error:
+            raise click.BadParameter(f"it {error}", param_hint="--since") from error
+        return execute(console, seconds=seconds, by=by)
+
+
+@cli.command()
 @click.argument("pools", metavar="POOL...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All pools that are up.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -425,6 +461,37 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
         from .commands.manage import down as execute
 
         return execute(pools, everything, yes, discard, console)
+
+
+@cli.command()
+@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
+@click.option(
+    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."
+)
+@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
+@_json
+def sweep(
+    provider: str | None,
+    settings: tuple[str, ...],
+    all_regions: bool,
+    ledgers: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Find what was rented from here and is left, and end it.
+
+    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
+    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
+    other ledgers made, is never touched.
+    """
+    with _console(as_json) as console:
+        from .commands.sweep import sweep as execute
+
+        return execute(provider, settings, all_regions, ledgers, yes, console)
 
 
 @cli.command()

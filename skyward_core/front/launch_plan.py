@@ -14,8 +14,9 @@ from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
 from ..providers.planned import planned
+from ..tasks.own_interpreter import is_own
 from ..tasks.packages.local_packages import local_packages, travelling
-from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
+from .scripts import FunctionInfo, build_task, gang_frameworks_of, lacking_here, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
@@ -145,6 +146,15 @@ class LaunchPlan:
             ScriptError: the interpreter does not say what it has.
         """
         return missing_of(self.script, self.interpreter)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
+        and nobody says what is installed."""
+        here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
+        if not here or self.packages is not None or not is_own(self.interpreter.prefix):
+            return []
+        return lacking_here(self.script, whole=self.whole)
 
     @property
     def unmet(self) -> list[str]:

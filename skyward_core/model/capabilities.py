@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .leftover import Inventory, Leftover
     from .machine import Check, Machine
     from .offer import OfferList, RentalPlan, Wish
     from .setting import Setting
@@ -152,6 +153,32 @@ class Dates(Protocol):
         Raises:
             PoolError: it could not be said.
         """
+
+
+@runtime_checkable
+class Sweeps(Protocol):
+    """It can tell all that was ever made for pools in its account and is there still, whoever remembers it."""
+
+    @classmethod
+    def accounts(cls, used: Sequence[Any]) -> list[Any]:
+        """The accounts of some of its providers, each once, at all places that these name.
+
+        Args:
+            used: the providers.
+        """
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """What is there; reads only.
+
+        Args:
+            everywhere: look at all places, not only at those that are named.
+
+        Raises:
+            PoolError: the account cannot be asked.
+        """
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """End things of this account, and see them gone; gives what is left of them, in words."""
 
 
 @runtime_checkable

@@ -161,6 +161,11 @@ class PendingFunction(_Value, Generic[T]):
 
         return isgeneratorfunction(fn)
 
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a whole script, which takes its rank's process with it."""
+        return bool(getattr(type(self.fn), "is_script", False))
+
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
         """The same call with another time limit.
 

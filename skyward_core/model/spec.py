@@ -197,6 +197,8 @@ class Options(_Spec):
         console: print the ranks' logs as they come, each line with its rank.
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
+        budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the
+            pool is torn down; the app asks first. Clients watch it: where none is there, the lease ends the pool.
         log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
             ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
@@ -230,6 +232,7 @@ class Options(_Spec):
     console: bool = True
     idle_timeout: float = 600.0
     ttl: float | None = None
+    budget: float | None = None
     log_limit: int | str = "10 GB"
     keep_results: float | str = "7d"
     keep_outputs: int | str = "1 GB"
@@ -248,6 +251,7 @@ class Options(_Spec):
         "console": spec_checks.flag,
         "idle_timeout": spec_checks.seconds(),
         "ttl": spec_checks.optional(spec_checks.seconds()),
+        "budget": spec_checks.optional(spec_checks.dollars),
         "log_limit": spec_checks.size,
         "keep_results": spec_checks.duration,
         "keep_outputs": spec_checks.size,

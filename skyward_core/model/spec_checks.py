@@ -72,6 +72,13 @@ def seconds(*, least: float | None = None, most: float | None = None) -> Check:
     return check
 
 
+def dollars(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"should be a number of dollars, more than 0 (got {value!r:.60})")
+    return number
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(
     r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII

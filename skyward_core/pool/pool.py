@@ -16,6 +16,7 @@ from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
 from .background import Background
+from .budget import Budget
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
@@ -81,6 +82,7 @@ class Pool:
         self.watch = Watch(
             context, news, background, roster, book, self._endings, startup, self._replacements
         )
+        self.budget = Budget(context, news, self._end_for)
         self._rising: asyncio.Task[None] | None = None
         self._teardown: asyncio.Task[Receipt] | None = None
         self._outputs: Outputs | None = None
@@ -151,6 +153,7 @@ class Pool:
             await self.upkeep.keeper.ensure()
         self.roster.note()
         self.background.spawn(self._keep_locks())
+        self.background.spawn(self.budget.watch())
         self.background.spawn(self._expiry.keep())
         if prune_is_due():
             from ..store.prune import prune_when_due
@@ -179,6 +182,8 @@ class Pool:
         self.upkeep.make(None)
         self.roster.note()
         self._replacements.resume()
+        if not self.context.observer:
+            self.background.spawn(self.budget.watch())
         try:
             # Now: later the agents that know may be gone, and this the only client.
             await self._knowledge.learn()
@@ -190,6 +195,7 @@ class Pool:
     def use(self) -> None:
         """From an observer become one whose presence keeps the pool alive."""
         self.context.observer = False
+        self.background.spawn(self.budget.watch())
         self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
@@ -266,10 +272,19 @@ class Pool:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
             keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
         """
+        return await asyncio.shield(self._begin_end(give_up, keep_outputs))
+
+    def _end_for(self, why: str) -> None:
+        self.context.why_ended = why
+        for run in list(self.runs.values()):
+            run.cancel(f"pool {self.name} ends: {why}")
+        self._begin_end(False, None)
+
+    def _begin_end(self, give_up: bool, keep_outputs: int | None) -> asyncio.Task[Receipt]:
         if self._teardown is None or (self._teardown.done() and not self._torn_down()):
             self.context.leaving = True
             self._teardown = asyncio.create_task(self._end(give_up, keep_outputs))
-        return await asyncio.shield(self._teardown)
+        return self._teardown
 
     async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
         loggers.pool.set(self.name)
@@ -313,7 +328,7 @@ class Pool:
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
-        half made, as if this process had died: whoever looks at it next goes on with what is there."""
+        half made, as if this process had died: whoever uses it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
         if self._rising is not None and not self._rising.done():
             self._rising.cancel()

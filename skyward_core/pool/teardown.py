@@ -13,7 +13,7 @@ from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, wha
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
-from ..store.ledger_rows import Kept, Receipt
+from ..store.ledger_rows import Kept, Receipt, bills_of
 from ..views import events as ev
 from ..wire.frames import WireError
 from .background import Background
@@ -75,14 +75,15 @@ async def tear_down(
         for link, said in zip(context.links, await asyncio.gather(*goodbyes), strict=True)
         if said
     }
-    said = [*rest.notes, *trouble_with.values()]
+    said = [*([context.why_ended] if context.why_ended else []), *rest.notes, *trouble_with.values()]
     await marked
     unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)
     unknown += unfound
     rescued, lost = await _rescue(context, news, machines, trouble_with, give_up=give_up)
     said += rescued
-    left, kept, trouble = await _verify(context, news, machines)
+    ended: dict[str, float] = {}
+    left, kept, trouble = await _verify(context, news, machines, ended)
     said += trouble
     if not left and not unknown:
         notes, unknown = await _clear_up(context)
@@ -98,6 +99,7 @@ async def tear_down(
         kept=tuple(map(str, kept)),
         lost=(*rest.lost, *lost),
         stays=tuple(rest.stays),
+        bills=bills_of(machines, ended, time.time()),
     )
     for link in context.links:
         book.lose_calls(link)
@@ -237,10 +239,10 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
 
 
 async def _verify(
-    pool: PoolContext, news: News, machines: Sequence[Machine]
+    pool: PoolContext, news: News, machines: Sequence[Machine], ended: dict[str, float]
 ) -> tuple[list[Machine], list[Kept], list[str]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
-    it said nothing at the end."""
+    it said nothing at the end. ``ended``: gets when each has ended."""
     left = list(machines)
     ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
     kept: list[Kept] = []
@@ -266,6 +268,7 @@ async def _verify(
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
                 news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+            ended |= {now.id: now.extra.get("ended", time.time()) for now in seen if now.state == "gone"}
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}

@@ -8,6 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from ..model.machine import hourly_of
+from ..model.states import PoolStatus
 from ..views import events as ev
 from ..views.views import RUNS_KEPT, PoolView, apply
 from ..views.weave import Piece, Place, place_of_end, start_of_last, weave
@@ -91,6 +92,12 @@ def _end_of(path: Path) -> bytes:
 def _open(view: PoolView, row: PoolRow) -> None:
     opened = ev.PoolOpened(pool=row.name, spec=row.spec, created_at=row.created_at, at=row.created_at)
     apply(view, opened)
+
+
+def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
+    """A pool to which there is no connection."""
+    provider = str(row.spec.get("provider") or row.provider["provider"])
+    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
 
 
 def price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:

@@ -136,6 +136,16 @@ class PriceNews(Event):
 
 
 @value(kw_only=True)
+class BudgetNews(Event):
+    """How a pool stands to what it may cost in dollars. Where somebody is asked about it, the pool is torn down at
+    ``ends_at`` (seconds since 1970) if nobody answers."""
+
+    budget: float
+    state: states.BudgetStatus
+    ends_at: float | None = None
+
+
+@value(kw_only=True)
 class UnfetchedNews(Event):
     """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
 
@@ -175,6 +185,7 @@ for _kind in (
     RunEnded,
     LeaseNews,
     PriceNews,
+    BudgetNews,
     UnfetchedNews,
     OutputFetched,
     PoolEnded,
@@ -209,6 +220,7 @@ def from_json(data: dict[str, Any]) -> Event | None:
 
 
 __all__ = [
+    "BudgetNews",
     "ErrorInfo",
     "Event",
     "ItemYielded",

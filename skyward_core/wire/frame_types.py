@@ -344,6 +344,7 @@ class CallKeys(TypedDict):
     epoch: NotRequired[int]
     gang: NotRequired[bool]
     stream: NotRequired[bool]
+    script: NotRequired[bool]
     alone: NotRequired[bool]
     headless: NotRequired[bool]
     next: NotRequired[int]

@@ -118,6 +118,7 @@ _HOW_TO_RUN: Checks = {
     "epoch": is_count,
     "gang": is_flag,
     "stream": is_flag,
+    "script": is_flag,
     "alone": is_flag,
     "headless": is_flag,
     "next": is_count,

@@ -22,13 +22,14 @@ from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json
-from ..launch_plan import rows
+from ..launch_plan import lacking, rows
 from ..packaged import meant
 from ..words import count
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
 from .report import receipt_line, show_run, status_of, table
+from .sweep import note_left
 
 
 def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
@@ -56,6 +57,8 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
             console.note(f"pool {plan.pool.name}: {plan.loses_files}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
             console.note("ranks work in your own folder here: --output has nothing to bring")
+        if said := lacking(plan, as_options=True):
+            console.note(said)
         task = plan.task(echo=True)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
@@ -225,6 +228,8 @@ class _Job:
         if receipt is not None:
             self.console.note(receipt_line(receipt))
             status = status if receipt.ok else exit_status.UNVERIFIED
+            ours = filter(self._is_ours, self.session.pools())
+            note_left(self.session, [view.provider for view in ours], self.console)
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:

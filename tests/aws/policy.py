@@ -24,6 +24,7 @@ ON_OURS = {
     "DeleteKeyPair",
     "DeletePlacementGroup",
     "DeleteSecurityGroup",
+    "DeleteVolume",
     "RevokeSecurityGroupIngress",
     "TerminateInstances",
 }

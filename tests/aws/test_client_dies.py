@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skyward_core.front import sweeping
 from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
 from skyward_core.providers.aws import machines, provider
+from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 from tests.aws.killed import killed_at
 from tests.aws.pools import left
@@ -56,6 +60,7 @@ def test_while_machines_are_made(
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
+    assert machines_left(tmp_path, monkeypatch) == made
     views = next_one.refresh(over=True).result(60)
     (view,) = views
     if made:
@@ -66,10 +71,25 @@ def test_while_machines_are_made(
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
 
 
+def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What somebody finds who has lost all but the account, and knows the ledger's name."""
+    mark = tmp_path / "home" / "aws" / "ledger-id"
+    with monkeypatch.context() as elsewhere, closing(Ledger(tmp_path / "empty.db")) as empty:
+        elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))
+        ledgers = [mark.read_text()] if mark.exists() else []
+        found = asyncio.run(sweeping.look(empty, sweeping.accounts_of(empty, {"aws": ()}), ledgers=ledgers))
+    assert all(each.verdict == "left" for each in found.found)
+    return sum(each.thing.is_machine for each in found.found)
+
+
 @pytest.mark.parametrize("stage", ["install", "run", "teardown", "tidying"])
-def test_once_machines_are_there(bed: Bed, tmp_path: Path, session: Any, stage: str) -> None:
+def test_once_machines_are_there(
+    bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed_at(stage, bed, tmp_path)
     next_one = session(bed)
+    there = len(bed.instances("running")) + len(bed.instances("pending"))
+    assert machines_left(tmp_path, monkeypatch) == there
     next_one.refresh(over=True).result(60)
     if next_one.ledger.live():
         receipt = next_one.down("pair").result(90)

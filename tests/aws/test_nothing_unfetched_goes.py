@@ -80,5 +80,8 @@ def test_results_and_logs_of_a_client_that_left_come_home(bed: Bed, run: str, tm
     assert receipt.ok and receipt.lost == () and receipt.kept == ()
     assert sum(run in note and note.startswith("fetched") for note in receipt.notes) == 2
     assert sky.results(run) == [(rank, bytes(SIZE)) for rank in range(2)]
+    with closing(Ledger()) as ledger:
+        row = ledger.run(run)
+    assert row is not None and row.state == "done"
     assert logged(run) == {"done by rank 0", "done by rank 1"}
     assert left(bed) == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.costs import costs as add_up
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
 from skyward_core.store.archive import replay
@@ -52,6 +53,13 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
         [],
         [],
     )
+    # From the launch to the order to end, which EC2 tells to the second; the bed bills from a moment later.
+    billed = {each.instance_id: each.seconds for each in cloud.seconds_billed()}
+    ours = {each["machine"]: each for each in receipt["bills"]}
+    assert ours.keys() == billed.keys()
+    assert all(abs(each["until"] - each["since"] - billed[name]) < 3 for name, each in ours.items())
+    cost = sum(each["hourly"] * billed[name] / 3600 for name, each in ours.items())
+    assert add_up(0.0).dollars == pytest.approx(cost, abs=0.01)
     assert left(cloud) == []
     assert len(cloud.calls("RunInstances")) == 1 and len(cloud.calls("TerminateInstances")) == 1
     assert not list((tmp_path / "home" / "aws").glob("pair.*")), "its keys are gone"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.front.session import Session
-from skyward_core.model.errors import Cancelled
+from skyward_core.model.errors import Cancelled, PoolError
 from skyward_core.model.spec import Image, Options, PoolSpec
 from skyward_core.providers.local.provider import Local
 from tests.support.waiting import wait_until
@@ -15,11 +15,12 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def test_the_start_is_over_before_the_ledger_is_closed_and_the_next_session_finds_the_pool(
-    tmp_path: Path,
+@pytest.mark.parametrize("used", [True, False])
+def test_the_start_is_over_before_the_ledger_is_closed_and_who_uses_the_pool_goes_on_with_it(
+    tmp_path: Path, used: bool
 ) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
-    setup = f"touch {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
+    setup = f"echo $$ >> {begun!s}; while [ ! -e '{go_on}' ]; do sleep 0.02; done"
     session = Session()
     coming = session.create(
         PoolSpec(
@@ -30,7 +31,7 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_the_next_session_find
             options=Options(console=False),
         )
     )
-    wait_until(begun.exists, what="the set-up")
+    wait_until(lambda: begun.exists() and begun.read_text(), what="the set-up")
     session.detach()
     assert coming.done()
     with pytest.raises(Cancelled, match="half was left while it was starting"):
@@ -38,7 +39,15 @@ def test_the_start_is_over_before_the_ledger_is_closed_and_the_next_session_find
     go_on.touch()
     later = Session()
     (view,) = later.refresh().result(90)
-    assert view.state == "up", view.detail
+    assert view.state == "starting" and "its client was gone while it was starting" in view.detail
+    with pytest.raises(PoolError, match="not finished"):
+        later.look("half").result(90)
+    assert len(begun.read_text().split()) == 1, "who only looks sets nothing up"
+    if used:
+        assert later.attach("half").result(90).state == "up"
+        row = later.ledger.find("half")
+        assert row is not None and row.state == "up"
     receipt = later.down("half").result(90)
     assert (receipt.created, receipt.ok) == (2, True)
     later.detach()
+    assert len(begun.read_text().split()) == 1 + used

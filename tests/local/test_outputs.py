@@ -640,6 +640,40 @@ def test_what_ranks_write_when_another_client_stops_them_comes_to_that_one(
     assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
+def test_a_fetch_ends_with_the_pool_that_another_client_ends(
+    hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def half(link: Link, path: str, incoming: IncomingOutput) -> None:
+        incoming.write(b"" if incoming.at else b"half")
+        through_ssh.append(incoming.at)
+        while link.up:
+            await asyncio.sleep(0.01)
+        raise ConnectionError("the link went down")
+
+    with (
+        sky.Compute(
+            name="ended",
+            provider=hosts.provider(1),
+            nodes=1,
+            image=sky.Image(workdir=project),
+            options=sky.Options(console=False, grace=1.0),
+        ) as compute,
+        sky.attach("ended") as other,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        write({"ended/a": 9, "ended/b": 9}) >> compute
+        settled(compute)
+        monkeypatch.setattr(Link, "take", half)
+        coming = beside.submit(other.fetch, "ended/**", to=tmp_path)
+        wait_until(lambda: through_ssh)
+        assert compute.pool is not None and submit(compute.pool.down()).result().ok
+        with pytest.raises(
+            PoolError, match=r"ended/a of node 0: .* was ended at .*ended/b of node 0: .* was ended at"
+        ):
+            coming.result(50)
+    assert len(through_ssh) == 1 and not (tmp_path / PARTS).exists()
+
+
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
     with sky.Compute(provider=sky.Local(), options=sky.Options(console=False, grace=1.0)) as compute:
         assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []

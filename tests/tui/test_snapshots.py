@@ -139,6 +139,20 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
 
 
 @at_every_size
+async def test_results(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, run = training(session)
+    for rank in (0, 1, 3):
+        session.end_rank(view, run, rank, summary=value({"loss": 0.21 + rank / 100, "accuracy": 0.91}))
+    await show(app, snap, "results", size, ["enter", "4", "z"], "accuracy")
+
+
+@at_every_size
+async def test_accelerators(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    Path("train.py").write_text(SCRIPT)
+    await show(app, snap, "accelerators", size, ["n", "ctrl+g", *"h100", "down"], "bf16")
+
+
+@at_every_size
 async def test_launch(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     Path("train.py").write_text(SCRIPT)
     await show(app, snap, "launch", size, ["n", "ctrl+o", *"train", "enter", *"epochs=3"], "train(epochs=3)")

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.sweeping import Found, Sweep
 from skyward_core.model import exit_status
 from skyward_core.model.errors import (
     PoolError,
@@ -29,6 +30,7 @@ from skyward_core.model.errors import (
     ScriptFailed,
     TeardownError,
 )
+from skyward_core.model.leftover import Leftover
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
@@ -259,6 +261,10 @@ class Session:
 
     def view(self, pool: str) -> PoolView:
         return self.shown
+
+    def sweep(self) -> Future[Sweep]:
+        thing = Leftover("instance", "i-1", "us-east-1", "q", "t", "l", True, "me", is_machine=True)
+        return done(Sweep((), [Found(thing, "left", 0)]))
 
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.shown)
@@ -528,11 +534,15 @@ def test_down_ends_with_the_truth(
 ) -> None:
     monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
-        manage, "with_kept", lambda session, pools: ([SimpleNamespace(name="p", key="p.t")], [])
+        manage,
+        "with_kept",
+        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", spec={"provider": "aws"})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
-    found = json.loads(capfd.readouterr().out)["receipts"]
+    said = capfd.readouterr()
+    found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
+    assert "1 machine of pools that are over is left: skyward-tui sweep" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:

@@ -13,8 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from skyward_core.model.machine import Machine
+from skyward_core.node.agent.deadman import LONGEST
 from skyward_core.pool import rescue
 from skyward_core.pool.nodes.reconcile import close_if_gone
+from skyward_core.providers.aws.provider import LEAST_DEADMAN
 from skyward_core.store.ledger import Ledger
 
 A, B = "aa", "bb"  # runs
@@ -75,8 +77,15 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-async def of(context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = ()) -> Any:
-    return await rescue.rescue(context, machines, troubled, lambda words: None, give_up=give_up)
+async def of(
+    context: Any, machines: Sequence[Machine], *, give_up: bool = False, troubled: Any = (), said: Any = None
+) -> Any:
+    words: list[str] = [] if said is None else said
+    return await rescue.rescue(context, machines, troubled, words.append, give_up=give_up)
+
+
+def test_the_machines_deadman_waits_for_it() -> None:
+    assert rescue.PATIENCE + 2 * LONGEST + 60 < LEAST_DEADMAN * 60
 
 
 async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
@@ -97,7 +106,10 @@ async def test_what_does_not_come_is_named(pool: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(rescue, "MOST", 1000)
     away = replace(machine(1), state="unreachable", extra={"why": "no route"})
     provider = Provider(holding(0, aa=100, bb=5000), away, holding(9, aa=100))
-    notes, lost = await of(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)])
+    said: list[str] = []
+    notes, lost = await of(pool(provider, {A: 1}, None), [machine(0), machine(1), machine(9)], said=said)
+    assert said[0] == "looking for results and logs that nobody has fetched"
+    assert said[1] == "results and logs that nobody has fetched are brought here: 0 bytes of 200 bytes"
     assert Visit.made == [(0, [A])]
     assert notes == ["fetched run aa (100 bytes) on node 0 (10.0.0.0)"]
     assert lost == [

@@ -77,9 +77,9 @@ def test_flags_of_a_function(asked, line, arguments):
     [
         (
             "two.py:other --nodse 4",
-            "no option --nodse, and other has no such argument; did you mean --nodes?",
+            "no option --nodse, and other has no such argument: it takes --n; did you mean --nodes?",
         ),
-        ("two.py:other --zebra 4", "it takes --n"),
+        ("two.py:other --epochs 4", "it takes --n"),  # and not --detach
         ("two.py:other --n", "--n of other wants a value"),
         ("two.py:other 5", "'5' is no flag of other"),
         ("one.py --epochs five", "argument epochs of train wants int, got 'five'"),
@@ -128,6 +128,9 @@ def test_torchruns_options(asked):
         ("a",),
     )
     assert not asked.notes
+    request = asked("torchrun --requirements r.txt --output *.pt plain.py --project")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
     for line, says in (
         ("--nnodes 1:4 plain.py", "is a range"),
         ("--nnodes x plain.py", "no number from 1"),

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...wire.frames import WINDOW, WORK, Heard, encoded, frame
+from ...wire.frames import NONE, NONE_SUMMARY, WINDOW, WORK, Heard, encoded, frame
 from .audience import Audience
 from .calls import Call
 from .connection import Connection
@@ -190,7 +190,12 @@ class CallDesk:
 
     def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """The worker of a call ended before the call did."""
-        if call.stop_reason:
+        body = b""
+        more: Heard = {}
+        if process.ended_well(status) and not call.stop_reason:
+            ended: Ended = {"kind": "returned"}
+            more, body = {"summary": NONE_SUMMARY, "size": len(NONE)}, NONE
+        elif call.stop_reason:
             ended = call.stopped()
         elif process.killed:
             ended = self._ended_with(process.killed)
@@ -201,10 +206,10 @@ class CallDesk:
                 words = f"its worker could not start: {words}; {said}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
             ended = ended | self._in_own_words(ended, process)
-        header = call.no_result(ended)
+        header: WorkerOutcome = call.no_result(ended) | more
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at
-        self.finish(call, header, logs=logs)
+        self.finish(call, header, body, logs)
 
     def not_started(self, call: Call, words: str) -> None:
         """There is no worker for a call, and none to be had."""

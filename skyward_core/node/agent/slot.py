@@ -349,7 +349,10 @@ class Slot:
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
         if process.connection is None and not process.killed:
             self.failed_starts += 1
-        self._gang_lost(process, process.killed or exit_words(status)[1])
+        if process.ended_well(status):
+            self._gang_spent(process, "a script has run in it")
+        else:
+            self._gang_lost(process, process.killed or exit_words(status)[1])
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
             if call.parting:
@@ -370,6 +373,7 @@ class Slot:
         self.running[call.key] = call
         call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
+        process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
         if not process.placed:
             # It runs tasks of a gang that broke, until there is the next one.

@@ -8,7 +8,7 @@ from ...model.capabilities import Quiets
 from ...providers.base import Provider
 from ...providers.told import answered
 from ...store.ledger import Ledger
-from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
+from ...store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
 from .unwritten import write_down
 
 
@@ -43,6 +43,9 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         tuple(sorted(notes)),
         kept=tuple(map(str, kept)),
         lost=tuple(lost),
+        bills=bills_of(
+            machines, {each.id: each.extra.get("ended", time.time()) for each in seen}, time.time()
+        ),
     )
     ledger.ended(row.token, receipt, kept)
     return receipt

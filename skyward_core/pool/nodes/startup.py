@@ -145,12 +145,19 @@ class Startup:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
 
     def _refuse_unfinished(self, seen: Sequence[Machine]) -> None:
-        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone.
+        """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone; or we
+        only look, and to go on with what its client has left would be to set it up.
 
         Raises:
             PoolError: so it is; says how many machines there are.
         """
         pool = self._context
+        if pool.observer and pool.row.state == "starting" and any(each.state == "orphaned" for each in seen):
+            raise PoolError(
+                f"pool {pool.name} was not finished: its client was gone while it was starting; to use it is to go on "
+                "with that",
+                hint=Hint("down", pool.name),
+            )
         left = [each for each in seen if each.state != "gone"]
         if (
             pool.ends_machines

@@ -138,7 +138,7 @@ class Fetching:
             incoming.check()
             return await asyncio.to_thread(self._put, file, target, incoming)
         except OSError as error:
-            if error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
+            if self._over or error.errno == errno.ENOSPC or CHANGED in (error.strerror, str(error)):
                 incoming.drop()  # to be gone on with by nobody
             raise
         finally:
@@ -158,10 +158,15 @@ class Fetching:
             except OnItsWay as others:
                 if others.at != at:
                     since, at = time.monotonic(), others.at
-                elif time.monotonic() - since > self._patience:
+                elif time.monotonic() - since > self._patience or self._over:
                     raise
             await asyncio.sleep(TICK)
         return None
+
+    @property
+    def _over(self) -> str:
+        """How another client has ended the pool, or its limits have; "" where nobody has."""
+        return "" if self._context.ending is None else str(self._context.ending.error())
 
     @property
     def _patience(self) -> float:
@@ -216,7 +221,7 @@ class Fetching:
             OSError: it is no more as it was, cannot be written here, or nothing comes from there any more.
         """
         since, at = time.monotonic(), incoming.at
-        while not (why := self._given_up.get(file.node, "")):
+        while not (why := self._over or self._given_up.get(file.node, "")):
             link = self._context.links[file.node]
             try:
                 return await self._unless_it_freezes(link, file.path, incoming)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,20 @@ class PoolFolder:
         """The folders of pools of a name: of one that is up, and of others of which something was left."""
         for path in sorted((home() / "aws").glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
+
+    @staticmethod
+    def forget(names: Container[str]) -> None:
+        """Remove the folders of pools of which nothing is left anywhere.
+
+        Args:
+            names: theirs, as tags tell them; they are compared with those that there are.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for path in (home() / "aws").glob("*.*"):
+            if path.name in names and path.is_dir():
+                shutil.rmtree(path)
 
     @property
     def login_key(self) -> Path:

@@ -20,7 +20,7 @@ from ...model.offer import Offer, OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import belongings, checks, images, kinds, network, shipped
+from . import account, belongings, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
@@ -29,6 +29,7 @@ from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
+    from ...model.leftover import Inventory, Leftover
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
@@ -413,6 +414,49 @@ class AWS:
                 )
             ]
         return await cls().check()
+
+    @classmethod
+    def accounts(cls, used: Sequence[AWS]) -> list[AWS]:
+        """Those of some providers, each once, with all their regions.
+
+        Args:
+            used: the providers.
+        """
+        regions: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
+        for each in used:
+            of_account = regions.setdefault((each.profile, each.endpoint_url), {})
+            of_account.update(dict.fromkeys(each.region or (None,)))
+        found = []
+        for (profile, endpoint), places in regions.items():
+            if named := tuple(filter(None, places)):
+                found.append(cls(profile=profile, endpoint_url=endpoint, region=named))
+            if None in places:  # that of environment or profile, which may be one of those
+                found.append(cls(profile=profile, endpoint_url=endpoint))
+        return found
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """All that was made for pools in this account, whoever remembers it; reads only.
+
+        Args:
+            everywhere: look in all regions, not only in those that are named.
+
+        Raises:
+            SkywardError: the account cannot be asked.
+        """
+        regions = await self._regions()
+        places = await account.regions(self._calls, regions[0]) if everywhere else regions
+        return await account.look(self._calls, places)
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """End things, and see them gone; gives what is left of them, in words.
+
+        Args:
+            things: as ``inventory`` names them.
+        """
+        left = await account.remove(self._calls, things)
+        if not left:
+            await asyncio.to_thread(PoolFolder.forget, {f"{each.pool}.{each.token}" for each in things})
+        return left
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:

@@ -31,6 +31,14 @@ def ledger_id() -> str:
         return path.read_text(encoding="ascii").strip()
 
 
+def known_ledger_id() -> str:
+    """The same, where something was ever made; else ""."""
+    try:
+        return (home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
 def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None = None) -> dict[str, str]:
     """The tags of what is made for a pool.
 
