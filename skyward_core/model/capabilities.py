@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .leftover import Inventory, Leftover
     from .machine import Check, Machine
-    from .offer import OfferList, RentalPlan, Wish
+    from .offer import Block, OfferList, RentalPlan, Wish
     from .setting import Setting
 
 
@@ -91,6 +91,24 @@ class Offers(Plans, Protocol):
 
         Raises:
             UsageError: it is for others.
+        """
+
+
+@runtime_checkable
+class SellsBlocks(Protocol):
+    """Machines of it can be bought ahead, for some hours."""
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> Sequence[Block]:
+        """What can be bought now, the earliest first; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: it sells none for so long.
+            PoolError: it cannot be asked.
         """
 
 

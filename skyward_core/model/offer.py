@@ -87,6 +87,38 @@ class OfferList(Value):
 
 
 @value(kw_only=True)
+class Block(Value):
+    """Machines that can be bought ahead, for some hours; all of it is paid at once, when it is bought.
+
+    Attributes:
+        provider: the name of the one that sells it.
+        id: by which it is bought.
+        instance_type: the provider's name for the kind of machine.
+        region: where it is.
+        zone: which part of the region.
+        count: how many machines.
+        hours: for how long.
+        starts_at: Unix time.
+        upfront: dollars for all of it.
+    """
+
+    provider: str
+    id: str
+    instance_type: str
+    region: str
+    zone: str
+    count: int
+    hours: int
+    starts_at: float
+    upfront: float
+
+    @property
+    def hourly(self) -> float:
+        """Dollars for a machine and an hour."""
+        return self.upfront / (self.count * self.hours)
+
+
+@value(kw_only=True)
 class RentalPlan(Value):
     """What would be done to have machines; nothing is made by asking for it.
 

@@ -147,7 +147,7 @@ def test_the_shipped_list_is_sound() -> None:
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
     given: dict[str, Any] = {
         "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
-        "memory": 0.0, "architecture": None,
+        "memory": 0.0, "architecture": None, "block": None, "nodes": None,
     }  # fmt: skip
     status = command(Console(as_json), **given | asked)
     return status, *capsys.readouterr()
@@ -249,3 +249,26 @@ def test_a_dry_run_tells_all_and_makes_nothing(
     assert sent.startswith("action RunInstances, region us-east-1, ") and "MinCount 2, MaxCount 2" in sent
     assert not (tmp_path / "ran").exists()
     assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
+
+
+def test_what_can_be_bought_ahead_is_listed_and_not_bought(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, nodes=2)
+    first, second = json.loads(out)["blocks"]
+    assert (status, first["instance_type"], first["count"], first["hours"]) == (0, "p5.48xlarge", 2, 24)
+    assert first["starts_at"] < second["starts_at"] and first["id"].startswith("cb-")
+    assert first["upfront"] == pytest.approx(48 * first["hourly"]) and first["hourly"] < 55.04
+    status, out, _ = show(capsys, accelerator="H100:8", block=48)
+    assert status == 0 and "p5.48xlarge" in out and "48" in out.splitlines()[1].split()
+    assert show(capsys, accelerator="T4", block=24)[:2] == (1, "nothing that fits can be bought ahead now\n")
+    assert show(capsys, accelerator="H100:8", block=24, max_hourly=10.0)[0] == 1
+    _, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, zones=("us-east-1a",))
+    assert [each["zone"] for each in json.loads(out)["blocks"]] == ["us-east-1a"]
+    with pytest.raises(sky.UsageError, match="--nodes goes with --block"):
+        show(capsys, nodes=2)
+    with pytest.raises(sky.UsageError, match="--spot machines are not bought ahead"):
+        show(capsys, block=24, spot=True)
+    with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
+        show(capsys, accelerator="H100:8", block=30)
+    assert bed.calls("PurchaseCapacityBlock") == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.front.sweeping import accounts_of
 from skyward_core.model import capabilities
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
 from skyward_core.model.machine import Machine
@@ -15,6 +17,7 @@ from skyward_core.model.offer import Offer, OfferList, RentalPlan, Wish, in_orde
 from skyward_core.providers.asked_pool import pool_spec
 from skyward_core.providers.several import Several
 from skyward_core.providers.told import hearing
+from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
 
@@ -179,6 +182,7 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
         capabilities.HasSettings,
         capabilities.ChecksSettings,
         capabilities.Offers,
+        capabilities.SellsBlocks,
         capabilities.Sweeps,
     }
     all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
@@ -202,3 +206,12 @@ async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     with hearing(heard.append):
         await several.create(spec, "t")
     assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
+
+
+def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
+    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.intend("t", "p", spec.provider.to_json(), spec.describe())
+    (account,) = accounts_of(ledger)
+    ledger.close()
+    assert account.region == ("us-east-1", "us-west-2")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Offer, OfferList, RentalPlan, Wish
+from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, checks, images, kinds, network, shipped
+from . import account, belongings, blocks, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
@@ -253,6 +253,26 @@ class AWS:
         (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
         launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
         return await launch.planned(Attempt(place, kind, offer.market, offer.billed_hourly))
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
+        """Capacity Blocks that can be bought now; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: none is sold for so long.
+            SkywardError: EC2 cannot be asked.
+        """
+        found = []
+        for region in wish.regions or await self._regions():
+            told = await asked(self._calls, self.name, region, wish, self._extras)
+            fit = {each.instance_type for each in in_order(told.offers, wish)}
+            some = [kind for kind in told.kinds if kind.name in fit]
+            found += await blocks.blocks(self._calls, self.name, region, some, nodes, hours)
+        return found
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
