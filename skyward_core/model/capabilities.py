@@ -51,12 +51,11 @@ class Rents(Protocol):
 class Plans(Protocol):
     """It rents, and says before what it would try and make."""
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+    async def plan(self, spec: Any) -> RentalPlan:
         """What ``create`` would try for a pool, in its order; nothing is made.
 
         Args:
-            wish: what each machine has to be.
-            nodes: how many.
+            spec: all that was asked for (:class:`.spec.PoolSpec`, which knows of this module).
 
         Raises:
             UsageError: nothing fits; says what comes nearest.

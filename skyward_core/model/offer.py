@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from .accelerators.model import Accelerator
@@ -94,12 +94,15 @@ class RentalPlan(Value):
         nodes: how many machines.
         attempts: what is tried, in this order, until one of them gives all machines.
         creates: what comes into being with the first that does, and ends with the pool, in words.
+        requests: what is sent to the provider to have the machines of the first attempt, as it takes it; what is only
+            made at a start stands there in words. None where that is not known.
         notes: what a person should know of how that was found out.
     """
 
     nodes: int
     attempts: Sequence[Offer]
     creates: Sequence[str] = ()
+    requests: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
 
     @property

@@ -19,7 +19,7 @@ from .report import table
 
 def offers(
     console: Console, *, accelerator: str | None, max_hourly: float | None, spot: bool, regions: Sequence[str],
-    vcpus: int, memory: float, architecture: str | None,
+    zones: Sequence[str], vcpus: int, memory: float, architecture: str | None, efa: bool,
 ) -> int:  # fmt: skip
     """A table of what fits, the cheapest first; where nothing does, what comes nearest, and why it is none."""
     wish = Wish(
@@ -29,6 +29,8 @@ def offers(
         memory_gb=memory,
         architecture=architecture or "",
         regions=tuple(regions),
+        zones=tuple(zones),
+        efa=efa,
         max_hourly=max_hourly,
         allocation="spot" if spot else "cheapest",
     )

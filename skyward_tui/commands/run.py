@@ -79,6 +79,7 @@ def _tell(plan: LaunchPlan, console: Console) -> int:
             "hourly": plan.price_hourly or hourly,
             "attempts": attempts,
             "creates": list(rental.creates),
+            "requests": [dict(each) for each in rental.requests],
             "notes": list(rental.notes),
         }
     )
@@ -91,6 +92,8 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     except ScriptError as error:
         if example := meant(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
+        if Path(*request.script.split(".")).with_suffix(".py").is_file():
+            raise ScriptError(f"{error}\nthere is a module of that name: run -m {request.script}") from error
         raise
 
 

@@ -36,11 +36,11 @@ class Shop:
         ]
         return OfferList(offers=rows)
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
-        found = in_order((await self.offers(wish)).offers, wish)
+    async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
+        found = in_order((await self.offers(spec.needs)).offers, spec.needs)
         if not found:
             raise UsageError(f"{self.name} has nothing that fits")
-        return RentalPlan(nodes=nodes, attempts=found, creates=[f"tills of {self.name}"])
+        return RentalPlan(nodes=spec.nodes, attempts=found, creates=[f"tills of {self.name}"])
 
     def within(self, regions: Any) -> Shop:
         return self
@@ -129,7 +129,7 @@ def tried(selection: str, *shops: Shop, **said: Any) -> tuple[sky.PoolSpec, Seve
 async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_none() -> None:
     left, right = Shop("left", {"a": 1.0, "c": 3.0}, ("a",)), Shop("right", {"b": 2.0}, ("b",))
     spec, several = tried("cheapest", left, right)
-    plan = await several.plan(Wish(), 2)
+    plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["a", "b", "c"] and plan.hourly == 2.0
     assert plan.creates == ["tills of left"]
     made = await several.create(spec, "t")
@@ -145,15 +145,15 @@ async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_
 async def test_the_first_comes_first_whatever_it_costs() -> None:
     dear, cheap = Shop("dear", {"a": 9.0}), Shop("cheap", {"b": 1.0})
     spec, several = tried("first", dear, cheap)
-    assert [each.instance_type for each in (await several.plan(Wish(), 2)).attempts] == ["a", "b"]
+    assert [each.instance_type for each in (await several.plan(spec)).attempts] == ["a", "b"]
     assert (await several.create(spec, "t"))[0].id == "a-0"
-    _, several = tried("first", dear, cheap, max_hourly_cost=2)
-    plan = await several.plan(Wish(), 2)
+    spec, several = tried("first", dear, cheap, max_hourly_cost=2)
+    plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["b"]
     assert plan.notes == ["spec 1 (dear): dear has nothing that fits"]
-    _, several = tried("first", dear, cheap, max_hourly_cost=0.5)
+    spec, several = tried("first", dear, cheap, max_hourly_cost=0.5)
     with pytest.raises(UsageError, match="dear has nothing that fits; spec 2"):
-        await several.plan(Wish(), 2)
+        await several.plan(spec)
 
 
 async def test_each_machine_is_its_own_provider_s() -> None:

@@ -193,7 +193,8 @@ def test_tables_and_failures_in_words() -> None:
         "r001  n0    ✗ raised    250 ms  ValueError: bad",
     ]
     assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
-    assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value: mean 2 ± 1, 1 … 3, sum 4 of 2"]
+    assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value of 2: mean 2 ± 1, 1 … 3, sum 4"]
+    assert aggregate_lines(a_run(returned(0, 1))) == []
 
 
 @pytest.mark.parametrize(

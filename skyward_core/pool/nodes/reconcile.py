@@ -67,7 +67,8 @@ def _not_fetched(row: PoolRow, ledger: Ledger) -> list[str]:
 
 def is_being_made(row: PoolRow) -> bool:
     """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
-    patience = float(row.spec.get("options", {}).get("start_timeout", 0.0))
+    options = row.spec.get("options", {})
+    patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
     is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
     return row.state == "starting" and process_lives(row.pid or 0) and not is_late
 
