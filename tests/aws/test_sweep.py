@@ -110,7 +110,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     rent()
     lost = tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
-    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\x1b[2J"}]
+    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\u202e"}]
     launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
     found = look()
     assert found.found == () and {key[0] for key in found.others} == {lost, ""}

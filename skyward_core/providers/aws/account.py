@@ -66,12 +66,12 @@ def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
     }  # anybody of the account may write them
     made = told.get("LaunchTime") or told.get("CreateTime")
     ledger = marks.get(tags.LEDGER, "")
+    is_machine = what == "instance"
     return Leftover(
         what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
         ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
-        is_machine=what == "instance",
-        since=made.timestamp() if isinstance(made, datetime) else None, expires=tags.expires(marks),
-        hourly=tags.hourly(marks) if what == "instance" else None,
+        is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
+        expires=tags.expires(marks), hourly=tags.hourly(marks) if is_machine else None,
     )  # fmt: skip
 
 
