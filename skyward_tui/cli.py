@@ -170,6 +170,9 @@ def cli(context: click.Context) -> int:
     multiple=True,
     help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
 )
+@click.option(
+    "-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m."
+)
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @click.option(
     "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
@@ -186,7 +189,9 @@ def cli(context: click.Context) -> int:
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @_json
 @click.pass_context
-def run(context: click.Context, /, target: str, as_json: bool, dry_run: bool, **said: Any) -> int:
+def run(
+    context: click.Context, /, target: str, as_module: bool, as_json: bool, dry_run: bool, **said: Any
+) -> int:
     """Run a script's function on every rank, and show the results.
 
     Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
@@ -200,8 +205,11 @@ def run(context: click.Context, /, target: str, as_json: bool, dry_run: bool, **
 
         from .commands.run import run as execute
         from .packaged import located
-        from .script_words import arguments_of, own_words
+        from .script_words import OWN_WORDS, arguments_of, own_words
 
+        if as_module:
+            said["module"], target = target, str(file_of(target))
+            context.meta[OWN_WORDS] = context.meta[OWN_WORDS] or []
         target = located(target)
         said["script_args"] = own = own_words(context, target)
         if own is None:

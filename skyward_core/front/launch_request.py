@@ -281,12 +281,10 @@ class LaunchRequest:
         """
         words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
         target = self._target(called)
-        if self.module:
-            raise UsageError(f"run takes a script and no module: {self.module} is run by torchrun -m")
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
             target = f"./{target}"  # no option, and no word behind --
-        return [target, *words, *behind]
+        return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
         """The same as a line for a shell.

@@ -124,7 +124,8 @@ class Pool:
         """
         loggers.pool.set(self.name)
         self._rising = asyncio.create_task(self._start(spec))
-        limit = asyncio.timeout(spec.options.start_timeout)
+        patience = spec.options.start_timeout + float(spec.options.wait_for_capacity)
+        limit = asyncio.timeout(patience)
         try:
             async with limit:
                 await self._rising
@@ -134,7 +135,7 @@ class Pool:
                     f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
                 ]
                 await self._give_up()
-                said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
+                said = f"pool {self.name} was not up after {patience:g} s: {'; '.join(waiting)}"
                 raise PoolError(said) from error
             if self.context.detached and isinstance(error, asyncio.CancelledError):
                 raise Cancelled(f"pool {self.name} was left while it was starting") from error

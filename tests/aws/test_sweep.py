@@ -88,7 +88,9 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
         0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine
     )
     assert [found.others[key] for key in found.others if key[0] == another] == [(2, 2)]
-    assert line_of(found).startswith("2 machines and 2 other things of pools that are over are left")
+    assert line_of(found).startswith(
+        "2 machines ($1.08/h) and 2 other things of pools that are over are left"
+    )
     assert f"2 machines and 2 other things of ledger {another}" in next(others_of(found))
 
     cli = Cli(tmp_path)
@@ -138,9 +140,12 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
 
 def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "PAGE", 5)
-    rent(nodes=12)
-    assert sum(each.thing.is_machine for each in look().found) == 12
-    assert len(bed.calls("DescribeInstances")) >= 3
+    marks = tags.specification(["instance"], tags.of_pool("q", TOKEN))
+    for _ in range(7):  # the bed has a page of so many launches
+        launch(bed.client(), TagSpecifications=marks)
+    found = look()
+    assert len(found.found) == 7 and all(each.thing.hourly is None for each in found.found)
+    assert len(bed.calls("DescribeInstances")) == 2
 
 
 def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
@@ -163,6 +168,9 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed) -> None:
             ("e" * 16, ["us-west-2", "us-east-1"]),
         ):
             ledger.intend(token, token[0], rented(region=region).to_json(), {})
+        both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
+        ledger.intend("f" * 16, "f", both, {})
         accounts = sweeping.accounts_of(ledger)
-        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None]
+        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
+        assert [each.profile for each in accounts] == [None, None, "mine"]
     assert bed.calls() == []

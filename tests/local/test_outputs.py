@@ -201,11 +201,15 @@ def test_files_come_once_whole_and_over_nothing_else(pool: sky.Compute, tmp_path
     assert (target / "r0/f/shared").read_bytes() == content(10, 0, 5)
     assert (target / "r1/f/shared").read_text() == "my notes"
 
-    write({"f/only": 7}) >> pool
+    write({"f/only": 7, "f/\x1b[2J": 7}) >> pool
     settled(pool)  # while it runs, another node may yet write one, too
     another = tmp_path / "another"
     (another / "f").mkdir(parents=True)
-    (another / "f/only").write_text("not yours")
+    for name in ("f/only", "f/\x1b[2J"):
+        (another / name).write_text("not yours")
+    with pytest.raises(PoolError) as refused:
+        pool.fetch("f/?[[]2J", to=another)
+    assert "is there" in str(refused.value) and "\x1b" not in str(refused.value)
     with pytest.raises(PoolError, match="is there, did not come from this file"):
         pool.fetch("f/only", to=another)
     (another / "f/only").write_bytes(b"1234567")  # as large

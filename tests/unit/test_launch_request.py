@@ -269,7 +269,8 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
     of_command = {
         each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
     }
-    others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug", "dry_run": "--dry-run"}
+    others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
+    others |= {"as_module": "--module", "dry_run": "--dry-run"}
     assert of_command == dict(OPTIONS) | others
 
 

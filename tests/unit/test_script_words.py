@@ -115,6 +115,23 @@ def test_the_help_of_run_shows_what_a_scripts_function_takes(asked):
     assert "Arguments of other" in asked("run two.py -h") and "Arguments of" not in asked("run plain.py -h")
 
 
+def test_a_module_is_run_as_python_runs_it(asked):
+    request = asked("run -m package.train -n 2 -- --epochs 3")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.module, request.script, request.script_args, request.nodes) == (
+        "package.train",
+        "package/train.py",
+        ("--epochs", "3"),
+        2,
+    )
+    words = ["-m", "package.train", "--nodes", "2", "--", "--epochs", "3"]
+    assert request.words() == words
+    assert asked(f"run {' '.join(words)}") == request
+    assert isinstance(asked("run -m package.train"), LaunchRequest)
+    assert "goes behind --" in asked("run -m package.train --epochs 3")
+    assert "neither package/nothing.py nor" in asked("run -m package.nothing")
+
+
 def test_torchruns_options(asked):
     request = asked("torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m")
     assert isinstance(request, LaunchRequest), request

@@ -175,7 +175,7 @@ class Dispatching:
         found = submit(pool.outputs.files(patterns, run)).result()
         if found.failures:
             node, why = next(iter(found.failures.items()))
-            raise PoolError(f"node {node} of pool {pool.name} cannot be asked for files: {why}")
+            raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {why}"))
         if found.untold:
             raise PoolError(
                 f"ranks of pool {pool.name} wrote {found.untold:,} files more than are named at once: say which"
@@ -208,7 +208,7 @@ class Dispatching:
             f"{each.file.path} of node {each.file.node}: {each.error}" for each in haul.files if each.error
         ]
         if said := [*haul.notes, *failed]:
-            raise PoolError(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}")
+            raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
@@ -302,3 +302,10 @@ class Dispatching:
 def _finished(future: Future[Run]) -> Future[Run]:
     future.exception()
     return future
+
+
+def _safe(text: str) -> str:
+    """A rank's names may hold anything, and most who see an error see it on a terminal."""
+    from ...wire.safe_text import field  # few scripts see such an error
+
+    return field(text)

@@ -67,6 +67,7 @@ def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
         what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
         ours=ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""), is_machine=what == "instance",
         since=made.timestamp() if isinstance(made, datetime) else None, expires=tags.expires(marks),
+        hourly=tags.hourly(marks) if what == "instance" else None,
     )  # fmt: skip
 
 

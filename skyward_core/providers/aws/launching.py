@@ -182,7 +182,9 @@ class Launch:
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt again makes the same."""
         wishes, place = self._wishes, attempt.place
-        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node)
+        marks = tags.of_pool(
+            self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node, hourly=attempt.hourly
+        )
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
             "AssociatePublicIpAddress": wishes.public,
