@@ -442,13 +442,13 @@ class Session:
 
         return self._submit(work())
 
-    def works_here(self, pool: str) -> bool:
-        """Whether the ranks of a pool work in this machine's own folders: what they write is here already.
-
-        Raises:
-            PoolError: there is no such pool.
-        """
-        return isinstance(providers.from_json(self._live(pool).provider), RunsHere)
+    @staticmethod
+    def works_here(pool: PoolRow) -> bool:
+        """Whether the ranks of a pool work, or worked, in this machine's own folders: what they write is here."""
+        try:
+            return isinstance(providers.from_json(pool.provider), RunsHere)
+        except SkywardError:  # of a package that is not installed any more
+            return False
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         """The files of its ranks that nobody has fetched, and what a teardown would make of them. To ask keeps no pool

@@ -35,8 +35,9 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
     """
     with opened(console) as session:
         pool, run = _meant(session, word)
-        if session.works_here(pool.key):
-            _say_here(pool, console)
+        here = session.works_here(pool)
+        if here:
+            console.note(f"pool {pool.name} runs on this machine: {_here(pool)}")
         found = session.files(pool.key, run, patterns, whole=True).result()
     rows = [("node", "size", "changed", "file")]
     rows += [
@@ -46,8 +47,8 @@ def files(word: str, patterns: Sequence[str], console: Console) -> int:
     if not console.as_json:
         for line in table(rows) if found.files else ():
             console.say(line)
-    if not found.files and not found.failures:
-        console.note("its ranks have written no such file")
+    if not found.files and not found.failures and not here:
+        console.note("its ranks have written no such file" if patterns else "its ranks have written no files")
     if found.untold:
         console.note(f"{count(found.untold, 'more file')}: say which, by patterns")
     for node, why in found.failures.items():
@@ -59,8 +60,8 @@ def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) 
     """Bring them here; exit status 1 where not all have come."""
     with opened(console) as session:
         pool, run = _meant(session, word)
-        if session.works_here(pool.key):
-            _say_here(pool, console)
+        if session.works_here(pool):
+            console.note(f"pool {pool.name} runs on this machine: {_here(pool)}")
         far = _Far()
         target = Path(to) if to is not None else None
         haul = _told(session.fetch_files(pool.key, run, patterns, target, far.is_at), far, console)
@@ -82,9 +83,8 @@ def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) 
     return exit_status.FAILED if failed or haul.notes else exit_status.OK
 
 
-def _say_here(pool: PoolRow, console: Console) -> None:
-    where = pool.spec.get("cwd") or "your own folder"
-    console.note(f"pool {pool.name} runs on this machine: what its ranks write is here already, in {where}")
+def _here(pool: PoolRow) -> str:
+    return f"what its ranks write is here already, in {field(str(pool.spec.get('cwd') or 'your own folder'))}"
 
 
 def _meant(session: Session, word: str) -> tuple[PoolRow, str | None]:
@@ -100,6 +100,8 @@ def _meant(session: Session, word: str) -> tuple[PoolRow, str | None]:
     if pool.ended_at is None:
         return pool, run
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(pool.ended_at))
+    if session.works_here(pool):
+        raise UsageError(f"pool {pool.name} ended at {when}, and ran on this machine: {_here(pool)}")
     receipt = pool.receipt or {}
     left = [field(str(each)) for part in ("notes", "lost") for each in receipt.get(part, ())]
     said = f"; its receipt says: {'; '.join(left)}" if left else ""

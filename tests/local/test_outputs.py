@@ -679,6 +679,17 @@ def test_a_fetch_ends_with_the_pool_that_another_client_ends(
 
 
 def test_on_this_machine_there_is_nothing_to_bring(world: Path, tmp_path: Path) -> None:
+    def run(words: tuple[str, str], status: int) -> str:
+        env = os.environ | {"SKYWARD_HOME": str(world)}
+        done = subprocess.run([*COMMAND, *words], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
     with sky.Compute(provider=sky.Local(), options=sky.Options(console=False, grace=1.0)) as compute:
         assert compute.files() == [] and compute.fetch("**", to=tmp_path) == []
+        name = compute.pool.name
+        told = run(("files", name), 0)
+        assert "runs on this machine: what its ranks write is here already" in told and "no such" not in told
     assert compute.receipt is not None and not compute.receipt.notes
+    told = run(("fetch", name), 2)
+    assert "ran on this machine: what its ranks write is here already, in " in told
