@@ -32,6 +32,7 @@ _WHERE = {
     "Worker": "model.spec",
     "Options": "model.spec",
     "PoolSpec": "model.spec",
+    "Spec": "model.spec",
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
     "AWS": "providers.aws.provider",
@@ -120,6 +121,7 @@ if TYPE_CHECKING:
     from .model.spec import Options as Options
     from .model.spec import PipIndex as PipIndex
     from .model.spec import PoolSpec as PoolSpec
+    from .model.spec import Spec as Spec
     from .model.spec import Worker as Worker
     from .providers.aws.provider import AWS as AWS
     from .providers.local.provider import Local as Local

@@ -113,6 +113,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.script", "ctrl+t,Y", "copy_script", "", "Copy the same thing as a Python script"),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
+    Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
+    Action("launch.plan_up", "pageup", "scroll_plan(-1)", "", "Scroll the plan up"),
     Action("launch.back", "escape", "back", "back", "Back, nothing launched"),
     # Pool and run
     Action(

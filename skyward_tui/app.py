@@ -21,6 +21,7 @@ from textual.screen import Screen
 
 from .actions import bindings
 from .app_face import AppFace, settled
+from .budgets import BudgetQuestions
 from .ends import Ends, beside
 from .host_keys import HostKeyQuestions
 from .theme import SKYWARD, muted
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
 
+    from .dialogs.budget import BudgetScreen
     from .dialogs.host_key import HostKeyScreen
 
 S = TypeVar("S")
@@ -87,6 +89,7 @@ class SkywardApp(AppFace):
         self.unlaunched = None
         self.keys = {}
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
+        self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
         self._session_factory = session_factory
         self._refresh_error = ""
         self._ends = Ends()
@@ -159,6 +162,7 @@ class SkywardApp(AppFace):
             self.session = await asyncio.to_thread(self._session_factory)
             self.keys = settings.keys()
             self.set_keymap(self.keys)
+            self.session.ask_about_budgets()
             if self.session.notice:
                 self.flash(self.session.notice, "error")
         except (SkywardError, OSError) as error:
@@ -170,6 +174,7 @@ class SkywardApp(AppFace):
         self._pump()
         self._hear_early_keys()
         self.refresh_pools()
+        self.look_for_leftovers()
 
     def _pump(self) -> None:
         from .screens.base import BaseScreen
@@ -178,6 +183,7 @@ class SkywardApp(AppFace):
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())
+            self.budgets.look(self.pools())
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""
@@ -201,6 +207,25 @@ class SkywardApp(AppFace):
         if failed and failed != self._refresh_error:
             self.flash(f"looking for pools failed: {failed}", "error")
         self._refresh_error = failed
+
+    @work(group="leftovers", exclusive=True)
+    async def look_for_leftovers(self) -> None:
+        """Nothing waits for it, and nothing is changed by it."""
+        from skyward_core.model.errors import SkywardError
+
+        from .hints import words_of
+        from .leftovers import doubts_of, line_of
+
+        if self.session is None:
+            return
+        try:
+            found = await settled(self.session.sweep())
+        except (SkywardError, OSError) as error:
+            return self.flash(f"could not look for what is left: {words_of(error)}")
+        if line := line_of(found):
+            self.flash(line, "error")
+        elif doubts := doubts_of(found):
+            self.flash(doubts)
 
     # What screens ask of it
 
@@ -269,6 +294,29 @@ class SkywardApp(AppFace):
         screen = HostKeyScreen(key)
         self.push_screen(screen, judged)
         return screen
+
+    def _show_budget(self, pool: PoolView, said: Callable[[str | None], None]) -> BudgetScreen:
+        from .dialogs.budget import BudgetScreen
+
+        screen = BudgetScreen(pool, self.clock())
+        self.push_screen(screen, said)
+        return screen
+
+    @work(group="budget")
+    async def _heed_budget(self, pool: PoolView, budget: float | None) -> None:
+        from skyward_core.model.errors import SkywardError
+
+        from .hints import words_of
+
+        if self.session is None:
+            return
+        try:
+            if budget is None:
+                await settled(self.session.down(pool.key))
+            else:
+                await settled(self.session.raise_budget(pool.key, budget))
+        except (SkywardError, OSError) as error:
+            self.flash(words_of(error), "error")
 
     def on_unmount(self) -> None:
         self.host_keys.close()

@@ -55,6 +55,10 @@ class AppFace(App[None]):
         """Look for pools that others made, and for those that are over; returns at once."""
         raise NotImplementedError
 
+    def look_for_leftovers(self) -> object:
+        """Say so where accounts hold what nobody needs any more; returns at once."""
+        raise NotImplementedError
+
     def terminal_gone(self) -> None:
         """Have the app end, as there is no terminal any more; from any thread, and as often as one likes."""
         raise NotImplementedError

@@ -154,6 +154,13 @@ def cli(context: click.Context) -> int:
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @click.option(
+    "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
+)
+@click.option(
+    "--max-hourly", "max_hourly_cost", metavar="$", type=click.FloatRange(0, min_open=True),
+    help="What an hour of a machine may cost, with disk and address.",
+)  # fmt: skip
+@click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
 @click.option(
@@ -162,6 +169,9 @@ def cli(context: click.Context) -> int:
     metavar="PATTERN",
     multiple=True,
     help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+)
+@click.option(
+    "-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m."
 )
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
 @click.option(
@@ -176,9 +186,12 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
+@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
 @_json
 @click.pass_context
-def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> int:
+def run(
+    context: click.Context, /, target: str, as_module: bool, as_json: bool, dry_run: bool, **said: Any
+) -> int:
     """Run a script's function on every rank, and show the results.
 
     Flags of the function stand behind the script: run train.py --epochs 5. A script without a function, and one with
@@ -192,14 +205,17 @@ def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> i
 
         from .commands.run import run as execute
         from .packaged import located
-        from .script_words import arguments_of, own_words
+        from .script_words import OWN_WORDS, arguments_of, own_words
 
+        if as_module:
+            said["module"], target = target, str(file_of(target))
+            context.meta[OWN_WORDS] = context.meta[OWN_WORDS] or []
         target = located(target)
         said["script_args"] = own = own_words(context, target)
         if own is None:
             options = [name for each in context.command.params for name in each.opts if name.startswith("--")]
             said["arguments"] = [*said["arguments"], *arguments_of(target, context.args, options)]
-        return execute(LaunchRequest.from_options(target, **said), console)
+        return execute(LaunchRequest.from_options(target, **said), console, dry_run=dry_run)
 
 
 @cli.command(context_settings={"allow_interspersed_args": False})
@@ -221,7 +237,19 @@ def run(context: click.Context, /, target: str, as_json: bool, **said: Any) -> i
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
+@click.option(
+    "--output",
+    "outputs",
+    metavar="PATTERN",
+    multiple=True,
+    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+)
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
+@click.option(
+    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
+)
+@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
+@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
 @click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
 @click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
@@ -371,6 +399,63 @@ def cancel(run: str, as_json: bool) -> int:
 
 
 @cli.command()
+@click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8.")
+@click.option(
+    "--max-hourly",
+    metavar="$",
+    type=click.FloatRange(0, min_open=True),
+    help="What an hour may cost, all told.",
+)
+@click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time.")
+@click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable.")
+@click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable.")
+@click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS.")
+@click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs.")
+@click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory.")
+@click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture.")
+@click.option(
+    "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
+)
+@click.option("--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]")
+@_json
+def offers(as_json: bool, **asked: Any) -> int:
+    """List the machines that could be rented, and their prices.
+
+    Nothing is made. Without --accelerator those with any accelerator are listed, and with --vcpus, --memory or --arch
+    those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
+    nothing fits.
+    """
+    with _console(as_json) as console:
+        from .commands.offers import offers as execute
+
+        return execute(console, **asked)
+
+
+@cli.command()
+@click.option(
+    "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
+)
+@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
+@_json
+def costs(since: str, by: str, as_json: bool) -> int:
+    """Add up what pools have cost.
+
+    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
+    known when they were made. What the provider bills is what counts.
+    """
+    with _console(as_json) as console:
+        from skyward_core.model.spec_checks import duration
+
+        from .commands.costs import costs as execute
+
+        try:
+            seconds = duration(since)
+        except ValueError as error:
+            raise click.BadParameter(f"it {error}", param_hint="--since") from error
+        return execute(console, seconds=seconds, by=by)
+
+
+@cli.command()
 @click.argument("pools", metavar="POOL...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All pools that are up.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -388,6 +473,37 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
         from .commands.manage import down as execute
 
         return execute(pools, everything, yes, discard, console)
+
+
+@cli.command()
+@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
+@click.option(
+    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."
+)
+@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
+@_json
+def sweep(
+    provider: str | None,
+    settings: tuple[str, ...],
+    all_regions: bool,
+    ledgers: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Find what was rented from here and is left, and end it.
+
+    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
+    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
+    other ledgers made, is never touched.
+    """
+    with _console(as_json) as console:
+        from .commands.sweep import sweep as execute
+
+        return execute(provider, settings, all_regions, ledgers, yes, console)
 
 
 @cli.command()

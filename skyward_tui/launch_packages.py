@@ -35,7 +35,7 @@ def choices_for(script: Path | None, chosen: str) -> list[tuple[str, str]]:
 
     if script is None:
         return [("none named", ""), *_kept(chosen, ())]
-    found = [(Path(each.path).name, choice_of(each.field, _near(each.path))) for each in packages_for(script)]
+    found = [(Path(each.path).name, choice_of(each.field, near(each.path))) for each in packages_for(script)]
     nothing = "its own block" if has_own_block(script) else "none named" if found else "none found"
     return [(nothing, ""), *found, *_kept(chosen, [choice for _, choice in found])]
 
@@ -46,7 +46,7 @@ def _kept(chosen: str, listed: list[str] | tuple[()]) -> list[tuple[str, str]]:
     return [(Path(chosen.partition(" ")[2]).name or "pyproject.toml", chosen)]
 
 
-def _near(path: str) -> str:
+def near(path: str) -> str:
     """The path from here where it is below."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path

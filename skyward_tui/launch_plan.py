@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skyward_core.model.capabilities import RunsHere
-from skyward_core.model.errors import ScriptError
+from skyward_core.model.errors import ScriptError, SkywardError, what_of
 from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
+from .launch_packages import choice_of, near
 from .words import count, hourly
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from skyward_core.model.spec import PoolSpec
 
 HOSTS_SHOWN = 6
+ATTEMPTS_SHOWN = 5
 
 
 def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
@@ -44,16 +48,17 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
         told.append(_outputs(plan.spec))
     told += [("note", each) for each in plan.interpreter.notes]
     try:
-        told += [("note", advice(name, plan.interpreter)) for name in plan.missing]
+        lack = [lacking(plan)] if lacking(plan) else [advice(name, plan.interpreter) for name in plan.missing]
+        told += [("note", each) for each in lack]
     except ScriptError as error:
         told.append(("note", str(error)))
     if unmet := plan.unmet:
-        lack = (
+        off = (
             "its plugin is off: the ranks will not meet"
             if plan.spec is not None
             else f"pool {pool.name} has no plugin {unmet[0]}: the ranks will not meet there"
         )
-        told.append(("note", f"{unmet[0]} is imported, and {lack}"))
+        told.append(("note", f"{unmet[0]} is imported, and {off}"))
     if plan.spec is not None and plan.spec.accelerator is not None and not (plan.price_hourly or plan.rents):
         # Machines that cost nothing are there already, and are taken as they are.
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
@@ -63,6 +68,32 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     return [*told, ("then", end)]
 
 
+def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:
+    """Which packages the script imports and will not find, and what to do about it; "" where nothing is known to lack.
+
+    Args:
+        as_options: say it for a command line, not for the form.
+    """
+    from skyward_core.front.scripts import packages_for
+
+    if not (names := plan.lacking):
+        return ""
+    said = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed for {sys.executable}: "
+    files = {
+        choice_of(each.field, near(each.path)): Path(each.path).name for each in packages_for(plan.script)
+    }
+    if files and as_options:
+        return said + " or ".join(f"--{choice}" for choice in files) + " installs what the project asks for"
+    if files:
+        return said + f"choose {' or '.join(files.values())} under packages"
+    if plan.whole:
+        return (
+            said
+            + "name it in the script's inline metadata (# /// script), or install it in its project's .venv"
+        )
+    return ""  # who loads the script says it
+
+
 def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
     what = f"{count(spec.nodes, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
     yield "creates", f"pool {spec.name}: {what}, world size {spec.world_size:,}"
@@ -70,7 +101,35 @@ def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _needs(spec.accelerator)
-    yield "cost", hourly(plan)
+    yield from _rented(plan)
+
+
+def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """What it costs, and what is tried and made for it."""
+    try:
+        rental = plan.rental()
+    except SkywardError as error:
+        yield "cost", hourly(plan)
+        yield "note", what_of(error)
+        return
+    yield "cost", rental.cost if rental.attempts else hourly(plan)
+    for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
+        yield "tries" if number == 1 else "or", field(each.priced)
+    if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
+        yield "or", count(more, "other offer")
+    for made in rental.creates:
+        yield "makes", field(made)
+    for sent in rental.requests:
+        yield "sends", field(", ".join(_sent(sent)))
+    for note in rental.notes:
+        yield "note", field(note)
+
+
+def _sent(request: Mapping[str, object]) -> Iterator[str]:
+    """What a line has room for of a request; ``--json`` has all."""
+    for name, value in request.items():
+        if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
+            yield f"{name} {value}"
 
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OWN_WORDS = "own_words"
 """Where a context has the words behind ``--``; None where there is no ``--``."""
+LIKE = 0.75  # how alike two options are of which one may have been meant: --epochs is not --detach
 
 
 class ScriptCommand(click.Command):
@@ -112,9 +113,9 @@ def arguments_of(target: str, left: Sequence[str], own: Sequence[str]) -> list[s
 
 def _unknown(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
     flags = [_flag(name) for name in params]
-    close = get_close_matches(flag, [*flags, *own], n=1)
-    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(flags) or 'none'}"
-    return f"there is no option {flag}, and {function.name} has no such argument; {hint}"
+    close = get_close_matches(flag, [*flags, *own], n=1, cutoff=LIKE)
+    takes = f"{function.name} has no such argument: it takes {', '.join(flags) or 'none'}"
+    return f"there is no option {flag}, and {takes}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _flag(name: str) -> str:

@@ -68,6 +68,18 @@ def quick_loaders() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fewer_packages(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have what the module starts run as where its ``NOT_INSTALLED``, separated by spaces, are not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hidden := getattr(request.module, "NOT_INSTALLED", ""):
+            from tests.support.fewer import without
+
+            for name, value in without(hidden).items():
+                patch.setenv(name, value, prepend=os.pathsep if name == "PYTHONPATH" else None)
+        yield
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Look for garbage neither while all tests are loaded nor, from then on, in what was loaded: it stays to the end.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.host_keys import ServerKey as ServerKey
     from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
+    from .sweeping import Sweep as Sweep
 
 
 class Front(Protocol):
@@ -64,6 +65,15 @@ class Front(Protocol):
 
     def down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
         """Tear a pool down, with proof; bring so many bytes of files here first, else what its options say."""
+
+    def ask_about_budgets(self) -> None:
+        """Have pools wait for a word when they have cost what they may; before, they end at once."""
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        """Let a pool cost more."""
+
+    def sweep(self) -> Future[Sweep]:
+        """Look through the accounts in which pools have been for what is left there; changes nothing."""
 
     def on_host_key(self, ask: Ask) -> None:
         """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""

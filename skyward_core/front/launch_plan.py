@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..model.capabilities import Asks, HasHosts, Priced, Rents, RunsHere
+from ..model.offer import RentalPlan
 from ..model.sizes import size_in_words
 from ..model.spec import PoolSpec
 from ..model.wrong_field import of_field
 from ..plugins import by_name
+from ..providers.planned import planned
+from ..tasks.own_interpreter import is_own
 from ..tasks.packages.local_packages import local_packages, travelling
-from .scripts import FunctionInfo, build_task, gang_frameworks_of, missing_of
+from .scripts import FunctionInfo, build_task, gang_frameworks_of, lacking_here, missing_of
 
 if TYPE_CHECKING:
     from ..model.interpreter import Interpreter
@@ -103,6 +106,14 @@ class LaunchPlan:
         found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
         return travelling(found, str(self.spec.image.workdir or Path.cwd()))
 
+    def rental(self) -> RentalPlan:
+        """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+        return RentalPlan(nodes=0, attempts=()) if self.spec is None else planned(self.spec)
+
     @property
     def price_hourly(self) -> float:
         """Dollars an hour that the launch adds."""
@@ -135,6 +146,15 @@ class LaunchPlan:
             ScriptError: the interpreter does not say what it has.
         """
         return missing_of(self.script, self.interpreter)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Packages that the script imports, and that its ranks on this machine will not have: they have our own Python,
+        and nobody says what is installed."""
+        here = self.spec is not None and isinstance(self.spec.provider, RunsHere)
+        if not here or self.packages is not None or not is_own(self.interpreter.prefix):
+            return []
+        return lacking_here(self.script, whole=self.whole)
 
     @property
     def unmet(self) -> list[str]:

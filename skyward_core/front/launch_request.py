@@ -40,6 +40,8 @@ OPTIONS: Mapping[str, str] = {
     "nodes": "--nodes",
     "ranks_per_node": "--ranks-per-node",
     "accelerator": "--accelerator",
+    "allocation": "--allocation",
+    "max_hourly_cost": "--max-hourly",
     "plugins": "--plugin",
     "lock": "--lock",
     "requirements": "--requirements",
@@ -53,7 +55,8 @@ OPTIONS: Mapping[str, str] = {
 }
 PACKAGES = ("lock", "requirements", "project")
 """Fields that are an image's; each names a file of the project with its packages."""
-_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", "accelerator", "plugins", *PACKAGES, "outputs")
+_MACHINES = ("accelerator", "allocation", "max_hourly_cost")
+_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", *_MACHINES, "plugins", *PACKAGES, "outputs")
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
@@ -78,6 +81,8 @@ class LaunchRequest:
         nodes: how many machines; None for as many as the provider gives where nobody says.
         ranks_per_node: ranks on each of them; "gpu" for one per GPU.
         accelerator: what each of them carries, such as "A100-80GB:8".
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both.
+        max_hourly_cost: dollars that an hour of one of them may cost, with disk and address.
         plugins: names, in order of entry.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
@@ -100,6 +105,8 @@ class LaunchRequest:
     nodes: int | None = None
     ranks_per_node: int | Literal["gpu"] | None = None
     accelerator: str | None = None
+    allocation: str | None = None
+    max_hourly_cost: float | None = None
     plugins: Sequence[str] = ()
     lock: str | None = None
     requirements: str | None = None
@@ -229,6 +236,8 @@ class LaunchRequest:
                 provider=provider,
                 nodes=self.nodes,
                 accelerator=self.accelerator,
+                allocation=self.allocation,
+                max_hourly_cost=self.max_hourly_cost,
                 image=self._image(),
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
@@ -272,12 +281,10 @@ class LaunchRequest:
         """
         words = [word for name, option in OPTIONS.items() for word in self._said(name, option)]
         target = self._target(called)
-        if self.module:
-            raise UsageError(f"run takes a script and no module: {self.module} is run by torchrun -m")
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
             target = f"./{target}"  # no option, and no word behind --
-        return [target, *words, *behind]
+        return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
         """The same as a line for a shell.

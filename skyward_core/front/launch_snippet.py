@@ -118,6 +118,10 @@ def _compute(
     yield f"nodes={spec.nodes}"
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"
+    if spec.wish is not None:
+        yield f"allocation={spec.wish.allocation!r}"
+        if spec.wish.max_hourly is not None:
+            yield f"max_hourly_cost={source.of(spec.wish.max_hourly)}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
     image["outputs"] = list(spec.image.outputs)
     if image := {name: given for name, given in image.items() if given not in (None, False, [])}:

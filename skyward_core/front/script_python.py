@@ -11,6 +11,7 @@ from ..model.wrong_field import of_field
 from ..plugins.base import transform_image
 from ..tasks.interpreter import base_for, interpreter_of, made_of
 from ..tasks.known_pythons import own_base
+from ..tasks.own_interpreter import is_own
 from ..tasks.packages.asked import asked, python_asked
 from ..tasks.python_versions import satisfies
 from .scripts import missing_of
@@ -38,7 +39,8 @@ def script_python(script: Path, python: str | None, spec: PoolSpec) -> tuple[Int
         found = interpreter_of(script, python)
     if spec.image.packages_by:
         return _of_file(found, spec.image, is_said=python is not None)
-    if found.chosen or not spec.plugins or not missing_of(script, found):
+    elsewhere = found.chosen and not is_own(found.prefix)
+    if elsewhere or not spec.plugins or not missing_of(script, found):
         return found, None
     brought = transform_image(spec.plugins, Image(), spec).describe()
     if not brought["pip"]:

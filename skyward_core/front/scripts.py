@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ..tasks.inline_metadata import inline_metadata
 from ..tasks.interpreter import OfferedPython, interpreter_of, offered
 from ..tasks.known_pythons import NoPython
 from ..tasks.known_pythons import ask as known_python
-from ..tasks.missing_packages import FRAMEWORKS, advice, missing_in
+from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing, missing_in
 from ..tasks.packages.offered import OfferedPackages, offered_packages
 from ..tasks.scripts import (
     FunctionInfo,
@@ -50,6 +51,7 @@ __all__ = [
     "imports_of",
     "interpreter_of",
     "known_python",
+    "lacking_here",
     "list_functions",
     "missing_of",
     "offered",
@@ -110,6 +112,22 @@ def missing_of(script: Path, interpreter: Interpreter | None = None) -> list[str
     except (ScriptError, UsageError):
         return []
     return missing_in(interpreter, [name for name in FRAMEWORKS if name in needs])
+
+
+def lacking_here(script: Path, *, whole: bool) -> list[str]:
+    """The packages that a script imports and that our own Python does not have, nor the script's folder or the current
+    one; of one that is not run as a whole, those that it imports as it is loaded.
+
+    Raises:
+        ScriptError: it cannot be read, or is no Python.
+    """
+    tree = parse(script)
+    names = _roots(ast.walk(tree) if whole else _run_at_load(tree)) - sys.stdlib_module_names - {""}
+    folders = (script.resolve().parent, Path.cwd())
+    beside = {
+        name for name in names for at in folders if (at / name).is_dir() or (at / f"{name}.py").is_file()
+    }
+    return sorted(filter(is_missing, names - beside))
 
 
 def gang_frameworks_of(script: Path, *, whole: bool = False) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,7 +28,7 @@ from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
 from ..pool.unfetched import fetch
 from ..store import debug_log
-from ..store.history import outline, recall
+from ..store.history import outline, price, recall, unreached
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Kept, PoolRow, Receipt
 from ..store.run_logs import RunLogs
@@ -37,6 +37,8 @@ from ..transport.background_loop import submit
 from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
+from . import sweeping
+from .sweeping import Sweep
 
 if TYPE_CHECKING:
     from ..pool.outputs.fetching import Progress
@@ -71,6 +73,7 @@ class Session:
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
         self._questions = Questions()
+        self._asks_about_budgets = False
 
     @property
     def notice(self) -> str:
@@ -88,6 +91,25 @@ class Session:
                 has ended, the answer is no.
         """
         self._questions.answered_by(ask)
+
+    def ask_about_budgets(self) -> None:
+        """From now on, pools of this session wait a while for `raise_budget` when they have cost what they may."""
+        self._asks_about_budgets = True
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        """Let a pool cost more.
+
+        Raises (through the future):
+            UsageError, PoolError: it has cost that much already; or there is no such pool, or no way to it.
+        """
+
+        async def work() -> None:
+            found = await self._ours(pool)
+            if dollars <= (spent := found.view.spent(time.time())):
+                raise UsageError(f"pool {found.name} has cost ${spent:,.2f} already: give a larger budget")
+            found.budget.raise_to(dollars)
+
+        return self._submit(work())
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         with self._questions.asked():
@@ -221,6 +243,7 @@ class Session:
             if is_being_made(row):
                 raise PoolError(f"pool {row.name} is being started by process {row.pid}")
             pool = Pool(row, providers.from_json(row.provider), self.ledger, observer=observer)
+            pool.budget.asks = self._asks_about_budgets
             try:
                 await pool.attach()
             except BaseException:
@@ -234,8 +257,9 @@ class Session:
 
     def _cannot_reach(self, row: PoolRow, why: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        view = self._unreachable[row.token] = _view(row, state, why)
+        view = self._unreachable[row.token] = unreached(row, state, why)
         view.hint = hint
+        price(view, self.ledger, row)
 
     async def _see_it_gone(self, pool: Pool) -> None:
         """A pool that we watched was torn down by somebody else."""
@@ -268,6 +292,7 @@ class Session:
                     begun.set_exception(error)
                 raise
             self._pools[pool.row.token] = pool
+            pool.budget.asks = self._asks_about_budgets
             if begun is not None:
                 begun.set_result(pool.view)
             starting = asyncio.current_task()
@@ -471,6 +496,29 @@ class Session:
 
         return self._submit(work())
 
+    def sweep(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:
+        """Look through accounts for what is left of pools, as :mod:`.sweeping` takes it; changes nothing.
+
+        Raises (through the future):
+            UsageError: one of the providers has no account, or no such setting.
+        """
+
+        async def work() -> Sweep:
+            accounts = await asyncio.to_thread(sweeping.accounts_of, self.ledger, asked)
+            return await sweeping.look(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
+
+        return self._submit(work())
+
+    def remove_left(self, sweep: Sweep) -> Future[list[str]]:
+        """End what a sweep found of pools that are over; gives what remains, in words."""
+        return self._submit(sweeping.remove(sweep))
+
     def outlives_us(self, pool: str, run: str) -> Future[bool]:
         """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""
 
@@ -535,12 +583,6 @@ class Session:
 def _in_words(error: Exception) -> str:
     """Errors of ours are words already; of others, which nobody thought of, the type says most."""
     return what_of(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
-
-
-def _view(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
-    """A pool that we have no connection to."""
-    provider = row.provider["provider"]
-    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
 
 
 if TYPE_CHECKING:

@@ -3,12 +3,14 @@ names no provider."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .leftover import Inventory, Leftover
     from .machine import Check, Machine
+    from .offer import Block, OfferList, RentalPlan, Wish
     from .setting import Setting
 
 
@@ -46,6 +48,71 @@ class Rents(Protocol):
 
 
 @runtime_checkable
+class Plans(Protocol):
+    """It rents, and says before what it would try and make."""
+
+    async def plan(self, spec: Any) -> RentalPlan:
+        """What ``create`` would try for a pool, in its order; nothing is made.
+
+        Args:
+            spec: all that was asked for (:class:`.spec.PoolSpec`, which knows of this module).
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+
+
+@runtime_checkable
+class Offers(Plans, Protocol):
+    """It knows what can be had of it, where, and for how much, and chooses among that.
+
+    Attributes:
+        name: how people name it.
+        payer: whose account it uses; a pool has machines of one account of a provider.
+    """
+
+    name: str
+    payer: str
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """All that a wish is about, what misses it narrowly among it: :mod:`.offer` says what fits, and in which order.
+
+        Where the provider cannot be asked, what this release knows of it; the notes say so.
+
+        Args:
+            wish: what a machine has to be; without regions those that the provider was made for are meant.
+
+        Raises:
+            UsageError: a part of the wish makes no sense there.
+        """
+
+    def within(self, regions: Sequence[str]) -> Self:
+        """The same provider, in these regions alone.
+
+        Raises:
+            UsageError: it is for others.
+        """
+
+
+@runtime_checkable
+class SellsBlocks(Protocol):
+    """Machines of it can be bought ahead, for some hours."""
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> Sequence[Block]:
+        """What can be bought now, the earliest first; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: it sells none for so long.
+            PoolError: it cannot be asked.
+        """
+
+
+@runtime_checkable
 class HasHosts(Protocol):
     """It was given machines that are there already.
 
@@ -73,6 +140,63 @@ class Finds(Protocol):
         Raises:
             PoolError: it cannot be told now, which says nothing of whether there are any.
         """
+
+
+@runtime_checkable
+class Quiets(Protocol):
+    """Its machines go with all that lies on them, and can be reached before: what nobody has fetched comes home."""
+
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on machines of a pool, which stay; gives them, with what lies there that nobody has fetched
+        ("kept", see :class:`.machine.Machine`). One that cannot be reached is "unreachable" or "lost", and says why.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+
+
+@runtime_checkable
+class Dates(Protocol):
+    """What it made says in its account when it ends."""
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have machines, and what belongs to them, say so.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            PoolError: it could not be said.
+        """
+
+
+@runtime_checkable
+class Sweeps(Protocol):
+    """It can tell all that was ever made for pools in its account and is there still, whoever remembers it."""
+
+    @classmethod
+    def accounts(cls, used: Sequence[Any]) -> list[Any]:
+        """The accounts of some of its providers, each once, at all places that these name.
+
+        Args:
+            used: the providers.
+        """
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """What is there; reads only.
+
+        Args:
+            everywhere: look at all places, not only at those that are named.
+
+        Raises:
+            PoolError: the account cannot be asked.
+        """
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """End things of this account, and see them gone; gives what is left of them, in words."""
 
 
 @runtime_checkable

@@ -44,12 +44,29 @@ class Function(Generic[P, T]):
     def __init__(self, fn: Callable[P, T], timeout: float | None = None) -> None:
         if not callable(fn):
             raise TypeError(f"@function decorates a function, not {type(fn).__name__}")
+        if type(fn) is FunctionType and fn.__code__.co_flags & _ASYNC:
+            raise TypeError(
+                f"{name_of(fn)} is async, and a rank calls plain functions: make it one, with asyncio.run(...) in it"
+            )
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.timeout = _seconds(timeout)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingFunction[T]:
         return PendingFunction(self.fn, args, dict(kwargs), self.timeout)
+
+    @overload
+    def __get__(self, instance: None, owner: Any = None) -> Function[P, T]: ...
+    @overload
+    def __get__(self, instance: Any, owner: Any = None) -> Function[..., T]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Function[..., T]:
+        """A method of a class, called as one: the object travels as its first argument."""
+        fn: Any = self.fn
+        if instance is None or type(fn) is not FunctionType:
+            return self
+        bound: Any = functools.partial(fn, instance)  # pickle has methods by their names, and finds us there
+        bound.__name__, bound.__qualname__, bound.__doc__ = fn.__name__, fn.__qualname__, fn.__doc__
+        return Function(bound, self.timeout)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function here and now, in this process.
@@ -160,6 +177,11 @@ class PendingFunction(_Value, Generic[T]):
         from inspect import isgeneratorfunction
 
         return isgeneratorfunction(fn)
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a whole script, which takes its rank's process with it."""
+        return bool(getattr(type(self.fn), "is_script", False))
 
     def with_timeout(self, seconds: float | None) -> PendingFunction[T]:
         """The same call with another time limit.
@@ -283,7 +305,8 @@ def _takes(fn: FunctionType, count: int) -> bool:
     return enough and (count <= code.co_argcount or bool(code.co_flags & _GATHERS))
 
 
-_GATHERS, _YIELDS = 0x04, 0x20  # inspect's CO_VARARGS and CO_GENERATOR
+# inspect's CO_VARARGS, CO_GENERATOR, and CO_COROUTINE with CO_ASYNC_GENERATOR
+_GATHERS, _YIELDS, _ASYNC = 0x04, 0x20, 0x80 | 0x200
 
 
 def _signature_of(fn: Callable[..., Any]) -> Signature | None:

@@ -9,6 +9,8 @@ from .states import MachineStatus
 from .value import Value, value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .hint import Hint
 
 
@@ -23,7 +25,8 @@ class Machine(Value):
         private_address: where its peers reach it.
         state: what the provider found when it looked last.
         extra: what the provider needs to reach it again. No secrets. Of one that is gone also "why", in words, and
-            "kept": what of it was not fetched and stays on its host (see ``agent.unfetched``).
+            "kept": what of it was not fetched and lies on its host (see ``agent.unfetched``). Of one that is rented
+            "hourly", what an hour of it costs in dollars, all told; None where nobody knows.
         logs_from: of a machine in another's place: log file -> bytes of it that came from those before it.
     """
 
@@ -37,6 +40,13 @@ class Machine(Value):
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def hourly_of(machines: Iterable[Machine]) -> float | None:
+    """What an hour of machines costs, all together, in dollars; None where that of one is not known."""
+    prices = [each.extra.get("hourly") for each in machines]
+    known = [float(price) for price in prices if price is not None]
+    return sum(known) if known and len(known) == len(prices) else None
 
 
 @value

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..wire.redact import SHORTEST, each_text, for_keeping
 from . import spec_checks
@@ -16,6 +16,9 @@ from .errors import SpecError
 from .interpreter import Interpreter
 from .spec_checks import Checks
 from .value import Value
+
+if TYPE_CHECKING:
+    from .offer import Wish
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?")
 
@@ -194,6 +197,8 @@ class Options(_Spec):
         console: print the ranks' logs as they come, each line with its rank.
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
+        budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the
+            pool is torn down; the app asks first. Clients watch it: where none is there, the lease ends the pool.
         log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
             ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in
@@ -202,6 +207,8 @@ class Options(_Spec):
             ``outputs/POOL/`` before machines go that end with their pool, as a number or in words ("1 GB"); the newest
             first. What stays behind is lost, and named in the receipt. Hosts that stay keep them in any case.
         start_timeout: seconds that the nodes may take to come up.
+        wait_for_capacity: how long a start tries again where there are no machines to be had, in words ("2h") or
+            seconds; ``start_timeout`` counts beside it. 0 tries once.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
         lost_after: seconds without an answer after which a node is taken as lost, and its runs fail; None to wait for
@@ -227,10 +234,12 @@ class Options(_Spec):
     console: bool = True
     idle_timeout: float = 600.0
     ttl: float | None = None
+    budget: float | None = None
     log_limit: int | str = "10 GB"
     keep_results: float | str = "7d"
     keep_outputs: int | str = "1 GB"
     start_timeout: float = 300.0
+    wait_for_capacity: float | str = 0.0
     on_loss: Literal["fail", "replace"] = "fail"
     lost_after: float | None = 60.0
     cluster: bool = True
@@ -245,10 +254,12 @@ class Options(_Spec):
         "console": spec_checks.flag,
         "idle_timeout": spec_checks.seconds(),
         "ttl": spec_checks.optional(spec_checks.seconds()),
+        "budget": spec_checks.optional(spec_checks.dollars),
         "log_limit": spec_checks.size,
         "keep_results": spec_checks.duration,
         "keep_outputs": spec_checks.size,
         "start_timeout": spec_checks.seconds(),
+        "wait_for_capacity": spec_checks.duration,
         "on_loss": spec_checks.one_of("fail", "replace"),
         "lost_after": spec_checks.optional(spec_checks.seconds()),
         "cluster": spec_checks.flag,
@@ -277,6 +288,55 @@ class Options(_Spec):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Spec(_Spec):
+    """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
+
+    Args:
+        provider: where machines come from; ``Local`` when None.
+        accelerator: what each node needs, as ``sky.accelerators`` makes it or as text; None for nothing.
+        nodes: how many machines, the same in all specs of a pool; None for what ``Compute`` was told.
+        vcpus: processor threads of each machine.
+        memory_gb: memory of each in GB.
+        architecture: "x86_64" or "arm64".
+        region: where; several are a list.
+        max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; None for what ``Compute`` was told,
+            or on demand.
+
+    Raises:
+        SpecError: a value makes no sense.
+    """
+
+    provider: Any = None
+    accelerator: Any = None
+    nodes: int | None = None
+    vcpus: int | None = None
+    memory_gb: float | None = None
+    architecture: str | None = None
+    region: str | Sequence[str] | None = None
+    max_hourly_cost: float | None = None
+    allocation: str | None = None
+
+    _checks: ClassVar[Checks] = {
+        "nodes": spec_checks.optional(spec_checks.whole(1, 1024)),
+        "vcpus": spec_checks.optional(spec_checks.whole(1, 4096)),
+        "memory_gb": spec_checks.optional(spec_checks.amount),
+        "architecture": spec_checks.optional(spec_checks.one_of("x86_64", "arm64")),
+        "region": spec_checks.optional(spec_checks.one_or_several(spec_checks.text)),
+        "max_hourly_cost": spec_checks.optional(spec_checks.amount),
+        "allocation": spec_checks.optional(
+            spec_checks.one_of_words("on-demand", "spot", "spot-if-available", "cheapest")
+        ),
+    }
+
+    @property
+    def chooses(self) -> list[str]:
+        """What is said of machines that only a provider with offers can heed, by its names."""
+        names = ("vcpus", "memory_gb", "architecture", "region", "max_hourly_cost", "allocation")
+        return [name for name in names if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PoolSpec(_Spec):
     """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 
@@ -285,6 +345,7 @@ class PoolSpec(_Spec):
         provider: where machines come from.
         nodes: how many machines.
         accelerator: what each node needs; None for nothing.
+        wish: what else each machine has to be, where the provider can choose; None for nothing.
         image: what the nodes' environment holds.
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given.
@@ -299,6 +360,7 @@ class PoolSpec(_Spec):
     provider: Any
     nodes: int = 1
     accelerator: Any = None
+    wish: Wish | None = None
     image: Image = field(default_factory=Image)
     plugins: Sequence[Any] = ()
     worker: Worker = field(default_factory=Worker)
@@ -314,6 +376,14 @@ class PoolSpec(_Spec):
         "options": spec_checks.instance(Options),
         "interpreter": spec_checks.optional(spec_checks.instance(Interpreter)),
     }
+
+    @property
+    def needs(self) -> Wish:
+        """All that each machine has to be."""
+        from .accelerators import resolve  # late: most pools take machines as they are
+        from .offer import Wish
+
+        return replace(self.wish or Wish(), accelerator=resolve(self.accelerator))
 
     @property
     def ranks_per_node(self) -> int:

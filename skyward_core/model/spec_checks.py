@@ -72,6 +72,13 @@ def seconds(*, least: float | None = None, most: float | None = None) -> Check:
     return check
 
 
+def dollars(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"should be a number of dollars, more than 0 (got {value!r:.60})")
+    return number
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _DURATION = re.compile(
     r"(\d+(?:\.\d+)?)\s*(s|sec|second|m|min|minute|h|hour|d|day|w|week)s?", re.IGNORECASE | re.ASCII
@@ -108,6 +115,26 @@ def one_of(*choices: str) -> Check:
         return str(value)
 
     return check
+
+
+def one_of_words(*choices: str) -> Check:
+    """As :func:`one_of`, of words with hyphens, which may be written with underscores."""
+    check = one_of(*choices)
+    return lambda value: check(value.replace("_", "-") if isinstance(value, str) else value)
+
+
+def amount(value: Any) -> float:
+    """A number above 0."""
+    number = _number(value)
+    if not 0 < number < float("inf"):
+        raise ValueError(f"should be a number above 0 (got {value!r:.60})")
+    return number
+
+
+def one_or_several(other: Check) -> Check:
+    """Text, or several; kept as a tuple."""
+    many = several(other)
+    return lambda value: (other(value),) if isinstance(value, str) else many(value)
 
 
 def word_or(word: str, other: Check) -> Check:

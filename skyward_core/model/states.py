@@ -12,6 +12,9 @@ RunKind = Literal[
     "broadcast", "single", "gather", ""
 ]  # "": an agent tells of a run, and nobody of what kind it is
 
+# How a pool stands to its budget. asked: all of it is spent, and a person is asked what to do.
+BudgetStatus = Literal["within", "near", "asked", "spent"]
+
 # A node's way up, in this order.
 NodePhase = Literal["requested", "running", "connected", "synced", "installed", "ready", "gone"]
 # What a rank's process is at; "" where it is idle, as far as is known.

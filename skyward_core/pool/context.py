@@ -30,6 +30,7 @@ class PoolContext:
         view: what it looks like now; only :class:`.news.News` writes to it.
         observer: whether this client only looks, and changes nothing.
         ending: how the pool ended, where it was not this client that ended it.
+        why_ended: why this client ends it, where nobody told it to; else "".
         leaving: whether this client tears it down, or has left it.
         detached: whether this client has left it.
         runs_here: whether its ranks work in this machine's own folders.
@@ -51,6 +52,7 @@ class PoolContext:
         self._concurrency: int = worker["concurrency"]
         self.ranks_per_node = worker["ranks_per_node"] if isinstance(worker["ranks_per_node"], int) else 1
         self.ending: PoolEnd | None = None
+        self.why_ended = ""
         self.leaving = False
         self.detached = False
         python = row.spec.get("interpreter")

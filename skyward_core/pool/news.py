@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..model.capabilities import Priced
+from ..model.machine import hourly_of
 from ..store import loggers
 from ..views import events as ev
 from ..views.views import apply
@@ -140,6 +142,16 @@ class News:
             context.ranks_per_node = number
             spec = context.view.spec | {"worker": worker | {"ranks_per_node": number}}
             self.emit(ev.PoolOpened(pool=context.name, spec=spec, created_at=context.row.created_at))
+
+    def learn_price(self) -> None:
+        """What an hour of the pool's machines costs, as was written down of each when it was made, or as their provider
+        says of all."""
+        context = self._context
+        hourly = hourly_of(context.machines)
+        if hourly is None and isinstance(context.provider, Priced):
+            hourly = context.provider.price_hourly * len(context.machines)
+        if hourly is not None and hourly != context.view.price_hourly:
+            self.emit(ev.PriceNews(pool=context.name, hourly=hourly))
 
     def learn_lease(self, seconds: float | None) -> None:
         """A node has told in how many seconds it ends itself; all nodes of a pool do at about the same time."""

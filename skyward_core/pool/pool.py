@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..model.errors import Cancelled, LedgerError, PoolError, hint_of, what_of
+from ..model.errors import LedgerError
 from ..model.spec import PoolSpec
 from ..providers.base import Provider
 from ..store import loggers
@@ -16,9 +16,11 @@ from ..store.ledger import Ledger
 from ..store.ledger_rows import PoolRow, Receipt
 from ..views import events as ev
 from .background import Background
+from .budget import Budget
 from .context import PoolContext
 from .edited_modules import EditedModules
 from .endings import Endings
+from .expiry import Expiry
 from .gang.upkeep import Upkeep
 from .intent import write
 from .links.link import Link
@@ -28,15 +30,16 @@ from .nodes.replace import Replacements
 from .nodes.roster import Roster
 from .nodes.startup import Startup
 from .nodes.watch import Watch
+from .own_end import OwnEnd
 from .pool_end import PoolEnd
 from .runs.book import RunBook
 from .runs.launch import Launcher
 from .setup_knowledge import SetupKnowledge
-from .teardown import tear_down
+from .starting import Starting
 
 if TYPE_CHECKING:
     from ..wire.frame_types import FromAgent
-    from .outputs.outputs import Outputs, Rest
+    from .outputs.outputs import Outputs
 
 
 QUIET = 1.0  # seconds after a start in which nothing is done that can wait
@@ -76,11 +79,16 @@ class Pool:
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
         self._endings = Endings(context, news, background, book)
+        self._expiry = Expiry(context, news)
         self.watch = Watch(
             context, news, background, roster, book, self._endings, startup, self._replacements
         )
-        self._rising: asyncio.Task[None] | None = None
-        self._teardown: asyncio.Task[Receipt] | None = None
+        self._starting = starting = Starting(context, news, self._start, self.down)
+        self._own_end = OwnEnd(
+            context, news, background, book, self._replacements, startup.locks, starting.stop,
+            lambda: self.outputs, self.detach,
+        )  # fmt: skip
+        self.budget = Budget(context, news, self._own_end.begin_for)
         self._outputs: Outputs | None = None
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
@@ -119,28 +127,7 @@ class Pool:
             Cancelled: :meth:`down` or :meth:`detach` came in between.
         """
         loggers.pool.set(self.name)
-        self._rising = asyncio.create_task(self._start(spec))
-        limit = asyncio.timeout(spec.options.start_timeout)
-        try:
-            async with limit:
-                await self._rising
-        except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
-                waiting = [
-                    f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
-                ]
-                await self._give_up()
-                said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
-                raise PoolError(said) from error
-            if self.context.detached and isinstance(error, asyncio.CancelledError):
-                raise Cancelled(f"pool {self.name} was left while it was starting") from error
-            if self._teardown is not None and isinstance(error, asyncio.CancelledError):
-                await self._give_up()
-                raise Cancelled(f"pool {self.name} was torn down while it was starting") from error
-            said, hint = what_of(error), hint_of(error)
-            self.news.emit(ev.PoolState(pool=self.name, state="starting", detail=said, hint=hint))
-            await self._give_up()
-            raise
+        await self._starting.start(spec)
 
     async def _start(self, spec: PoolSpec) -> None:
         await self._startup.start(spec)
@@ -149,6 +136,8 @@ class Pool:
             await self.upkeep.keeper.ensure()
         self.roster.note()
         self.background.spawn(self._keep_locks())
+        self.background.spawn(self.budget.watch())
+        self.background.spawn(self._expiry.keep())
         if prune_is_due():
             from ..store.prune import prune_when_due
 
@@ -157,13 +146,6 @@ class Pool:
     async def _keep_locks(self) -> None:
         await asyncio.sleep(QUIET)
         await self._startup.locks.keep_the_rest()
-
-    async def _give_up(self) -> None:
-        receipt = await asyncio.shield(self.down())
-        if not receipt.ok:
-            raise PoolError(
-                f"the pool {self.name} did not start, and its teardown is not complete: {receipt}"
-            )
 
     async def attach(self) -> None:
         """Connect to a pool that exists.
@@ -176,15 +158,21 @@ class Pool:
         self.upkeep.make(None)
         self.roster.note()
         self._replacements.resume()
+        if not self.context.observer:
+            self.background.spawn(self.budget.watch())
         try:
             # Now: later the agents that know may be gone, and this the only client.
             await self._knowledge.learn()
         except OSError as error:
             self.news.mention(self.links[0], f"{error}; asked again when it is needed")
+        if not self.context.observer:
+            self.background.spawn(self._expiry.keep())
 
     def use(self) -> None:
         """From an observer become one whose presence keeps the pool alive."""
         self.context.observer = False
+        self.background.spawn(self.budget.watch())
+        self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
 
@@ -260,51 +248,17 @@ class Pool:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
             keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
         """
-        if self._teardown is None or (self._teardown.done() and not self._torn_down()):
-            self.context.leaving = True
-            self._teardown = asyncio.create_task(self._end(give_up, keep_outputs))
-        return await asyncio.shield(self._teardown)
-
-    async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
-        loggers.pool.set(self.name)
-        if self._rising is not None and not self._rising.done():
-            # Nothing may come up behind the back of a teardown that has verified that nothing is there.
-            self._rising.cancel()
-            await asyncio.wait([self._rising])
-
-        locks = asyncio.create_task(
-            self._startup.locks.keep_the_rest()
-        )  # while nodes end: nobody waits for it
-
-        async def save() -> Rest:
-            return await self.outputs.save(give_up=give_up, most=keep_outputs)
-
-        receipt = await tear_down(
-            self.context, self.news, self.background, self.book, self._replacements.stop, save, self.detach
-        )
-        await locks
-        if not receipt.kept:
-            return receipt
-        from .unfetched import bring_home
-
-        return await bring_home(self.row, self.ledger, receipt, give_up=give_up)
+        return await asyncio.shield(self._own_end.begin(give_up, keep_outputs))
 
     async def written_down(self) -> None:
         """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""
-        if self._teardown is not None:
-            await asyncio.wait([self._teardown])
-
-    def _torn_down(self) -> bool:
-        task = self._teardown
-        return task is not None and task.done() and task.exception() is None and task.result().ok
+        await self._own_end.written_down()
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
         half made, as if this process had died: whoever uses it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
-        if self._rising is not None and not self._rising.done():
-            self._rising.cancel()
-            await asyncio.wait([self._rising])
+        if await self._starting.stop():
             with suppress(LedgerError):  # who comes next then waits until this process is gone
                 self.ledger.left(self.row.token)
         await self._startup.locks.keep_the_rest()
@@ -312,6 +266,8 @@ class Pool:
             run.leave()
         if self._outputs is not None:
             self._outputs.leave()
+        if not self.context.observer:
+            await self._expiry.leave()
         self.background.catch_up()
         await self._replacements.stop()
         self.watch.suspicion.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, wha
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
-from ..store.ledger_rows import Kept, Receipt
+from ..store.ledger_rows import Kept, Receipt, bills_of
 from ..views import events as ev
 from ..wire.frames import WireError
 from .background import Background
@@ -45,6 +45,8 @@ async def tear_down(
     stop_replacing: Callable[[], Awaitable[None]],
     save: Callable[[], Awaitable[Rest]],
     leave: Callable[[], Awaitable[None]],
+    *,
+    give_up: bool,
 ) -> Receipt:
     """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
     says so. What cannot be verified stays in the ledger as not ended.
@@ -56,6 +58,7 @@ async def tear_down(
         stop_replacing: breaks off what brings nodes other machines.
         save: brings home what ranks wrote and would go with their machines; tells what is left.
         leave: closes what this client has open of the pool.
+        give_up: nobody wants what has not been fetched.
     """
     started = time.monotonic()
     news.emit(ev.PoolState(pool=context.name, state="stopping"))
@@ -67,12 +70,20 @@ async def tear_down(
     background.catch_up()
     rest = await _save(context, book, save)
     goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
-    said = [*rest.notes, *(note for note in await asyncio.gather(*goodbyes) if note)]
+    trouble_with = {
+        link.node: said
+        for link, said in zip(context.links, await asyncio.gather(*goodbyes), strict=True)
+        if said
+    }
+    said = [*([context.why_ended] if context.why_ended else []), *rest.notes, *trouble_with.values()]
     await marked
     unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)
     unknown += unfound
-    left, kept, trouble = await _verify(context, news, machines)
+    rescued, lost = await _rescue(context, news, machines, trouble_with, give_up=give_up)
+    said += rescued
+    ended: dict[str, float] = {}
+    left, kept, trouble = await _verify(context, news, machines, ended)
     said += trouble
     if not left and not unknown:
         notes, unknown = await _clear_up(context)
@@ -86,8 +97,9 @@ async def tear_down(
         tuple(said),
         by=context.ending.by if context.ending else ourselves(),
         kept=tuple(map(str, kept)),
-        lost=tuple(rest.lost),
+        lost=(*rest.lost, *lost),
         stays=tuple(rest.stays),
+        bills=bills_of(machines, ended, time.time()),
     )
     for link in context.links:
         book.lose_calls(link)
@@ -117,6 +129,26 @@ async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitabl
         return await save()
     except (OSError, PoolError) as error:
         return nothing._replace(notes=[f"what ranks wrote could not be seen to: {error}"])
+
+
+async def _rescue(
+    context: PoolContext, news: News, machines: Sequence[Machine], troubled: Collection[int], *, give_up: bool
+) -> tuple[list[str], list[str]]:
+    """Bring home what nobody has fetched and would go with the machines; whatever goes wrong there, the pool ends."""
+    if not context.ends_machines:
+        return [], []
+    from .rescue import rescue  # pools of other machines have no use for it
+
+    def say(detail: str) -> None:
+        if context.view.detail != detail:
+            news.emit(ev.PoolState(pool=context.name, state="stopping", detail=detail))
+
+    try:
+        return await rescue(context, machines, troubled, say, give_up=give_up)
+    except (SkywardError, OSError) as error:
+        return [], [f"results and logs that nobody had fetched could not be looked for: {what_of(error)}"]
+    finally:
+        say("")
 
 
 async def _halt(link: Link, patience: float) -> None:
@@ -207,10 +239,10 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
 
 
 async def _verify(
-    pool: PoolContext, news: News, machines: Sequence[Machine]
+    pool: PoolContext, news: News, machines: Sequence[Machine], ended: dict[str, float]
 ) -> tuple[list[Machine], list[Kept], list[str]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
-    it said nothing at the end."""
+    it said nothing at the end. ``ended``: gets when each has ended."""
     left = list(machines)
     ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
     kept: list[Kept] = []
@@ -236,6 +268,7 @@ async def _verify(
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
                 news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
+            ended |= {now.id: now.extra.get("ended", time.time()) for now in seen if now.state == "gone"}
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}

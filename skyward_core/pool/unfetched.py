@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +51,10 @@ async def fetch(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[
     archive = Archive(row.key)
     try:
         for kept in ledger.kept(row.token):
-            visit = _Visit(row, kept, archive, ledger, give_up=give_up)
+            visit = Visit(row, kept, archive, ledger)
             try:
-                await visit.make()
+                await visit.make(give_up=give_up)
+                await visit.see_it_gone()
             except (PoolError, OSError, WireError) as error:
                 if kept in ledger.kept(row.token):  # else another client was quicker
                     failures.append(f"{kept} (still there: {what_of(error)})")
@@ -79,23 +80,36 @@ async def bring_home(row: PoolRow, ledger: Ledger, receipt: Receipt, *, give_up:
     return replace(receipt, notes=(*receipt.notes, *notes), kept=left)
 
 
-class _Visit:
+class Visit:
     """To one folder. Hears of what comes over its link."""
 
-    def __init__(self, row: PoolRow, kept: Kept, archive: Archive, ledger: Ledger, *, give_up: bool) -> None:
+    def __init__(self, row: PoolRow, kept: Kept, archive: Archive, ledger: Ledger) -> None:
         self._row = row
         self._kept = kept
         self._archive = archive
         self._ledger = ledger
-        self._give_up = give_up
         self._provider: Provider = from_json(row.provider)
         self._arrived: asyncio.Queue[tuple[AgentOutcome | AgentItem, bytes]] = asyncio.Queue()
         self._news_at = time.monotonic()
         self._trouble = "nothing comes from there"
         self._log_ends: dict[str, int] = {}
+        self._came = 0
+        self._landing: Landing | None = None
 
-    async def make(self) -> None:
-        """Fetch it, or give it up, and see that it is gone there."""
+    @property
+    def came(self) -> int:
+        """Bytes that have come so far."""
+        return self._came + (self._landing.at if self._landing is not None else 0)
+
+    async def make(self, *, give_up: bool = False, only: Container[str] | None = None) -> None:
+        """Fetch it, or give it up.
+
+        Args:
+            only: runs that are fetched; None for all. The others are given up.
+
+        Raises:
+            PoolError, OSError, WireError: it cannot be had; says why.
+        """
         kept = self._kept
         transport = self._provider.transport(self._row.name, kept.machine)
         await transport.prepare(self._config(), lambda *told, **more: None)
@@ -103,8 +117,8 @@ class _Visit:
         try:
             await link.connect()
             runs = [record["run"] for record in link.welcome["runs"]]
-            if not self._give_up:
-                await self._take(link, runs)
+            if not give_up:
+                await self._take(link, [run for run in runs if only is None or run in only])
             for run in runs:
                 link.acknowledge(run)
             link.flush_acknowledgements()
@@ -112,7 +126,6 @@ class _Visit:
             await self._until(lambda: link.finished)
         finally:
             await link.close()
-        await self._see_it_gone()
 
     def _config(self) -> dict[str, Any]:
         """The agent's: it has no ranks, and only hands out what is there."""
@@ -154,13 +167,14 @@ class _Visit:
             partial.replace(path)
             return
         while True:
-            landing = Landing(path, header["size"])
+            landing = self._landing = Landing(path, header["size"])
             try:
                 await link.fetch(header["file"], landing)
             except ConnectionError:
                 await self._until(lambda: link.up)  # it is gone on with
             else:
                 landing.close()
+                self._came, self._landing = self.came, None
                 return
 
     def _record(self, outcomes: Sequence[tuple[str, Outcome, dict[str, list[int]]]]) -> None:
@@ -189,7 +203,12 @@ class _Visit:
                 raise ConnectionError(self._trouble)
             await asyncio.sleep(0.01)
 
-    async def _see_it_gone(self) -> None:
+    async def see_it_gone(self) -> None:
+        """Wait until its host says so.
+
+        Raises:
+            PoolError: it does not.
+        """
         deadline = time.monotonic() + ENDING
         while True:
             look = self._provider.describe(self._row.name, [self._kept.machine])
@@ -205,6 +224,7 @@ class _Visit:
     def on_frame(self, link: Link, header: FromAgent, body: bytes) -> None:
         """Something came."""
         self._news_at = time.monotonic()
+        self._came += len(body)
         match header["t"]:
             case "outcome" | "item" if not is_news(header, body):
                 self._arrived.put_nowait((header, body))

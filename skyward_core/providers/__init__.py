@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 GROUP = "skyward.providers"
 DEFAULT = "local"
 """The embedded one, for whoever names none."""
+SEVERAL = "several"
+"""What is kept of pools whose machines may come from several providers; nobody asks for it by this name."""
 
 
 def names() -> list[str]:
@@ -57,6 +59,10 @@ def from_json(data: dict[str, Any]) -> Any:
         UsageError: its package is not installed here, or cannot be loaded.
     """
     name = data["provider"]
+    if name == SEVERAL:
+        from .several import Several  # hardly any pool is of several
+
+        return Several([from_json(each) for each in parts(data)])
     try:
         found = by_name(name)
     except UsageError as error:
@@ -64,6 +70,11 @@ def from_json(data: dict[str, Any]) -> Any:
             f"it needs provider {name!r}, whose package must be installed here, too: {error}"
         ) from error
     return found.from_json(data)
+
+
+def parts(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each provider wrote of those that one has, which has another's machines; itself, where it has none."""
+    return list(data["of"]) if data["provider"] == SEVERAL else [data]
 
 
 def by_name(name: str) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..model.spec import Image, Options, PoolSpec, Worker, made_up_name
+from ..model.errors import SpecError, UsageError
+from ..model.spec import Image, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
 from ..plugins.base import check_plugins
 from . import resolve
@@ -13,47 +15,77 @@ from . import resolve
 
 def pool_spec(
     script: str,
-    *,
+    *specs: Spec,
     name: str | None = None,
-    provider: Any = None,
     nodes: int | None = None,
-    accelerator: Any = None,
     image: Image | None = None,
     plugins: Sequence[Any] = (),
     worker: Worker | None = None,
     options: Options | None = None,
+    selection: str | None = None,
+    allocation: str | None = None,
+    **machines: Any,
 ) -> PoolSpec:
     """All that a pool is asked for.
 
     Args:
         script: what wants the pool, which is called after it where it has no name.
+        specs: ways to have its machines.
+        machines: the other fields of the only one, where there is none of these.
 
     The others are those of ``sky.Compute``.
 
     Raises:
         SkywardError: a value makes no sense; says of which field.
     """
-    with of_field("provider"):
-        provider = resolve(provider)
     with of_field("plugins"):
         check_plugins(plugins)
+    if specs and (said := [name for name, value in machines.items() if value is not None]):
+        raise UsageError(f"{' and '.join(said)} beside a Spec: each Spec says that itself")
+    ways = [_made(each, allocation) for each in specs or (Spec(nodes=nodes, **machines),)]
+    said_nodes = (each.nodes for each in (*ways, Spec(nodes=nodes)))
+    counts = {each for each in said_nodes if each is not None}
+    if len(counts) > 1:
+        raise SpecError("all specs of a pool have as many, and these differ", "nodes")
+    provider, accelerator, wish = _had(ways, selection)
+    if not counts:
+        from ..model.capabilities import default_nodes
+
+        counts = {default_nodes(provider)}
+    return PoolSpec(
+        name=name or made_up_name(script),
+        provider=provider,
+        nodes=next(iter(counts)),
+        accelerator=accelerator,
+        wish=wish,
+        image=image or Image(),
+        plugins=tuple(plugins),
+        worker=worker or Worker(),
+        options=options or Options(),
+    )
+
+
+def _made(spec: Spec, allocation: str | None) -> Spec:
+    """A spec with its provider and its accelerator made."""
+    if not isinstance(spec, Spec):
+        raise UsageError(f"ways to have machines are written sky.Spec(...), not {spec!r:.60}")
+    with of_field("provider"):
+        provider = resolve(spec.provider)
+    accelerator = spec.accelerator
     # What only some pools need is imported for these alone: somebody waits for the start.
     if accelerator is not None:
         from ..model import accelerators
 
         with of_field("accelerator"):
             accelerator = accelerators.resolve(accelerator)
-    if nodes is None:
-        from ..model.capabilities import default_nodes
+    return replace(spec, provider=provider, accelerator=accelerator, allocation=spec.allocation or allocation)
 
-        nodes = default_nodes(provider)
-    return PoolSpec(
-        name=name or made_up_name(script),
-        provider=provider,
-        nodes=nodes,
-        accelerator=accelerator,
-        image=image or Image(),
-        plugins=tuple(plugins),
-        worker=worker or Worker(),
-        options=options or Options(),
-    )
+
+def _had(ways: Sequence[Spec], selection: str | None) -> tuple[Any, Any, Any]:
+    """The provider that has the machines in one of these ways, their accelerator, and what else is wished."""
+    chosen = selection is not None or len(ways) > 1 or any(each.chooses for each in ways)
+    if not chosen:
+        return ways[0].provider, ways[0].accelerator, None
+    from .choosing import chosen_among
+
+    return chosen_among(ways, selection)

@@ -1,11 +1,13 @@
-"""Calls to a provider: how long one may take, and what the log tells of each: how long it took, what came of it."""
+"""Calls to a provider: how long one may take, what it says while it is at work, and what the log tells of each."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from logging import DEBUG
 from typing import TypeVar
 
@@ -18,6 +20,32 @@ T = TypeVar("T")
 ANSWER = 60.0  # seconds in which a provider answers a question, or takes an order
 
 _log = logger("provider")
+
+_hearer: ContextVar[Callable[[str], None]] = ContextVar("hearer")
+
+
+@contextmanager
+def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+    """Have somebody hear, inside it, what a provider says it is at."""
+    before = _hearer.set(hear)
+    try:
+        yield
+    finally:
+        _hearer.reset(before)
+
+
+def progress(text: str) -> None:
+    """A provider says what it is at now, to whoever waits for it."""
+    listener()(text)
+
+
+def listener() -> Callable[[str], None]:
+    """Who hears that now."""
+    return _hearer.get(_nobody)
+
+
+def _nobody(text: str) -> None:
+    """Nobody waits."""
 
 
 class NoAnswer(Unreachable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -25,6 +26,8 @@ class WholeScript:
         args: its own, as texts.
     """
 
+    is_script = True
+
     def __init__(self, path: str, source: bytes, args: Sequence[str]) -> None:
         self.__name__ = path.rpartition("/")[2]
         self.path = path
@@ -46,7 +49,10 @@ class WholeScript:
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
-        _wait_for_the_rest()
+        except Exception as error:
+            _show_to_its_hook(error)
+            raise
+        _end()
 
     def _as_script(self, main: ModuleType) -> CodeType:
         here = os.getcwd()  # noqa: PTH109  a worker has no pathlib
@@ -125,12 +131,28 @@ def _have_source(file: str, source: bytes) -> None:
     linecache.cache[file] = (len(source), None, lines, file)
 
 
-def _wait_for_the_rest() -> None:
-    """As Python does at the end of a script: for threads and for children that are no daemons."""
+def _show_to_its_hook(error: Exception) -> None:
+    """A script that has put a hook of its own in the place of Python's hears there of what ends it."""
+    hook = sys.excepthook
+    if hook is sys.__excepthook__:
+        return  # the client tells of it
+    try:
+        hook(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+    except Exception:  # noqa: BLE001  the script's error is what counts
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(*sys.exc_info())
+
+
+def _end() -> None:
+    """Do what Python does at the end of a script, in its order, while the rank's part still goes on: it may take long.
+
+    Threads that nobody stops are waited for. Executors have theirs stop just before that, and exit handlers are what
+    ends servers of multiprocessing: to wait for those before would be to wait for ever.
+    """
+    before_threads: list[Any] = getattr(threading, "_threading_atexits", [])
+    while before_threads:
+        before_threads.pop()()
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
-    if (process := sys.modules.get("multiprocessing.process")) is not None:
-        for child in process.active_children():
-            if not child.daemon:
-                child.join()
+    atexit._run_exitfuncs()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
+from ..model.machine import hourly_of
+from ..model.states import PoolStatus
 from ..views import events as ev
 from ..views.views import RUNS_KEPT, PoolView, apply
 from ..views.weave import Piece, Place, place_of_end, start_of_last, weave
@@ -92,6 +94,19 @@ def _open(view: PoolView, row: PoolRow) -> None:
     apply(view, opened)
 
 
+def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
+    """A pool to which there is no connection."""
+    provider = str(row.spec.get("provider") or row.provider["provider"])
+    return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
+
+
+def price(view: PoolView, ledger: Ledger, row: PoolRow) -> None:
+    """What an hour of its machines costs, as was written down of each."""
+    hourly = hourly_of(ledger.machines(row.token)) if row.spec.get("rents") else None
+    if hourly is not None:
+        apply(view, ev.PriceNews(pool=row.name, hourly=hourly))
+
+
 def _add_run(view: PoolView, row: RunRow) -> None:
     opened = ev.RunOpened(
         pool=view.name, run=row.run, function=row.function, kind=row.kind, total=row.total, at=row.opened_at
@@ -106,6 +121,7 @@ def _add_run(view: PoolView, row: RunRow) -> None:
 def _end(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     receipt = row.receipt or {}
     at = row.created_at if row.ended_at is None else row.ended_at
+    price(view, ledger, row)
     apply(view, ev.PoolEnded(pool=row.name, receipt=receipt, at=at))
     said = sorted({note.partition(": ")[2] or note for note in receipt.get("notes", ())})
     kept = ledger.kept(row.token)

@@ -249,6 +249,11 @@ class Ledger:
         """Pools that have not ended, newest first."""
         return self._pools("WHERE ended_at IS NULL ORDER BY created_at DESC")
 
+    def providers(self) -> list[dict[str, Any]]:
+        """What rebuilds the providers of all pools that are known, each once."""
+        rows = self._read("SELECT DISTINCT provider FROM pools")
+        return [json.loads(provider) for (provider,) in rows]
+
     def names_beginning(self, letters: str) -> list[str]:
         """Names of pools that begin so, each once, the one used last first."""
         sql = "SELECT name FROM pools WHERE substr(name, 1, ?)=? GROUP BY name ORDER BY max(created_at) DESC"

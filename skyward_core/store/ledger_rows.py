@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -17,6 +18,40 @@ from ..wire.node_paths import NodePaths
 from ..wire.safe_text import paragraph
 
 RUN = re.compile(r"[0-9a-f]{1,32}")  # what names of runs are made of; hosts tell them, too
+
+
+@value
+class Bill(Value):
+    """What a machine cost, as far as is known here; what its provider bills is what counts.
+
+    Attributes:
+        machine: the provider's name for it.
+        since, until: from when to when, Unix time in seconds.
+        hourly: dollars for an hour, all told.
+    """
+
+    machine: str
+    since: float
+    until: float
+    hourly: float
+
+    @property
+    def dollars(self) -> float:
+        """What it comes to."""
+        return self.hourly * max(0.0, self.until - self.since) / 3600
+
+
+def bills_of(machines: Iterable[Machine], ended: Mapping[str, float], now: float) -> tuple[Bill, ...]:
+    """Of the machines of which it is known what they cost.
+
+    Args:
+        ended: of those that have: id -> when, Unix time.
+    """
+    return tuple(
+        Bill(each.id, each.extra.get("launched", now), ended.get(each.id, now), each.extra["hourly"])
+        for each in machines
+        if each.extra.get("hourly") is not None
+    )
 
 
 @value
@@ -33,8 +68,9 @@ class Receipt(Value):
         unwritten: why the ledger does not hold this receipt, or "".
         by: the client that tore it down, in words; "" where it ended itself.
         kept: what nobody had fetched and its hosts keep, in words.
-        lost: files that ranks wrote, that nobody had fetched, and that are gone with their machines, in words.
+        lost: what nobody had fetched (files that ranks wrote, results, logs) and is gone with its machines, in words.
         stays: nodes on which such files stay, and the folder there.
+        bills: what its machines cost, replaced ones too; of those alone of which that is known.
     """
 
     pool: str
@@ -48,6 +84,12 @@ class Receipt(Value):
     kept: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     stays: tuple[tuple[int, str], ...] = ()
+    bills: tuple[Bill, ...] = ()
+
+    @property
+    def spent(self) -> float | None:
+        """Dollars, all told; None where nobody knows."""
+        return sum(each.dollars for each in self.bills) if self.bills else None
 
     @property
     def ok(self) -> bool:
@@ -61,6 +103,7 @@ class Receipt(Value):
     def __str__(self) -> str:
         text = f"created {self.created}, verified gone {len(self.gone)}, unaccounted {len(self.unaccounted)}"
         text += f": {', '.join(self.unaccounted)}" if self.unaccounted else ""
+        text += "" if self.spent is None else f"; cost ${self.spent:,.2f}"
         text += f"; kept: {'; '.join(self.kept)}" if self.kept else ""
         text += f"; lost: {'; '.join(self.lost)}" if self.lost else ""
         return paragraph(f"{text}; not written down: {self.unwritten}" if self.unwritten else text)
@@ -105,6 +148,11 @@ class Kept(Value):
         """What it is and where, in words."""
         runs = ", ".join(f"{run} ({size_in_words(size)})" for run, size in self.runs.items())
         return f"run{'s' * (len(self.runs) > 1)} {runs} on node {self.machine.node} ({self.machine.address})"
+
+    def of_runs(self, runs: Container[str]) -> Kept | None:
+        """The part of it that is of some runs; None where there is none."""
+        part = {run: size for run, size in self.runs.items() if run in runs}
+        return replace(self, runs=part) if part else None
 
     def __str__(self) -> str:
         return f"{self.words()} until {time.strftime('%Y-%m-%d %H:%M', time.localtime(self.until))}"

@@ -218,6 +218,8 @@ def _of_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: Ask) -> I
         if not Path(said).is_dir():  # of a shell that has outlived it
             notes = (*notes, f"{name} was passed over: there is no folder {said}")
             continue
+        if is_own(said):  # the shell is ready for this program, which says nothing of scripts
+            break
         return _venv(Path(said), name, notes, ask)
     return own(notes)
 

@@ -52,6 +52,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
         args_blob(pending, folder),
         pending.timeout,
         pending.streams,
+        pending.is_script,
     )
 
 
@@ -72,7 +73,8 @@ def make_tasks(
             made = blobs[id(pending.fn)] = (blob, pending.streams, fn)
         blob, streams, fn = made
         check_call(pending, fn)
-        yield Task(pending.name, blob, args_blob(pending, folder), pending.timeout, streams)
+        about = pending.timeout, streams, pending.is_script
+        yield Task(pending.name, blob, args_blob(pending, folder), *about)
 
 
 def args_blob(pending: PendingFunction[Any], folder: Path | None) -> Blob:

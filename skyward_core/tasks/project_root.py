@@ -11,7 +11,10 @@ REPOSITORY = ".git"
 
 def up_to_project(folder: Path) -> Iterator[Path]:
     """A folder and those above it, to the one with the repository, else with the project's file, else to the person's
-    home: what lies there is about no project."""
+    home: what lies there is about no project. What is installed is of none either."""
+    if "site-packages" in folder.parts:
+        yield folder
+        return
     above = [folder, *folder.parents]
     marked = [each for mark in (REPOSITORY, PROJECT) for each in above if (each / mark).exists()]
     try:

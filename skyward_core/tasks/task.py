@@ -49,20 +49,23 @@ class Blob(Value):
 
 @value
 class Task(Value):
-    """One call, pickled. ``stream``: a generator function. ``timeout``: seconds per rank, or None. ``interpreter``: the
-    one that pickled it; None for the one that runs this."""
+    """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
+    script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
+    """
 
     name: str
     fn: Blob
     args: Blob
     timeout: float | None = None
     stream: bool = False
+    script: bool = False
     interpreter: Interpreter | None = None
 
 
 def write_task(task: Task, folder: Path) -> None:
     """Write a task into a folder, for another process to :func:`read_task`."""
-    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout, "stream": task.stream}
+    entries: dict[str, Any] = {"name": task.name, "timeout": task.timeout}
+    entries |= {"stream": task.stream, "script": task.script}
     for part, blob in (("fn", task.fn), ("args", task.args)):
         target = folder / part
         if blob.path is not None:
@@ -90,7 +93,8 @@ def read_task(folder: Path) -> Task:
             return Blob(told["hash"], told["size"], path=path, sources=sources)
         return Blob(told["hash"], told["size"], data=path.read_bytes(), sources=sources)
 
-    return Task(entries["name"], blob("fn"), blob("args"), entries["timeout"], entries["stream"])
+    kept = (entries[key] for key in ("timeout", "stream", "script"))
+    return Task(entries["name"], blob("fn"), blob("args"), *kept)
 
 
 _NO_ARGUMENTS = pickle.dumps(((), {}), protocol=5)

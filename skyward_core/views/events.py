@@ -129,6 +129,23 @@ class LeaseNews(Event):
 
 
 @value(kw_only=True)
+class PriceNews(Event):
+    """What an hour of the pool's machines costs in dollars, from now on."""
+
+    hourly: float
+
+
+@value(kw_only=True)
+class BudgetNews(Event):
+    """How a pool stands to what it may cost in dollars. Where somebody is asked about it, the pool is torn down at
+    ``ends_at`` (seconds since 1970) if nobody answers."""
+
+    budget: float
+    state: states.BudgetStatus
+    ends_at: float | None = None
+
+
+@value(kw_only=True)
 class UnfetchedNews(Event):
     """Runs whose results wait on the nodes for a client to fetch them, and bytes of those; all there are now."""
 
@@ -167,6 +184,8 @@ for _kind in (
     RankEnded,
     RunEnded,
     LeaseNews,
+    PriceNews,
+    BudgetNews,
     UnfetchedNews,
     OutputFetched,
     PoolEnded,
@@ -201,6 +220,7 @@ def from_json(data: dict[str, Any]) -> Event | None:
 
 
 __all__ = [
+    "BudgetNews",
     "ErrorInfo",
     "Event",
     "ItemYielded",
@@ -211,6 +231,7 @@ __all__ = [
     "PoolEnded",
     "PoolOpened",
     "PoolState",
+    "PriceNews",
     "RankBegan",
     "RankEnded",
     "RankPhase",

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from ..model.states import NodePhase, PoolStatus, RunKind, RunStatus, TaskStatus
+from ..model.states import BudgetStatus, NodePhase, PoolStatus, RunKind, RunStatus, TaskStatus
 from ..wire.safe_text import field as safe
 from ..wire.safe_text import paragraph, value
 from . import events as ev
@@ -147,6 +147,11 @@ class PoolView:
     logs: LogBook = field(default_factory=LogBook)
     metrics: MetricBook = field(default_factory=MetricBook)
     price_hourly: float = 0.0
+    priced_at: float = 0.0  # since when it is that
+    spent_before: float = 0.0  # dollars, at the prices before
+    budget: float | None = None  # dollars that it may cost
+    budget_state: BudgetStatus = "within"
+    budget_ends_at: float | None = None  # when it is torn down unless somebody says what to do
     ends_at: float | None = None  # by its lease, unless somebody uses it before; see events.LeaseNews
     unfetched: dict[str, int] = field(
         default_factory=dict
@@ -209,8 +214,14 @@ class PoolView:
         return max(0.0, self.ends_at - now)
 
     def spent(self, now: float) -> float:
-        """Money spent so far, at the hourly price, in the provider's currency."""
-        return self.price_hourly * max(0.0, now - self.created_at) / 3600
+        """Dollars spent until then, or until the end, at the prices that its machines had."""
+        until = now if self.ended_at is None else self.ended_at
+        return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
+
+    def will_cost(self) -> float | None:
+        """Dollars that it will have cost when its time to live is over; None where it has none."""
+        ttl = self.spec.get("options", {}).get("ttl")
+        return None if ttl is None else self.spent(self.created_at + ttl)
 
 
 def aggregate(summaries: list[Summary | None]) -> dict[str, dict[str, float]] | None:
@@ -274,6 +285,10 @@ def _(event: ev.PoolOpened, view: PoolView) -> None:
     view.spec = value(event.spec)
     view.provider = view.spec.get("provider", "")
     view.created_at = event.created_at
+    if not view.spent_before:
+        view.priced_at = event.created_at
+    if view.budget is None:
+        view.budget = view.spec.get("options", {}).get("budget")
     if len(view.nodes) != event.spec.get("nodes", 0):
         view.nodes = [NodeView(i, since=event.at) for i in range(event.spec.get("nodes", 0))]
 
@@ -290,6 +305,19 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     node.detail, node.retry_at = safe(event.detail), event.retry_at
     node.address = safe(event.address) or node.address
+
+
+@_apply.register
+def _(event: ev.PriceNews, view: PoolView) -> None:
+    hourly = max(0.0, event.hourly)
+    if view.price_hourly:
+        view.spent_before, view.priced_at = view.spent(event.at), event.at
+    view.price_hourly = hourly
+
+
+@_apply.register
+def _(event: ev.BudgetNews, view: PoolView) -> None:
+    view.budget, view.budget_state, view.budget_ends_at = event.budget, event.state, event.ends_at
 
 
 @_apply.register

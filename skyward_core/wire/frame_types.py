@@ -232,6 +232,7 @@ class AgentFormed(TypedDict):
 class AgentBye(TypedDict):
     t: Literal["bye"]
     logs: Sizes
+    unfetched: NotRequired[Sizes]
 
 
 class AgentEnding(TypedDict):
@@ -343,6 +344,7 @@ class CallKeys(TypedDict):
     epoch: NotRequired[int]
     gang: NotRequired[bool]
     stream: NotRequired[bool]
+    script: NotRequired[bool]
     alone: NotRequired[bool]
     headless: NotRequired[bool]
     next: NotRequired[int]

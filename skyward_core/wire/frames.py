@@ -23,6 +23,8 @@ PLUGINS = 64 << 20  # bytes of a pool's pickled plugins
 WINDOW = 16  # values that a generator may be ahead of its reader
 # Outcomes that are somebody's work; the others tell of what did not come about.
 WORK = ("returned", "raised", "exited")
+NONE = b"\x80\x04N."  # None, pickled, and how it looks
+NONE_SUMMARY: Any = {"type": "NoneType", "text": "None", "json": None, "is_json": True, "size": len(NONE)}
 
 Header = dict[str, Any]
 Heard = Any  # a header that has come: who handles its kind says of which type it is; see frame_types

@@ -118,6 +118,7 @@ _HOW_TO_RUN: Checks = {
     "epoch": is_count,
     "gang": is_flag,
     "stream": is_flag,
+    "script": is_flag,
     "alone": is_flag,
     "headless": is_flag,
     "next": is_count,
@@ -234,8 +235,10 @@ FROM_AGENT: Forms = {
         _ASKED | {"epoch": is_count, "head_addr": is_text, "head_port": is_port},
     ),
     "bye": FrameForm(
-        "All that there was to say is said, and the log files are this long; the connection ends.",
+        "All that there was to say is said, and the log files are this long; the connection ends. `unfetched`: bytes "
+        "of results that no client has confirmed, by run.",
         {"logs": _SIZES},
+        {"unfetched": _UNFETCHED},
     ),
     "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
@@ -370,9 +373,9 @@ FROM_WORKER: Forms = {
     ),
     "outcome": FrameForm(
         "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
-        "`ends` says why the worker takes no other one.",
+        "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`.",
         _CALL | _ENDING,
-        {"unusable": is_flag, "ends": is_text} | _TOLD,
+        {"unusable": is_flag, "ends": is_text, "left": is_flag} | _TOLD,
         body=FAILURE,
     ),
     "item": FrameForm(

@@ -19,6 +19,7 @@ from .console import Console
 from .follow import Follower
 from .reach import opened, recorded, with_kept
 from .report import receipt_line
+from .sweep import note_left
 
 T = TypeVar("T")
 
@@ -75,6 +76,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
                 console.note(receipt_line(receipt))
                 receipts.append(receipt.to_json())
                 status = status if receipt.ok else exit_status.UNVERIFIED
+        note_left(session, [row.spec for row in live], console)
     console.result({"receipts": receipts})
     return status
 

@@ -71,11 +71,12 @@ def _note(task: TaskView) -> str:
 
 
 def aggregate_lines(run: RunView) -> list[str]:
-    """Mean, spread and range of numeric results, a line for each name."""
+    """Mean, spread and range of numeric results, a line for each name; none of one result, which the table shows."""
     return [
-        f"{name}: mean {number(row['mean'])} ± {number(row['std'])}, "
-        f"{number(row['min'])} … {number(row['max'])}, sum {number(row['sum'])} of {row['n']}"
+        f"{name} of {row['n']:,}: mean {number(row['mean'])} ± {number(row['std'])}, "
+        f"{number(row['min'])} … {number(row['max'])}, sum {number(row['sum'])}"
         for name, row in (run.aggregate() or {}).items()
+        if row["n"] > 1
     ]
 
 

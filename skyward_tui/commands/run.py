@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from signal import SIGINT
 
@@ -21,18 +22,21 @@ from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
 from ..as_json import pool_json, run_json
+from ..launch_plan import lacking, rows
 from ..packaged import meant
-from ..words import count
+from ..words import count, duration
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
-from .report import receipt_line, show_run, status_of
+from .report import receipt_line, show_run, status_of, table
+from .sweep import note_left
 
 
-def run(request: LaunchRequest, console: Console) -> int:
+def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> int:
     """Run a script's function on a pool, and give the exit status.
 
-    The pool is made for the run and torn down after it; one of that name that is up is used, and stays.
+    The pool is made for the run and torn down after it; one of that name that is up is used, and stays. With
+    ``dry_run`` nothing is made, loaded or run: it is told what would be.
     """
     plan = _plan(request)
     with opened(console) as session:
@@ -41,19 +45,45 @@ def run(request: LaunchRequest, console: Console) -> int:
             if request.shapes_pool:
                 raise UsageError(
                     f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --plugin, --lock, "
+                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
+                    "--max-hourly, --plugin, --lock, "
                     "--requirements, --project and --output to "
                     f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
                 )
             plan = plan.on(found)
+        if dry_run:
+            return _tell(plan, console)
         if plan.loses_files and not console.is_terminal:
             console.note(f"pool {plan.pool.name}: {plan.loses_files}")
         if request.outputs and plan.spec is not None and isinstance(plan.spec.provider, RunsHere):
             console.note("ranks work in your own folder here: --output has nothing to bring")
+        if said := lacking(plan, as_options=True):
+            console.note(said)
         task = plan.task(echo=True)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
             return job.execute(plan.spec, task, one=plan.one, detach=request.detach)
+
+
+def _tell(plan: LaunchPlan, console: Console) -> int:
+    """What a run would do."""
+    rental = plan.rental()
+    told = rows(plan)
+    for line in table(told):
+        console.say(line)
+    attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
+    hourly = rental.hourly if rental.attempts or not plan.rents else None
+    console.result(
+        {
+            "plan": [list(each) for each in told],
+            "hourly": plan.price_hourly or hourly,
+            "attempts": attempts,
+            "creates": list(rental.creates),
+            "requests": [dict(each) for each in rental.requests],
+            "notes": list(rental.notes),
+        }
+    )
+    return exit_status.OK
 
 
 def _plan(request: LaunchRequest) -> LaunchPlan:
@@ -62,6 +92,8 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     except ScriptError as error:
         if example := meant(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
+        if Path(*request.script.split(".")).with_suffix(".py").is_file():
+            raise ScriptError(f"{error}\nthere is a module of that name: run -m {request.script}") from error
         raise
 
 
@@ -198,6 +230,8 @@ class _Job:
         if receipt is not None:
             self.console.note(receipt_line(receipt))
             status = status if receipt.ok else exit_status.UNVERIFIED
+            ours = filter(self._is_ours, self.session.pools())
+            note_left(self.session, [view.spec for view in ours], self.console)
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
@@ -219,6 +253,7 @@ class _Job:
     def _part(self, run: RunView) -> None:
         """Leave the pool as it is, and tell what became of the run."""
         was_over = run.state != "running"
+        until = next(map(_machines_end, filter(self._is_ours, self.session.pools())), "")
         self.follower.wait(self.session.leave(self.key), heed=False)
         results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
         if run.state == "running":
@@ -227,4 +262,12 @@ class _Job:
             said = f"has ended ({run.state}); its results: {results}\n{end}"
         else:
             said = f"is cancelled: no node had got any of it\n{end}"
-        self.console.note(f"run {run.id} {said}")
+        self.console.note(f"run {run.id} {said}{until}")
+
+
+def _machines_end(view: PoolView) -> str:
+    """When a pool that nobody uses ends, where what nobody has fetched goes with its machines; else ""."""
+    if not (view.rents or view.price_hourly):
+        return ""
+    seconds = float(view.spec.get("options", {}).get("idle_timeout", 0.0))
+    return f"\nits machines end {duration(seconds)} after the last run, and what nobody has fetched with them"

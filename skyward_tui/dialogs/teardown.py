@@ -279,6 +279,8 @@ class TeardownScreen(Dialog[bool]):
                 self._receipts[key] = words_of(error)
         for key, receipt in self._receipts.items():
             self.app.flash(f"{_name(key)}: {_said(receipt)}", "done" if _is_gone(receipt) else "error")
+        if any(view.rents or view.price_hourly for view in self._views):
+            self.app.look_for_leftovers()
         if self.is_attached:
             self._show_progress()
             self.query_one("#cancel", Button).label = "Close"

@@ -127,7 +127,8 @@ class LaunchScreen(BaseScreen[None]):
                     yield Static(id="message", markup=False)
             with Panel(id="plan") as box:
                 box.border_title = "plan"
-                with VerticalScroll(can_focus=False):
+                with VerticalScroll(can_focus=False) as scroll:
+                    self.watch(scroll, "show_vertical_scrollbar", self._tell_of_more, init=False)
                     yield Static(id="why")
 
     def on_mount(self) -> None:
@@ -354,6 +355,14 @@ class LaunchScreen(BaseScreen[None]):
         apart = "\n" if parts and not self.has_class("-narrow") else ""  # where lines are few, none is empty
         parts += [(f"{apart}as a command\n", "$muted"), (command_line(form), "$text-accent")]
         self.query_one("#why", Static).update(Content.assemble(*parts))
+
+    def _tell_of_more(self, more: bool) -> None:
+        """No key goes to the plan by itself, as the fields have the focus."""
+        self.query_one("#plan").border_subtitle = "pgdn, pgup scroll" if more else ""
+
+    def action_scroll_plan(self, pages: int) -> None:
+        scroll = self.query_one("#plan VerticalScroll")
+        (scroll.scroll_page_down if pages > 0 else scroll.scroll_page_up)(animate=False)
 
     def _mark(self, wrong: str) -> None:
         """Have one field stand out: the message beside the button is about that."""

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.pool.unfetched import Visit
 from skyward_core.providers.aws.calls import Calls
 from skyward_core.providers.aws.launching import Launch
 from skyward_core.providers.aws.provider import AWS
@@ -52,14 +54,17 @@ STAGES: dict[str, Callable[[], None]] = {
     "install": _at(SSHTransport, "_send_workdir"),
     "run": lambda: None,
     "teardown": _around_call("terminate_instances", after=True),
+    "fetching": _at(Visit, "make"),
     "tidying": _around_call("delete_key_pair", after=True),
 }
 
 
 def main() -> None:
-    """Bring a pool up, use it, take it down; as far as that goes."""
+    """Bring a pool up, use it, take it down; as far as that goes. Who dies while fetching takes one down that is up."""
     stage = sys.argv[1]
     STAGES[stage]()
+    if stage == "fetching":
+        Session().down("left").result()
     options = sky.Options(console=False, grace=0.5)
     with sky.Compute(name="pair", provider=rented(ssh_from=sys.argv[2]), nodes=2, options=options) as compute:
         _ = where() @ compute

@@ -20,9 +20,9 @@ def where() -> tuple[int, int, str]:
     return info.rank, info.total_nodes, socket.gethostname()
 
 
-def left(bed: Bed) -> list[str]:
+def left(bed: Bed, region: str = "us-east-1") -> list[str]:
     """All that costs money there, or is in somebody's way."""
-    ec2 = bed.client()
+    ec2 = bed.client(region=region)
     alive = [each["id"] for each in bed.instances() if each["state"] not in ("terminated", "shutting-down")]
     groups = [each["GroupName"] for each in ec2.describe_security_groups()["SecurityGroups"]]
     keys = [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]]

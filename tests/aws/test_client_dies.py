@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
+import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skyward_core.front import sweeping
 from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
 from skyward_core.providers.aws import machines, provider
+from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
+from tests.aws.killed import killed_at
 from tests.aws.pools import left
-from tests.support.forked import Loaded
-
-CLIENTS = Loaded(
-    [sys.executable],
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import boto3, tests.aws.dying_client",
-    "\ntests.aws.dying_client.main()\n",
-)
-
-
-def killed_at(stage: str, bed: Bed, tmp_path: Path) -> None:
-    """Have a client die there."""
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
-    with (tmp_path / "said").open("w") as said:
-        child = CLIENTS.start(
-            ["client", stage, f"{bed.client_address()}/32"], env=env | bed.environment(), cwd=tmp_path,
-            stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()
 
 
 @pytest.fixture
@@ -76,6 +60,7 @@ def test_while_machines_are_made(
     killed_at(stage, simulated_bed, tmp_path)
     assert len(simulated_bed.instances()) == made
     next_one = session(simulated_bed)
+    assert machines_left(tmp_path, monkeypatch) == made
     views = next_one.refresh(over=True).result(60)
     (view,) = views
     if made:
@@ -86,10 +71,25 @@ def test_while_machines_are_made(
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
 
 
+def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What somebody finds who has lost all but the account, and knows the ledger's name."""
+    mark = tmp_path / "home" / "aws" / "ledger-id"
+    with monkeypatch.context() as elsewhere, closing(Ledger(tmp_path / "empty.db")) as empty:
+        elsewhere.setenv("SKYWARD_HOME", str(tmp_path / "elsewhere"))
+        ledgers = [mark.read_text()] if mark.exists() else []
+        found = asyncio.run(sweeping.look(empty, sweeping.accounts_of(empty, {"aws": ()}), ledgers=ledgers))
+    assert all(each.verdict == "left" for each in found.found)
+    return sum(each.thing.is_machine for each in found.found)
+
+
 @pytest.mark.parametrize("stage", ["install", "run", "teardown", "tidying"])
-def test_once_machines_are_there(bed: Bed, tmp_path: Path, session: Any, stage: str) -> None:
+def test_once_machines_are_there(
+    bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed_at(stage, bed, tmp_path)
     next_one = session(bed)
+    there = len(bed.instances("running")) + len(bed.instances("pending"))
+    assert machines_left(tmp_path, monkeypatch) == there
     next_one.refresh(over=True).result(60)
     if next_one.ledger.live():
         receipt = next_one.down("pair").result(90)

@@ -20,13 +20,14 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
 )
-from skyward_core.model.machine import Machine
+from skyward_core.model.machine import Machine, hourly_of
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
 from skyward_core.providers.aws import calls, machines, provider
+from skyward_core.providers.told import hearing
 from skyward_core.store.ledger import Ledger
-from tests.aws import Bed
+from tests.aws import Bed, prices
 from tests.aws.images import DEEP
 from tests.aws.pools import left, rented
 from tests.support.waiting import until
@@ -123,6 +124,65 @@ async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
     assert len(bed.instances()) == 2
     await end(made)
     assert left(bed) == []
+
+
+async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(bed: Bed) -> None:
+    bed.no_capacity(type="g4dn.xlarge", zone="us-east-1a")
+    heard: list[str] = []
+    wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
+    with hearing(heard.append):
+        made = await wanted.provider.create(wanted, TOKEN)
+    assert {(each.extra["type"], each.extra["zone"]) for each in made} == {("g4dn.xlarge", "us-east-1b")}
+    beside = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
+    assert hourly_of(made) == pytest.approx(2 * (prices.on_demand("g4dn.xlarge", "us-east-1") + beside))
+    first, second = heard
+    assert first.startswith("attempt 1 of ") and first.endswith(": g4dn.xlarge in us-east-1a, $0.54/h each")
+    assert second.startswith("g4dn.xlarge in us-east-1a: InsufficientInstanceCapacity: ")
+    assert ": g4dn.xlarge in us-east-1b, $0.54/h each" in second
+    (disk,) = {each["Size"] for each in bed.client().describe_volumes()["Volumes"]}
+    assert disk == 100
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed: Bed) -> None:
+    bed.no_capacity(type="g4dn.xlarge")
+    bed.quota(G_QUOTA, 8)
+    wanted = PoolSpec(name="q", provider=sky.AWS(ssh_from="10.0.0.1/32"), nodes=2, accelerator="T4")
+    with pytest.raises(NoCapacity) as caught:
+        await wanted.provider.create(wanted, TOKEN)
+    said = str(caught.value)
+    tried = [
+        each.split(" in ")[0].split()[-1]
+        for each in said.split(": ", 1)[1].split("; ")
+        if " in us-east-1" in each
+    ]
+    kinds = list(dict.fromkeys(tried))
+    assert kinds == [f"g4dn.{size}" for size in ("xlarge", "2xlarge", "4xlarge", "8xlarge", "16xlarge")]
+    assert "VcpuLimitExceeded" in said and "InsufficientInstanceCapacity" in said
+    await rented().teardown("q")
+    assert left(bed) == []
+
+
+async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
+    bed.no_capacity(zone="us-east-1a")
+    with pytest.raises(NoCapacity):
+        await create(zones=["us-east-1a"])
+    bed.capacity_again()
+    made = await create(zones=["us-east-1a"])
+    assert len(made) == 2 and len(bed.instances()) == 2
+    groups = bed.client().describe_security_groups()["SecurityGroups"]
+    assert sum(each["GroupName"] != "default" for each in groups) == 1
+    await end(made)
+    assert left(bed) == []
+
+
+async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
+    bed.deny("GetProducts")
+    made = await create(region="us-west-1")
+    assert {each.extra["hourly"] for each in made} == {None} and hourly_of(made) is None
+    aws = rented(region="us-west-1")
+    await end(made, aws)
 
 
 async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
@@ -243,11 +303,11 @@ async def test_of_a_pool_that_is_not_ours_nothing_is_found_or_touched(bed: Bed) 
 
 
 async def test_a_check_up_tells_who_pays_and_where(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
-    who, where = await sky.AWS.check_all()
+    who, where, *_ = await sky.AWS.check_all()
     assert (who.state, who.detail[:20]) == ("ok", "account 123456789012")
     assert (where.subject, where.state) == ("us-east-1", "ok") and "us-east-1a" in where.detail
     bed.no_default_vpc()
-    assert [each.state for each in await sky.AWS.check_all()] == ["ok", "fail"]
+    assert [each.state for each in await sky.AWS.check_all()][:2] == ["ok", "fail"]
     bed.expire_credentials()
     (refused,) = await sky.AWS.check_all()
     assert refused.state == "fail" and "have expired" in refused.detail

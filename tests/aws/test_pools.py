@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import runpy
+import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import skyward_core as sky
+from skyward_core.front.costs import costs as add_up
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.store.archive import replay
 from skyward_core.store.ledger import Ledger
+from skyward_core.transport.ssh.connect import fetch_host_key
+from skyward_core.transport.ssh.target import Target
+from skyward_core.views.events import PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
+from tests.support.cli import EXAMPLES
+from tests.support.fewer import without
 
 
 @pytest.fixture
@@ -24,12 +36,23 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     return bed
 
 
-def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
-    with sky.Compute(name="pair", provider=rented(ssh_from=own(cloud)), nodes=2) as compute:
+def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
+    example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
+    provider = rented(
+        ssh_from=own(cloud), python=sys.executable
+    )  # which has torch: machines reach no package index
+    image, plugins = sky.Image(env=without("torch._dynamo")), [sky.plugins.torch()]
+    with sky.Compute(name="pair", provider=provider, nodes=2, image=image, plugins=plugins) as compute:
+        trained = example(epochs=2) @ compute
+        assert [each["rank"] for each in trained] == [0, 1]
+        assert len({each["weights"] for each in trained}) == 1, "one model"
         results = where() @ compute
         assert [(rank, nodes) for rank, nodes, _ in results] == [(0, 2), (1, 2)]
         assert len({host for _, _, host in results}) == 2
+        view = compute.pool.view
+        assert f"{view.price_hourly:.4f}" == "1.0839" and not view.rents, "twice 0.526, with disk and address"
         machines = cloud.instances("running")
+        assert own_host_keys(tmp_path / "home"), "the key that they booted with is refused"
         wait_until(lambda: all(deadman_is_the_agents(cloud)), "the deadman is put off by the agents")
         assert {each["tags"]["skyward:pool"] for each in machines} == {"pair"}
     ledger = Ledger()
@@ -42,9 +65,32 @@ def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> N
         [],
         [],
     )
+    # From the launch to the order to end, which EC2 tells to the second; the bed bills from a moment later.
+    billed = {each.instance_id: each.seconds for each in cloud.seconds_billed()}
+    ours = {each["machine"]: each for each in receipt["bills"]}
+    assert ours.keys() == billed.keys()
+    assert all(abs(each["until"] - each["since"] - billed[name]) < 3 for name, each in ours.items())
+    cost = sum(each["hourly"] * billed[name] / 3600 for name, each in ours.items())
+    assert add_up(0.0).dollars == pytest.approx(cost, abs=0.01)
     assert left(cloud) == []
     assert len(cloud.calls("RunInstances")) == 1 and len(cloud.calls("TerminateInstances")) == 1
     assert not list((tmp_path / "home" / "aws").glob("pair.*")), "its keys are gone"
+
+
+def own_host_keys(home: Path) -> bool:
+    """Whether each machine shows a key of its own, which is the only one that is believed of it."""
+    (folder,) = (home / "aws").glob("pair.*")
+    booted = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    with closing(Ledger()) as ledger:
+        machines = ledger.machines(ledger.live()[0].token)
+    believed = {each.id: (folder / f"known_hosts.{each.id}").read_text().strip() for each in machines}
+    shown = {each.id: f"* {key_of(each.address)}" for each in machines}
+    return shown == believed and len({booted, *shown.values()}) == 1 + len(machines)
+
+
+def key_of(host: str) -> str:
+    key = asyncio.run(fetch_host_key(Target(host=host, config=False))).key
+    return " ".join(key.export_public_key("openssh").decode().split()[:2])
 
 
 def deadman_is_the_agents(bed: Bed) -> list[bool]:
@@ -90,6 +136,44 @@ def test_a_machine_that_never_answers_is_named_and_ended(cloud: Bed) -> None:
     with pytest.raises(PoolError, match=r"was not up after 8 s: node 0 running \(connecting to "), compute:
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_several_specs_as_upstream_s_guides_write_them(cloud: Bed) -> None:
+    """Cheapest or first, spot if there is any, a limit to what an hour may cost, accelerators by their factories."""
+    cloud.no_capacity(region="us-east-1")
+    cloud.no_capacity(region="us-west-2", market="spot", zone="us-west-2b")
+    told: list[str] = []
+    here: Any = {"ssh_from": own(cloud)}
+    compute = sky.Compute(
+        sky.Spec(provider=sky.AWS(region="us-east-1", **here), accelerator=sky.accelerators.T4()),
+        sky.Spec(
+            provider=sky.AWS(region="us-west-2", **here),
+            accelerator=sky.accelerators.A10G(count=1),
+            max_hourly_cost=2.50,
+        ),
+        selection="first",
+        allocation="spot_if_available",
+        name="guides",
+    )
+    with compute:
+        assert (where() >> compute)[:2] == (0, 1)
+        (running,) = cloud.instances("running")
+        assert (running["type"], running["market"], running["zone"]) == ("g5.xlarge", "spot", "us-west-2a")
+        assert f"{compute.pool.view.price_hourly:.4f}" == "0.3782", "0.36 of 1.006, with disk and address"
+        told += [each.detail for each in replay(compute.pool.archive.folder) if isinstance(each, PoolState)]
+    assert compute.receipt is not None and (compute.receipt.created, compute.receipt.gone) == (1, (0,))
+    assert left(cloud) == [] and left(cloud, "us-west-2") == []
+    # Each attempt, and what became of the one before, where screens and the command line show them.
+    attempts = [each for each in told if "attempt " in each]
+    assert attempts[0].startswith("spec 1 (aws): attempt 1 of ") and "g4dn.xlarge in us-east-1" in attempts[0]
+    whys = [each for each in attempts if "InsufficientInstanceCapacity" in each]
+    assert (
+        len(whys) > 5
+        and "spec 2 (aws): attempt 1 of " in attempts[-2]
+        and "us-west-2b (spot)" in attempts[-2]
+    )
+    assert "spec 2 (aws): g5.xlarge in us-west-2b (spot): Insufficient" in attempts[-1]
+    assert attempts[-1].endswith("g5.xlarge in us-west-2a (spot), $0.38/h each")
 
 
 def test_another_machine_takes_the_place_of_one_that_ends(cloud: Bed) -> None:

@@ -429,10 +429,11 @@ def ask(compute: Any) -> dict[str, object]:
         "left": [leaves(status) >> compute for status in (None, 0, False)],
         "box": [type(made := box(1) >> compute) is Box, made.show(), Box.show is show],
     }
-    try:
-        raises() >> compute
-    except sky.RunError as error:
-        found["traceback"] = [each.error and each.error.traceback for each in error.outcomes.values()]
+    for key, call in (("traceback", raises()), ("traceback of a script", sky.script("fails.py"))):
+        try:
+            call >> compute
+        except sky.RunError as error:
+            found[key] = [each.error and each.error.traceback for each in error.outcomes.values()]
     return found
 
 

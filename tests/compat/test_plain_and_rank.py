@@ -50,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("compat") / "project"
     path.mkdir()
     shutil.copy(HERE / SCRIPT, path)
-    (path / "beside.py").write_text("WORD = 'next door'\n")
+    (path / "beside.py").write_text("WORD = 'next door'\ndef fail():\n    return 1 / 0\n")
+    (path / "fails.py").write_text("import beside\nbeside.fail()\n")
     (path / "config.yaml").write_text("width: 3\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKYWARD_HOME", str(path.parent / "home"))
@@ -135,6 +136,8 @@ async def test_over_ssh(folder: Path, plain: dict[str, Any]) -> None:
         await host.stop()
     rank = found["seen"]
     assert differing(plain, rank) == ANYWHERE
+    for text, files in (("traceback", [SCRIPT]), ("traceback of a script", ["fails.py", "beside.py"])):
+        assert all(f'File "{folder / file}"' in found[text][0] for file in files), found[text][0]
     assert rank["umask"] == ["0o2", "0o100664"]
     assert rank["environment"]["HOME"] == str(host.home)
     assert more_variables(plain, rank) - os.environ.keys() == VARIABLES | {"SSH_CONNECTION", "LC_CTYPE"}

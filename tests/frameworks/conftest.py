@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,17 +23,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
     yield
     patch.undo()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def fewer_packages(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have what the module starts run as where its ``NOT_INSTALLED``, separated by spaces, are not installed."""
-    folder = Path(__file__).parents[1] / "support" / "fewer_packages"
-    with pytest.MonkeyPatch.context() as patch:
-        if hidden := getattr(request.module, "NOT_INSTALLED", ""):
-            patch.setenv("NOT_INSTALLED", hidden)
-            patch.setenv("PYTHONPATH", f"{folder}", prepend=os.pathsep)
-        yield
 
 
 @pytest.fixture(scope="module")

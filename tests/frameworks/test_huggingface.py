@@ -11,7 +11,9 @@ from tests.support.fates import listening
 
 TOKEN = "hf_" + "NeverWrittenAnywhere".ljust(34, "x")
 PLUGINS = [sky.plugins.torch(), sky.plugins.huggingface(token=TOKEN)]
-NOT_INSTALLED = "sklearn scipy pandas pyarrow datasets"  # optional there, and loaded where they are
+NOT_INSTALLED = (
+    "sklearn scipy pandas pyarrow datasets torch._dynamo"  # optional there, and loaded where they are
+)
 
 
 @sky.function

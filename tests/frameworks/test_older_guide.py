@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.whole_scripts import run_script
 
-NOT_INSTALLED = "sklearn"  # optional in transformers and keras, and loaded where it is
+NOT_INSTALLED = "sklearn torch._dynamo"  # optional in transformers and keras, and loaded where it is
 
 
 def run(script: str, folder: Path) -> Any:

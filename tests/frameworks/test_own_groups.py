@@ -25,6 +25,7 @@ dist.all_reduce(total)
 with open(f"{sys.argv[1]}.{dist.get_rank()}", "w") as file:
     file.write(str(total.item()))
 """
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 OPTIONS = sky.Options(console=False)
 TWO = sky.Worker(ranks_per_node=2)
 

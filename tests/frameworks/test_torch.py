@@ -13,6 +13,7 @@ import pytest
 import skyward_core as sky
 from tests.support.fates import gone, listening, pids
 
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 PLUGINS = [sky.plugins.torch()]
 
 

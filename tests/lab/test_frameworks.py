@@ -11,6 +11,7 @@ import pytest
 
 import skyward_core as sky
 from tests.support.cli import EXAMPLES
+from tests.support.fewer import without
 
 from . import Host, Lab
 from .pools import pool, ssh
@@ -45,7 +46,8 @@ def test_the_torch_example_between_hosts(lab: Lab) -> None:
     provider = ssh(
         lab, hosts, python=sys.executable
     )  # which has the frameworks: hosts reach no package index
-    with pool(lab, provider, plugins=[sky.plugins.torch()]) as compute:
+    image = sky.Image(env=without("torch._dynamo"))
+    with pool(lab, provider, plugins=[sky.plugins.torch()], image=image) as compute:
         for total, backend, address, interface in reduced() @ compute:
             assert (total, backend, address) == (3.0, "gloo", hosts[0].address)
             assert interface != "lo"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = re.compile(r"^```python\n(.*?__main__.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -29,6 +29,8 @@ from tests.support.loss import REPLACE, Provider, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
+
 
 @sky.function
 def rank() -> int:

@@ -50,7 +50,13 @@ def main():
     }))
     atexit.register(print, "exit handlers ran", flush=True)
     threading.Thread(target=late).start()
+    sys.stdout.flush()
+    if said.how == "leave":
+        os._exit(0)
+    if said.how == "again":
+        os.execv(sys.executable, [sys.executable, "-c", "print('another program')"])
     if said.how == "raise":
+        sys.excepthook = lambda *told: print("hook:", *told[:2], flush=True)
         raise LookupError("no data")
     if said.how:
         sys.exit(said.how if said.how == "words" else int(said.how))
@@ -58,6 +64,32 @@ def main():
 if __name__ == "__main__":
     main()
 '''
+LEFT_OPEN = """
+import atexit, multiprocessing, threading, time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+def double(number):
+    return 2 * number
+
+def last():
+    print("exit handlers still have", list(shared), flush=True)
+
+processes = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+manager = multiprocessing.get_context("fork").Manager()
+shared = manager.list([processes.submit(double, 2).result()])
+threads = ThreadPoolExecutor(1)
+print(threads.submit(double, 4).result(), flush=True)
+threads.submit(time.sleep, 0.2).add_done_callback(lambda _: print("what was begun is ended", flush=True))
+atexit.register(last)
+atexit.register(lambda: print("no", 1 / 0))
+"""
+STAYS = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+(folder / "begun").touch()
+while not (folder / "go").exists():
+    time.sleep(0.01)
+"""
 COMMAND_OF_CLICK = """
 import os, click
 
@@ -102,6 +134,8 @@ if __name__ == "__main__":
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     cli = Cli(tmp_path_factory.mktemp("cli"))
     cli.write("train.py", TRAIN)
+    cli.write("left_open.py", LEFT_OPEN)
+    cli.write("stays.py", STAYS)
     cli.write("clicks.py", COMMAND_OF_CLICK)
     cli.write("typed.py", COMMAND_OF_TYPER)
     cli.write("configured.py", MAIN_OF_HYDRA)
@@ -155,9 +189,25 @@ def test_how_a_script_ends_is_how_its_rank_does(pool):
             sky.script("train.py", ["--how", how]) @ pool
         assert {(each.kind, each.exit_code) for each in failed.value.outcomes.values()} == {(kind, code)}
         assert isinstance(failed.value.__cause__, LookupError) == (how == "raise")
+    assert "hook: <class 'LookupError'> no data" in printed(pool, 0)
     told = failed.value.outcomes[1].error
     assert told is not None and told.traceback.count("train.py") == 2  # its main program, and main()
     assert 'in main\n    raise LookupError("no data")\n' in told.traceback
+
+
+def test_a_script_may_leave_by_ways_that_tell_nobody(pool):
+    assert sky.script("train.py", ["--how", "leave"]) @ pool == [None, None]
+    assert sky.script("train.py", ["--how", "again"]) @ pool == [None, None]
+    assert printed(pool, 0)[1:] == printed(pool, 1)[1:] == ["another program"]
+
+
+def test_what_a_script_leaves_open_ends_as_alone(pool, cli):
+    """Executors that nobody shuts down, and a server of multiprocessing, which ends with the exit handlers."""
+    alone = subprocess.run([sys.executable, "left_open.py"], cwd=cli.folder, capture_output=True, text=True)
+    sky.script("left_open.py") @ pool
+    assert printed(pool, 0) == printed(pool, 1) == alone.stdout.splitlines()
+    assert "ZeroDivisionError" in log_of(pool, last_run(pool), 0, "err").decode()
+    assert alone.returncode == 0 and alone.stdout.endswith("exit handlers still have [4]\n")
 
 
 def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):
@@ -206,6 +256,24 @@ def test_a_rank_that_begins_late_still_runs_its_part_and_what_came_behind_waits_
             (tmp_path / "go").touch()
         assert (first.result(), second.result(), third.result()) == ([None, None], [None, None], [4, 4])
         keeping.result()
+
+
+def test_no_broadcast_loses_a_rank_to_a_script_beside_it(pool, tmp_path):
+    said = "broadcasts wait for scripts that leave no process"
+    assert sky.function(abs)(-3) @ pool == [3, 3]
+    with ThreadPoolExecutor(2) as beside:
+        try:
+            script = sky.script("stays.py", [tmp_path]) > pool
+            wait_until((tmp_path / "begun").exists)
+            broadcast = beside.submit(lambda: sky.function(abs)(-4) @ pool)
+            wait_until(lambda: said in str(pool.pool.view))
+            later = sky.script("clicks.py", ["--epochs", "1"]) > pool
+            assert sky.function(abs)(-5) >> pool == 5, "the other rank is free"
+            assert not broadcast.done() and not later.done()
+        finally:
+            (tmp_path / "go").touch()
+        assert (script.result(), broadcast.result(), later.result()) == (None, [4, 4], None)
+    assert said not in str(pool.pool.view)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ async def test_a_connection_that_breaks_again_and_again_is_gone_on_with(
         for connection in list(host.connections):
             connection.abort()
     await asyncio.wait_for(sending, 90)
-    assert host.logins == logins + 3
+    assert host.logins - logins in (2, 3), "the last cut may come when all of it is there"
     assert len(host.received) - before < 1.2 * SIZE, "what was there was not sent again"
     blobs = host.home / ".cache" / "skyward" / "pools" / "p.0" / "blobs"
     assert [path.name for path in blobs.iterdir()] == ["a" * 32]

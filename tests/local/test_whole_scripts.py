@@ -13,6 +13,8 @@ import pytest
 from tests.support.child import Child
 from tests.support.cli import EXAMPLES, PATIENCE, Cli
 
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
+
 
 class TestModule:
     """``python -m skyward_core``."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from textual import events
-from textual._context import active_app
+from textual._compositor import Compositor
+from textual._context import active_app, visible_screen_stack
 from textual.pilot import Pilot
 
 from skyward_tui.app import SkywardApp
@@ -37,6 +38,21 @@ async def settled(*_: float) -> None:
         quiet = 0 if loop._ready else quiet + 1
         if quiet == 1 and screens:
             screens[-1]._on_timer_update()  # paints what is to be painted, then calls who waits for that
+
+
+def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone, paint where a test looks at a screen, and not each change for a terminal that is not
+    there: Textual does, and throws it away, which is a third of what a test of the app takes."""
+    render_update = Compositor.render_update
+
+    def render(self: Compositor, full: bool = False, screen_stack: Any = None, simplify: bool = False) -> Any:
+        if full:
+            return render_update(self, full, screen_stack, simplify)
+        visible_screen_stack.set(screen_stack or [])
+        self._dirty_regions.clear()
+        return None
+
+    patch.setattr(Compositor, "render_update", render)
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ from textual.screen import Screen
 
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
+from skyward_tui.dialogs.budget import BudgetScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
@@ -37,6 +38,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),
+        lambda: BudgetScreen(view, session.now),
         HelpScreen,
         AcceleratorsScreen,
         lambda: AskScreen("Go to rank"),

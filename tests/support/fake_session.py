@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -47,6 +48,10 @@ class FakeSession:
     written: list[WrittenFile] = field(default_factory=list)
     unfetched: dict[str, Future[Unfetched]] = field(default_factory=dict)
     kept_outputs: list[int | None] = field(default_factory=list)
+    asks_about_budgets: bool = False
+    raised: list[tuple[str, float]] = field(default_factory=list)
+    swept: Sweep = field(default_factory=Sweep)
+    sweeps: int = 0
 
     # What the app calls
 
@@ -109,6 +114,19 @@ class FakeSession:
         if self.auto:
             self.finish_down(pool)
         return future
+
+    def ask_about_budgets(self) -> None:
+        self.asks_about_budgets = True
+
+    def raise_budget(self, pool: str, dollars: float) -> Future[None]:
+        view = self.view(pool)
+        self.raised.append((view.name, dollars))
+        self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
+        return done(None)
+
+    def sweep(self) -> Future[Sweep]:
+        self.sweeps += 1
+        return done(self.swept)
 
     def on_host_key(self, ask: Ask) -> None:
         self.ask = ask

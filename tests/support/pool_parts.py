@@ -160,6 +160,10 @@ class Pipe:
                 return {"t": "known", "id": header["id"]} | told
             case "claim" if "id" in header:  # one that is told again after a drop asks nothing
                 return {"t": "known", "id": header["id"], "calls": [node]}
+            case "halt":
+                return {"t": "known", "id": header["id"]}
+            case "written":
+                return {"t": "known", "id": header["id"], "files": [], "more": 0, "folder": ""}
             case "shutdown":
                 return {"t": "bye", "logs": {}}
         return None

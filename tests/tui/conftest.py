@@ -13,14 +13,14 @@ from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
-from tests.support.app_driver import screen_svg, screen_text, settled
+from tests.support.app_driver import paint_on_demand, screen_svg, screen_text, settled
 from tests.support.fake_session import FakeSession
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 @pytest.fixture(autouse=True)
-def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TZ", "UTC")
     for name in ("SSH_CONNECTION", "TMUX", "STY"):
@@ -30,6 +30,8 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     time.tzset()
+    if not getattr(request.module, "PAINTS", False):
+        paint_on_demand(monkeypatch)
 
 
 @pytest.fixture

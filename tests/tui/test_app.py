@@ -28,6 +28,8 @@ from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import screen_svg, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 ROOT = Path(__file__).parents[2]
 
 

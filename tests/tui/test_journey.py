@@ -11,6 +11,8 @@ from skyward_core.front.session import Session
 from skyward_core.store.ledger import Ledger
 from tests.support.terminal import Terminal
 
+NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
+
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:

@@ -271,6 +271,24 @@ async def test_arrows_go_through_all_fields(app: SkywardApp, script: Path) -> No
         await until(pilot, lambda: screen.form().function == "evaluate")
 
 
+async def test_a_plan_longer_than_its_place_scrolls_by_keys(app: SkywardApp, script: Path) -> None:
+    script.write_text(SCRIPT + "\nimport no_such_thing\n")
+    Path("requirements.txt").touch()
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#arguments", Input).value = "epochs=1"
+        await until(pilot, lambda: "pgdn, pgup scroll" in screen_text(app))
+        assert "creates  pool" in screen_text(app) and "as a command" not in screen_text(app)
+        await pilot.press("pagedown", "pagedown")
+        await until(
+            pilot, lambda: "as a command" in screen_text(app) and "creates  pool" not in screen_text(app)
+        )
+        await pilot.press("pageup", "pageup")
+        await until(pilot, lambda: "creates  pool" in screen_text(app))
+        assert app.focused is not None and app.focused.id != "plan", "the fields keep the focus"
+        assert "choose requirements.txt under packages" in " ".join(plan_text(screen).split())
+
+
 async def test_recent_launches_are_a_key_away(
     app: SkywardApp, session: FakeSession, script: Path, tmp_path: Path
 ) -> None:

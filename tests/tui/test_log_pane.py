@@ -9,6 +9,8 @@ from skyward_core.views.logs import LogRing
 from skyward_tui.widgets.log_pane import LogPane
 from skyward_tui.widgets.log_window import Matcher
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 SIZE = (40, 10)
 
 

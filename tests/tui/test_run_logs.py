@@ -17,6 +17,8 @@ from tests.support.app_driver import screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession
 from tests.tui.conftest import log_of
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 SIZE = (120, 40)
 
 

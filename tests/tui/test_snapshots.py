@@ -11,6 +11,8 @@ from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 SETTLING = 5  # seconds after which a picture is what it is
 
@@ -134,6 +136,20 @@ async def test_wide_pool(app: SkywardApp, session: FakeSession, snap: Snap, size
         session.end_rank(view, run, rank, summary=value(rank / 256))
     session.end_rank(view, run, 77, "lost")
     await show(app, snap, "wide", size, ["enter", "1", "down", "right"], "✓")
+
+
+@at_every_size
+async def test_results(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, run = training(session)
+    for rank in (0, 1, 3):
+        session.end_rank(view, run, rank, summary=value({"loss": 0.21 + rank / 100, "accuracy": 0.91}))
+    await show(app, snap, "results", size, ["enter", "4", "z"], "accuracy")
+
+
+@at_every_size
+async def test_accelerators(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    Path("train.py").write_text(SCRIPT)
+    await show(app, snap, "accelerators", size, ["n", "ctrl+g", *"h100", "down"], "bf16")
 
 
 @at_every_size

@@ -19,6 +19,8 @@ from skyward_tui.screens.pools import PoolsScreen
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, done
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 SIZE = (100, 30)
 GB = 1_000_000_000
 FILES = [
@@ -214,6 +216,7 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
         await asked(app, pilot)
         await pilot.press("right", "enter")
         await until(pilot, lambda: session.torn_down == ["p"])
+        await until(pilot, lambda: "◍ stopping    2/2" in screen_text(app))  # in the list behind
         notes = (f"stays there: 3 files, 1.2 GB, {where}ck/model.pt (1.2 GB), out/a.csv (3 kB), b (1 kB)",)
         lost = ("1 file, 2 GB, on node 1 (10.0.0.2) in /work: ck/old.pt (2 GB)",)
         session.downing["p"].set_result(receipt(notes=notes, lost=lost))
@@ -222,4 +225,6 @@ async def test_picture_of_the_receipt(app: SkywardApp, session: FakeSession, sna
             pilot,
             lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close",
         )
+        await until(pilot, lambda: "✓ p: created 2, verified gone 2" in screen_text(app))
+        await until(pilot, lambda: "▶ p    ◍ stopping" in screen_text(app))  # the list below, too
         snap(app, "torn-down-files-80x24")

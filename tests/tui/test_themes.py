@@ -18,6 +18,8 @@ from tests.support.app_driver import screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 
+PAINTS = True  # what is painted is looked at, or changes what a widget knows
+
 PACKAGE = Path(cli.__file__).parent
 
 

@@ -64,7 +64,7 @@ async def test_a_goodbye_is_taken_before_the_agent_ends() -> None:
         audience.join(connection)
         await plain(here, connection)
         connection.send(EVENT, b"x" * BEHIND)
-        parting = asyncio.create_task(audience.part())
+        parting = asyncio.create_task(audience.part({}))
         decoder, told = Decoder(), list[str]()
         while "bye" not in told:
             assert not parting.done(), "it ends while the client still reads"
@@ -84,7 +84,7 @@ async def test_a_client_that_comes_while_the_agent_ends_is_not_waited_for() -> N
         connection = Connection(lambda *_: None, audience.leave)
         audience.join(connection)
         await plain(here, connection)
-        parting = asyncio.create_task(audience.part())
+        parting = asyncio.create_task(audience.part({}))
         await asyncio.sleep(0)
         audience.join(late)
         async with asyncio.timeout(5):  # less than anybody is waited for
@@ -101,5 +101,5 @@ async def test_a_client_that_reads_nothing_keeps_no_agent(monkeypatch: pytest.Mo
         audience.join(connection)
         await plain(here, connection)
         connection.send(EVENT, b"x" * BEHIND)
-        await audience.part()
+        await audience.part({})
         connection.drop()

@@ -80,7 +80,13 @@ def test_the_name_follows_the_content() -> None:
 
 
 def test_it_is_small() -> None:
-    assert len(bundle().archive) < 1_070_000
+    assert len(bundle().archive) < 1_100_000
+
+
+def test_what_only_app_and_command_line_use_stays_here() -> None:
+    there = {path for path, _ in bundle().files if "/front/" in path}
+    assert "skyward_core/front/api/compute.py" in there and "skyward_core/front/__init__.py" in there
+    assert not any(Path(path).parent.name == "front" for path in there if Path(path).name != "__init__.py")
 
 
 def test_what_asks_an_nvidia_driver_goes_only_where_one_may_be() -> None:

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.sweeping import Found, Sweep
 from skyward_core.model import exit_status
 from skyward_core.model.errors import (
     PoolError,
@@ -29,6 +30,7 @@ from skyward_core.model.errors import (
     ScriptFailed,
     TeardownError,
 )
+from skyward_core.model.leftover import Leftover
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
@@ -191,7 +193,8 @@ def test_tables_and_failures_in_words() -> None:
         "r001  n0    ✗ raised    250 ms  ValueError: bad",
     ]
     assert failure_lines(run) == ["root cause: r001 raised: ValueError: bad\nvery", "Traceback:", "  here"]
-    assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value: mean 2 ± 1, 1 … 3, sum 4 of 2"]
+    assert aggregate_lines(a_run(returned(0, 1), returned(1, 3))) == ["value of 2: mean 2 ± 1, 1 … 3, sum 4"]
+    assert aggregate_lines(a_run(returned(0, 1))) == []
 
 
 @pytest.mark.parametrize(
@@ -259,6 +262,10 @@ class Session:
 
     def view(self, pool: str) -> PoolView:
         return self.shown
+
+    def sweep(self) -> Future[Sweep]:
+        thing = Leftover("instance", "i-1", "us-east-1", "q", "t", "l", True, "me", is_machine=True)
+        return done(Sweep((), [Found(thing, "left", 0)]))
 
     def attach(self, pool: str) -> Future[PoolView]:
         return done(self.shown)
@@ -449,6 +456,19 @@ def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFix
     assert "run r1 has ended (done); its results: skyward-tui results r1" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("price", [1.0, 0.0])
+def test_who_leaves_rented_machines_is_told_when_they_end(
+    capfd: pytest.CaptureFixture[str], price: float
+) -> None:
+    session = Session(a_run(state="running"))
+    session.shown.price_hourly, session.shown.spec = price, {"options": {"idle_timeout": 600.0}}
+    session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
+    session.run.total = 1  # type: ignore[union-attr]
+    assert execute(session, detach=True) == 0
+    told = "its machines end 10:00 after the last run, and what nobody has fetched with them"
+    assert (told in capfd.readouterr().err) == bool(price)
+
+
 def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)), GONE, signals={"down": signal.SIGINT})
     assert execute(session) == 0
@@ -528,11 +548,15 @@ def test_down_ends_with_the_truth(
 ) -> None:
     monkeypatch.setattr(reach, "Session", lambda: Session(receipt=receipt))
     monkeypatch.setattr(
-        manage, "with_kept", lambda session, pools: ([SimpleNamespace(name="p", key="p.t")], [])
+        manage,
+        "with_kept",
+        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", spec={"rents": True})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
-    found = json.loads(capfd.readouterr().out)["receipts"]
+    said = capfd.readouterr()
+    found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
+    assert "1 machine ($?/h) of pools that are over is left: skyward-tui sweep" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:

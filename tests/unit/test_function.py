@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
+import cloudpickle
 import pytest
 
 import skyward_core as sky
-from skyward_core.model.function import Function, PendingFunction, PendingGroup
+from skyward_core.model.function import Function, PendingFunction, PendingGroup, check_call
 from skyward_core.model.run_future import RunFuture
 
 
@@ -140,3 +142,42 @@ def test_decorators_of_ours_may_stand_above_or_below() -> None:
     wrapped = slow.__skyward_wrap__(loud)
     assert isinstance(wrapped, Function)
     assert (wrapped.local(), wrapped.timeout) == ("SLOW", 60)
+
+
+class Trainer:
+    """Has methods that run on a pool."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    @sky.function(timeout=5)
+    def train(self, epochs: int = 1) -> float:
+        """Trains."""
+        return self.rate * epochs
+
+    @staticmethod
+    @sky.function
+    def plain(x: int) -> int:
+        return x
+
+    smallest = sky.function(min)
+
+
+def test_a_method_has_its_object() -> None:
+    pending = Trainer(2.0).train(3)
+    assert (pending.name, pending.timeout, pending.local()) == ("train", 5, 6.0)
+    assert pickle.loads(cloudpickle.dumps(pending)).local() == 6.0, "and takes it along"
+    assert Trainer.train(Trainer(1.0), 3).local() == 3.0
+    assert Trainer(2.0).plain(4).local() == 4 and Trainer(2.0).smallest(4, 3).local() == 3
+    with pytest.raises(TypeError, match=r"train\(epochs: 'int' = 1\).* cannot be called so"):
+        check_call(Trainer(2.0).train(1, 2), Trainer(2.0).train.fn)
+
+
+def test_an_async_function_is_refused_with_what_to_do() -> None:
+    async def later() -> None: ...
+    async def values() -> Any:
+        yield 1
+
+    for fn in (later, values):
+        with pytest.raises(TypeError, match=rf"{fn.__name__} is async.* asyncio.run\(\.\.\.\) in it"):
+            sky.function(fn)

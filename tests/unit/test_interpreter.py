@@ -126,6 +126,22 @@ def test_an_environment_that_is_ours_is_used_as_ours(project: Path) -> None:
     assert is_own(found.prefix)
 
 
+def test_a_shell_that_is_ready_for_this_program_says_nothing_of_scripts(
+    project: Path, tmp_path: Path
+) -> None:
+    """As the documentation has it: ranks are to have what plugins and files bring, as they have without it."""
+    found = chosen(project, ask=never, VIRTUAL_ENV=sys.prefix, CONDA_PREFIX=str(tmp_path))
+    assert (found.source, found.chosen, found.notes) == (OWN, False, ())
+
+
+def test_what_is_installed_is_of_no_project(project: Path) -> None:
+    environment(project / ".venv")
+    example = project / ".venv" / "lib" / "python3.12" / "site-packages" / "examples" / "ddp.py"
+    example.parent.mkdir(parents=True)
+    example.touch()
+    assert choose(example, None, {}, never).source == OWN
+
+
 def never(path: str) -> KnownPython:
     raise AssertionError(f"{path} was run")
 

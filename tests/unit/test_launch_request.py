@@ -87,7 +87,7 @@ def said(words: list[str]) -> LaunchRequest:
     """What the command's own parser makes of words."""
     asked: list[LaunchRequest] = []
 
-    def execute(request: LaunchRequest, console: object) -> int:
+    def execute(request: LaunchRequest, console: object, *, dry_run: bool) -> int:
         asked.append(request)
         return 0
 
@@ -107,6 +107,7 @@ def same_spec(one: PoolSpec, other: PoolSpec) -> bool:
             spec.describe() | {"name": ""},
             type(spec.provider),
             vars(spec.provider) if spec.provider.name == "ssh" else (),
+            spec.wish,
         )
         for spec in (one, other)
     ]
@@ -166,6 +167,8 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         "sizes": repr(draw(st.lists(st.integers(0, 9), max_size=3))),
         "any": draw(TEXT | st.sampled_from(["{'a': [1, (2,)]}", "{1, 2}", "b'x'", "1j"])),
     }
+    provider = draw(st.sampled_from([None, "local", "aws"])) if hosts is None else "ssh"
+    rents = provider == "aws"
     return LaunchRequest(
         script=draw(SCRIPTS),
         function="train" if own is None else None,
@@ -173,8 +176,10 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         script_args=own,
         python=draw(st.none() | st.just(sys.executable)),
         pool=draw(st.none() | NAMES),
-        provider=draw(st.none() | st.just("local")) if hosts is None else "ssh",
+        provider=provider,
         settings={} if hosts is None else {"hosts": ",".join(hosts)},
+        allocation=draw(st.sampled_from([None, "spot", "spot-if-available", "on-demand"])) if rents else None,
+        max_hourly_cost=draw(st.none() | st.floats(0.01, 1e4)) if rents else None,
         nodes=draw(st.none() | st.integers(1, len(hosts) if hosts else 64)),
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
@@ -202,6 +207,8 @@ HOSTILE = st.builds(
     nodes=st.none() | st.integers(-2, 2000),
     ranks_per_node=st.none() | st.integers(-2, 70) | st.just("gpu"),
     accelerator=st.none() | TEXT,
+    allocation=st.none() | TEXT,
+    max_hourly_cost=st.none() | st.floats(0.01, 1e4),
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
@@ -263,6 +270,7 @@ def test_every_field_has_one_option_and_the_command_has_no_other() -> None:
         each.name: each.opts[-1] for each in cli.commands["run"].params if isinstance(each, click.Option)
     }
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
+    others |= {"as_module": "--module", "dry_run": "--dry-run"}
     assert of_command == dict(OPTIONS) | others
 
 
@@ -279,7 +287,13 @@ def test_an_option_that_only_another_program_has_is_not_used(monkeypatch: pytest
 @settings(max_examples=50)
 @given(request=requests())
 def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
-    request = replace(request, detach=False, timeout=None)
+    only_of_commands: dict[str, Any] = {
+        "detach": False,
+        "timeout": None,
+        "allocation": None,
+        "max_hourly_cost": None,
+    }
+    request = replace(request, **only_of_commands)
     form = form_of(request)
     again = request_of(form)
     assert same_spec(again.spec(), request.spec())

@@ -69,7 +69,7 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
     assert ended.state == "gone"
     assert ended.ended_at is not None
     assert ended.receipt is not None
-    lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays"), ())
+    lists = dict.fromkeys(("unaccounted", "notes", "kept", "lost", "stays", "bills"), ())
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
 
 

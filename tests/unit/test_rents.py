@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import skyward_core as sky
+from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.front.launch_request import LaunchRequest
 from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.aws.calls import calls_of
 from skyward_core.views.views import PoolView
 from skyward_tui.as_json import pool_json
 from skyward_tui.launch_plan import rows
@@ -25,16 +29,60 @@ def test_a_pool_of_rented_machines_is_precious_and_its_price_unknown() -> None:
     assert hourly(view) == "$7.50/h" and not view.rents
 
 
-def test_the_plan_of_a_launch_on_them_says_so(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+NOBODY = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody without credentials, whom no service is asked for."""
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in NOBODY.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    calls_of.cache_clear()  # of an earlier test's credentials
+
+
+def plan_of(folder: Path, region: str, accelerator: str | None = "T4:4", provider: str = "aws") -> LaunchPlan:
+    script = folder / "train.py"
     script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    pass\n")
-    plan = LaunchRequest(
+    settings = {"region": region} if provider == "aws" else {}
+    return LaunchRequest(
         script=str(script),
         function="train",
-        provider="aws",
-        settings={"region": "us-east-1"},
-        accelerator="T4:4",
+        provider=provider,
+        settings=settings,
+        accelerator=accelerator,
+        nodes=2,
     ).plan()
-    told = rows(plan)
-    assert ("cost", "$?/h") in told
+
+
+def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: None) -> None:
+    told = rows(plan_of(tmp_path, "us-east-1"))
+    assert ("cost", "$7.86/h") in told
+    assert ("tries", "g4dn.12xlarge in us-east-1, $3.93/h each, by the list of this release") in told
+    assert sum(name == "makes" for name, _ in told) == 3
+    assert any("there are no AWS credentials" in text for _, text in told)
     assert not any("nothing is rented" in text for _, text in told)
+
+
+def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: None) -> None:
+    told = rows(plan_of(tmp_path, "eu-west-1"))
+    assert ("cost", "$?/h") in told
+    assert any(text.startswith("nothing in eu-west-1 is what was asked for") for _, text in told)
+
+
+def test_machines_that_are_there_are_not_rented(tmp_path: Path, nobody: None) -> None:
+    assert ("cost", "$0.00/h") in rows(plan_of(tmp_path, "", None, "local"))
+    plan = sky.Compute(provider=sky.Local(), nodes=2).plan()
+    assert (plan.attempts, plan.hourly, str(plan)) == ((), 0.0, "nothing is rented")

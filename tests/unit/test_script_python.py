@@ -97,5 +97,8 @@ def test_what_plugins_bring_loads_a_script_that_needs_it(
     found, packages = script_python(script, None, spec)
     assert packages is None and found.source == "plugins of the pool: brings"
     assert found.environment["pip"] == ["nowhere-to-be-found==1.0"] and found.version == OWN
+    (project / ".venv").symlink_to(sys.prefix)  # this program lives in the project's own
+    assert script_python(script, None, spec)[0].source == "plugins of the pool: brings"
+    (project / ".venv").unlink()
     monkeypatch.setattr(missing_packages, "is_missing", lambda module: False)
     assert not script_python(script, None, spec)[0].chosen, "what is here is used"

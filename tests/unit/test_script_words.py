@@ -39,7 +39,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     found: list[LaunchRequest] = []
     notes: list[str] = []
 
-    def execute(request: LaunchRequest, console: Any) -> int:
+    def execute(request: LaunchRequest, console: Any, dry_run: bool = False) -> int:
         request.call()
         found.append(request)
         return 0
@@ -77,9 +77,9 @@ def test_flags_of_a_function(asked, line, arguments):
     [
         (
             "two.py:other --nodse 4",
-            "no option --nodse, and other has no such argument; did you mean --nodes?",
+            "no option --nodse, and other has no such argument: it takes --n; did you mean --nodes?",
         ),
-        ("two.py:other --zebra 4", "it takes --n"),
+        ("two.py:other --epochs 4", "it takes --n"),  # and not --detach
         ("two.py:other --n", "--n of other wants a value"),
         ("two.py:other 5", "'5' is no flag of other"),
         ("one.py --epochs five", "argument epochs of train wants int, got 'five'"),
@@ -115,6 +115,23 @@ def test_the_help_of_run_shows_what_a_scripts_function_takes(asked):
     assert "Arguments of other" in asked("run two.py -h") and "Arguments of" not in asked("run plain.py -h")
 
 
+def test_a_module_is_run_as_python_runs_it(asked):
+    request = asked("run -m package.train -n 2 -- --epochs 3")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.module, request.script, request.script_args, request.nodes) == (
+        "package.train",
+        "package/train.py",
+        ("--epochs", "3"),
+        2,
+    )
+    words = ["-m", "package.train", "--nodes", "2", "--", "--epochs", "3"]
+    assert request.words() == words
+    assert asked(f"run {' '.join(words)}") == request
+    assert isinstance(asked("run -m package.train"), LaunchRequest)
+    assert "goes behind --" in asked("run -m package.train --epochs 3")
+    assert "neither package/nothing.py nor" in asked("run -m package.nothing")
+
+
 def test_torchruns_options(asked):
     request = asked("torchrun --nnodes=2 --nproc_per_node 4 --max-restarts 3 --tee 3 plain.py --nnodes 7 -m")
     assert isinstance(request, LaunchRequest), request
@@ -128,6 +145,9 @@ def test_torchruns_options(asked):
         ("a",),
     )
     assert not asked.notes
+    request = asked("torchrun --requirements r.txt --output *.pt plain.py --project")
+    assert isinstance(request, LaunchRequest), request
+    assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
     for line, says in (
         ("--nnodes 1:4 plain.py", "is a range"),
         ("--nnodes x plain.py", "no number from 1"),

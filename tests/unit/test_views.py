@@ -62,6 +62,8 @@ STORY: list[ev.Event] = [
     ev.RunEnded(pool="p", at=26.0, run="r1", state="failed", root_cause=CAUSE),
     ev.LeaseNews(pool="p", at=27.0, ends_at=590.0),
     ev.RankPhase(pool="p", at=28.0, rank=0, phase="importing"),
+    ev.PriceNews(pool="p", at=28.0, hourly=7.9),
+    ev.BudgetNews(pool="p", at=28.5, budget=25.0, state="near"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
     ev.OutputFetched(
         pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"
@@ -342,6 +344,14 @@ def test_money_spent_grows_with_time_and_never_falls_below_zero() -> None:
     view.price_hourly = 36.0
     assert view.spent(9.0 + 100) == pytest.approx(1.0)
     assert view.spent(0.0) == 0.0
+
+
+def test_what_was_spent_before_a_price_changed_stays_spent() -> None:
+    view = view_of(OPENED)
+    for at, hourly in ((9.0, 36.0), (9.0 + 100, 72.0), (9.0 + 200, 0.0)):
+        apply(view, ev.PriceNews(pool="p", at=at, hourly=hourly))
+    apply(view, OPENED)  # told again when more is known of it
+    assert view.spent(9.0 + 50) <= view.spent(9.0 + 300) == pytest.approx(3.0)
 
 
 EVIL = "E\x1b]52;c;aGk=\x07\x1b[\x002J\x9b2J\u202e\tV\nnext"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.capabilities import RunsHere
 from ...model.errors import TeardownError
 from ...model.hint import Hint
-from ...model.spec import Image, Options, Worker
+from ...model.spec import Image, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
@@ -20,6 +20,7 @@ from ...transport.background_loop import submit
 from .dispatch import Dispatching
 
 if TYPE_CHECKING:
+    from ...model.offer import RentalPlan
     from ...store.ledger_rows import Receipt
 
 
@@ -32,10 +33,27 @@ class Compute(Dispatching):
     Safe to use from any thread. Leaving the block tears the pool down and verifies it, also when an exception or
     ctrl-c leaves it; afterwards ``receipt`` is the proof.
 
+        with sky.Compute(
+            sky.Spec(provider=sky.AWS(region="us-east-1"), accelerator="A100:8", max_hourly_cost=30),
+            sky.Spec(provider=sky.AWS(region="us-west-2"), accelerator="H100:8"),
+            selection="first",
+        ) as compute:
+            ...
+
     Args:
+        *specs: ways to have the machines, each with its provider, accelerator and what else machines have to be; none
+            where that is said here.
         provider: where machines come from; ``Local`` when None.
         nodes: how many machines; when None one, or as many as the provider has hosts.
         accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8"); None for nothing.
+        vcpus: processor threads that each machine has at least; as the next five only of providers with offers.
+        memory_gb: memory in GB that each has at least.
+        architecture: "x86_64" or "arm64".
+        region: where; several are a list.
+        max_hourly_cost: dollars that an hour of one machine may cost, with disk and address.
+        allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both; on demand when None.
+        selection: "cheapest" offer first, or those of the "first" spec and region before all others; "cheapest" when
+            None.
         image: what the nodes' environment holds; an ``Image()`` when None.
         plugins: frameworks to set up, in order of entry.
         worker: how each node runs what it is given; a ``Worker()`` when None.
@@ -56,10 +74,17 @@ class Compute(Dispatching):
 
     def __init__(
         self,
-        *,
+        *specs: Spec,
         provider: Any = None,
         nodes: int | None = None,
         accelerator: Any = None,
+        vcpus: int | None = None,
+        memory_gb: float | None = None,
+        architecture: str | None = None,
+        region: str | Sequence[str] | None = None,
+        max_hourly_cost: float | None = None,
+        allocation: str | None = None,
+        selection: str | None = None,
         image: Image | None = None,
         plugins: Sequence[Any] = (),
         worker: Worker | None = None,
@@ -68,16 +93,26 @@ class Compute(Dispatching):
     ) -> None:
         from ...providers.asked_pool import pool_spec
 
+        machines = {
+            "provider": provider, "accelerator": accelerator, "vcpus": vcpus, "memory_gb": memory_gb,
+            "architecture": architecture, "region": region, "max_hourly_cost": max_hourly_cost,
+        }  # fmt: skip
+        if home.provider_override:  # it has what it has, and no offers are looked at
+            way = specs[0] if specs else Spec(accelerator=accelerator)
+            machines = {"provider": home.provider_override, "accelerator": way.accelerator}
+            nodes, specs, allocation, selection = nodes or way.nodes, (), None, None
         self.spec = pool_spec(
             sys.argv[0] if sys.argv else "",
+            *specs,
             name=name,
-            provider=home.provider_override or provider,
             nodes=nodes,
-            accelerator=accelerator,
             image=image,
             plugins=plugins,
             worker=worker,
             options=options,
+            allocation=allocation,
+            selection=selection,
+            **machines,
         )
         super().__init__()
         self.plugins = self.spec.plugins
@@ -88,6 +123,18 @@ class Compute(Dispatching):
     def name(self) -> str:
         """The pool's name."""
         return self.spec.name
+
+    def plan(self) -> RentalPlan:
+        """What would be rented: attempts in their order, with prices, and what would be made. Nothing is made by it.
+
+        ``print(compute.plan())`` shows it.
+
+        Raises:
+            UsageError: nothing that can be had is what was asked for; says what comes nearest.
+        """
+        from ...providers.planned import planned
+
+        return planned(self.spec)
 
     # -- life --------------------------------------------------------------------------------------------
 

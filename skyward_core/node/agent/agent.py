@@ -164,7 +164,7 @@ class Agent:
             kill_all(left)
             await asyncio.sleep(0.01)
             reap()
-        await self._audience.part()
+        await self._audience.part(self._desk.unconfirmed(self._given_up))
         await asyncio.sleep(0)
         for path in (state.config.socket, state.config.worker_socket):
             Path(path).unlink(missing_ok=True)

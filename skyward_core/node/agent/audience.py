@@ -113,13 +113,17 @@ class Audience:
                 if connection.quiet > SILENT:
                     connection.drop()
 
-    async def part(self) -> None:
+    async def part(self, unfetched: dict[str, int]) -> None:
         """Send each the rest of the logs and a goodbye, and wait until they have taken it: what this process has not
-        given to the kernel ends with it."""
+        given to the kernel ends with it.
+
+        Args:
+            unfetched: runs with results that nobody has confirmed, and bytes of those.
+        """
         parted = list(self._open.items())  # who comes now gets no goodbye, and is not waited for
         for connection, client in parted:
             sizes = await client.tail.finish() if client.tail else {}
-            connection.send({"t": "bye", "logs": sizes})
+            connection.send({"t": "bye", "logs": sizes, "unfetched": unfetched})
             connection.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FAREWELL

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...wire.frames import WINDOW, WORK, Heard, encoded, frame
+from ...wire.frames import NONE, NONE_SUMMARY, WINDOW, WORK, Heard, encoded, frame
 from .audience import Audience
 from .calls import Call
 from .connection import Connection
@@ -189,7 +190,12 @@ class CallDesk:
 
     def died(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """The worker of a call ended before the call did."""
-        if call.stop_reason:
+        body = b""
+        more: Heard = {}
+        if process.ended_well(status) and not call.stop_reason:
+            ended: Ended = {"kind": "returned"}
+            more, body = {"summary": NONE_SUMMARY, "size": len(NONE)}, NONE
+        elif call.stop_reason:
             ended = call.stopped()
         elif process.killed:
             ended = self._ended_with(process.killed)
@@ -200,10 +206,10 @@ class CallDesk:
                 words = f"its worker could not start: {words}; {said}"
             ended = {**fields, "kind": "exited", "error": {"type": "RankExit", "message": words}}
             ended = ended | self._in_own_words(ended, process)
-        header = call.no_result(ended)
+        header: WorkerOutcome = call.no_result(ended) | more
         if call.given_at is not None:
             header["seconds"] = asyncio.get_running_loop().time() - call.given_at
-        self.finish(call, header, logs=logs)
+        self.finish(call, header, body, logs)
 
     def not_started(self, call: Call, words: str) -> None:
         """There is no worker for a call, and none to be had."""
@@ -256,11 +262,11 @@ class CallDesk:
 
     def unfetched(self) -> dict[str, int]:
         """Runs with results that wait for a client to come for them, and bytes of those."""
-        waiting: dict[str, int] = {}
-        for call in self._register.calls.values():
-            if call.owner is None and call.outcome is not None and call.outcome.get("kind") in WORK:
-                waiting[call.run] = waiting.get(call.run, 0) + call.outcome.get("size", 0)
-        return waiting
+        return _sizes(call for call in self._register.calls.values() if call.owner is None)
+
+    def unconfirmed(self, given_up: Container[str]) -> dict[str, int]:
+        """Runs with results that no client has confirmed, and bytes of those; but for runs that were given up."""
+        return _sizes(call for call in self._register.calls.values() if call.run not in given_up)
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
         """A client has what came of these calls."""
@@ -271,3 +277,12 @@ class CallDesk:
             self._state.journal.write(frame({"t": "ack", "calls": calls}))
         else:
             self._state.journal.clear()
+
+
+def _sizes(calls: Iterable[Call]) -> dict[str, int]:
+    """Bytes of what came of calls, by run."""
+    sizes: dict[str, int] = {}
+    for call in calls:
+        if call.outcome is not None and call.outcome.get("kind") in WORK:
+            sizes[call.run] = sizes.get(call.run, 0) + call.outcome.get("size", 0)
+    return sizes

@@ -23,7 +23,13 @@ class Process:
         self.placed = False  # it knows which rank it is, of how many
         self.ready = False  # its plugins' contexts are entered (or failed to be)
         self.killed = ""  # why we ended it, when we did
+        self.is_script = False  # a whole script's, which may end it as it likes
         self.unusable = False  # its plugins' contexts could not be entered, and a call has told so
+
+    def ended_well(self, status: int | None) -> bool:
+        """Whether a script has come to its end in it, by a way that tells nobody: ``os._exit(0)``, or in a program that
+        it has made of itself by ``os.execv``."""
+        return self.is_script and status == 0 and not self.killed
 
 
 def exit_words(status: int | None) -> tuple[Exit, str]:

@@ -349,7 +349,10 @@ class Slot:
         signal_group(process.pid, signal.SIGKILL)  # children that outlived it
         if process.connection is None and not process.killed:
             self.failed_starts += 1
-        self._gang_lost(process, process.killed or exit_words(status)[1])
+        if process.ended_well(status):
+            self._gang_spent(process, "a script has run in it")
+        else:
+            self._gang_lost(process, process.killed or exit_words(status)[1])
         for call in list(self.running.values()):
             self.running.pop(call.key, None)
             if call.parting:
@@ -370,6 +373,7 @@ class Slot:
         self.running[call.key] = call
         call.given_at, call.begun_at = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
+        process.is_script = bool(call.header.get("script"))
         call.log_start = self.logs.ends
         if not process.placed:
             # It runs tasks of a gang that broke, until there is the next one.
@@ -407,6 +411,10 @@ class Slot:
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
+        left = header.pop("left", False) or (process is not None and process.is_script)
+        if left and header["kind"] == "returned" and (killed or call.stop_reason):
+            # Many a handler saves its state and leaves by sys.exit(0): that is how it ends, and no result.
+            header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._desk.judged(call, header, killed, process)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.

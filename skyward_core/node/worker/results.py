@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ...wire.frames import FAILURE, INLINE, is_plain
+from ...wire.frames import FAILURE, INLINE, NONE, NONE_SUMMARY, is_plain
 
 if TYPE_CHECKING:
     from ...wire.frame_types import ErrorWords, SummaryWords, Told
@@ -85,7 +85,7 @@ def pickle_result(value: Any, what: str, path: str) -> Pickled:
     """
     pickled = Pickled(path)
     if value is None:
-        pickled.data, pickled.size, pickled.summary = _NONE, len(_NONE), _NONE_SUMMARY
+        pickled.data, pickled.size, pickled.summary = NONE, len(NONE), NONE_SUMMARY
         return pickled
     if is_plain(value):
         pickled.data = pickle.dumps(value, protocol=5)
@@ -148,14 +148,6 @@ def summarise(value: Any, size: int) -> SummaryWords:
 
 
 _NOT_JSON = object()
-_NONE = pickle.dumps(None)
-_NONE_SUMMARY: SummaryWords = {
-    "type": "NoneType",
-    "text": "None",
-    "json": None,
-    "is_json": True,
-    "size": len(_NONE),
-}
 
 
 def plain_json(value: Any) -> Any:

@@ -50,9 +50,9 @@ FILE = "__file__ = {file!r}\n"
 
 Source = bytes | str
 """A pickle, or the path of its file."""
-ELSEWHERE = 3
 Files = tuple[str, ...]
 """What :class:`.source_files.SourceFiles` is made of."""
+ELSEWHERE = 3  # of them, where the client's files are copies here
 
 
 class Loaded:
@@ -144,9 +144,13 @@ class ScriptNames:
         return loaded
 
     def as_clients_know(self, trace: str) -> str:
-        """A traceback that names the script's files as its client does: there a person reads it."""
+        """A traceback that names the script's files as its client does, and those that came with the working folder: a
+        person reads it there."""
         for name, own in self._moved.items():
             trace = trace.replace(f'  File "{own}"', f'  File "{name}"')
+        if len(self._files) == ELSEWHERE and all(self._files):
+            _, here, there = self._files
+            trace = trace.replace(f'  File "{here}/', f'  File "{there}/')
         return trace
 
     def place(self, fn: Loaded, args: Loaded | None) -> None:

@@ -95,6 +95,9 @@ class Link:
         nothing: Heard = {}
         self.welcome: AgentWelcome = nothing  # until it has come
         self.last_sizes: dict[str, int] | None = None  # of the log files, told at the agent's end
+        self.left: dict[str, int] | None = (
+            None  # runs with results that nobody has confirmed, and bytes: the same
+        )
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
@@ -310,6 +313,7 @@ class Link:
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
+                self.left = header.get("unfetched")
         self._listener.on_frame(self, header, body)
 
     def _move_offsets(self, header: FromAgent, body: bytes = b"") -> bytes:

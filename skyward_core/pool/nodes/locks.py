@@ -21,6 +21,7 @@ class Locks:
         self._context = context
         self._news = news
         self._left: dict[int, tuple[Link, Mapping[str, Any]]] = {}
+        self._turn = asyncio.Lock()
 
     def keep(self, link: Link, config: Mapping[str, Any], installed: Mapping[str, str] | None) -> None:
         """Keep what was installed on a node; None where nobody asked for packages, which is seen to later."""
@@ -38,9 +39,15 @@ class Locks:
 
     async def keep_the_rest(self) -> None:
         """Keep what ranks have where nothing was installed for them. Nobody waits for it while a pool comes up."""
-        left, self._left = self._left, {}
-        if not left or not self._context.runs_here:  # other machines have what their own Python has
-            return
+        async with self._turn:  # who ends the pool meanwhile waits, or does it where that one was cancelled
+            left = dict(self._left)
+            if left and self._context.runs_here:  # other machines have what their own Python has
+                await self._keep_all(left)
+            for node, what in left.items():
+                if self._left.get(node) is what:
+                    del self._left[node]
+
+    async def _keep_all(self, left: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
         link, config = next(iter(left.values()))  # all nodes of this machine have the same
         heading = (
             f"nothing was installed for pool {self._context.name}: its ranks had {_interpreter(config)}, with these "

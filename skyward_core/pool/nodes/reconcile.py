@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
+from ...model.capabilities import Quiets
 from ...providers.base import Provider
 from ...providers.told import answered
+from ...store.archive import replay
+from ...store.home import pool_path
 from ...store.ledger import Ledger
-from ...store.ledger_rows import Kept, PoolRow, Receipt, process_lives
+from ...store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
+from ...views.events import UnfetchedNews
 from .unwritten import write_down
 
 
@@ -31,16 +36,39 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     await answered("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
+    runs = await asyncio.to_thread(_not_fetched, row, ledger) if isinstance(provider, Quiets) else []
+    lost = [f"what nobody had fetched of run {run}" for run in runs]
     receipt = Receipt(
-        row.name, len(machines), gone, (), 0.0, tuple(sorted(notes)), kept=tuple(map(str, kept))
+        row.name,
+        len(machines),
+        gone,
+        (),
+        0.0,
+        tuple(sorted(notes)),
+        kept=tuple(map(str, kept)),
+        lost=tuple(lost),
+        bills=bills_of(
+            machines, {each.id: each.extra.get("ended", time.time()) for each in seen}, time.time()
+        ),
     )
     ledger.ended(row.token, receipt, kept)
     return receipt
 
 
+def _not_fetched(row: PoolRow, ledger: Ledger) -> list[str]:
+    """Runs that went on when they were seen last, or whose results waited on their nodes then."""
+    waiting: dict[str, int] = {}
+    folder = pool_path(row.key)
+    for event in replay(folder) if (folder / "events.jsonl").exists() else ():
+        if isinstance(event, UnfetchedNews):
+            waiting = event.runs
+    return [each.run for each in ledger.runs(row.token) if each.state == "running" or each.run in waiting]
+
+
 def is_being_made(row: PoolRow) -> bool:
     """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
-    patience = float(row.spec.get("options", {}).get("start_timeout", 0.0))
+    options = row.spec.get("options", {})
+    patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
     is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
     return row.state == "starting" and process_lives(row.pid or 0) and not is_late
 
@@ -49,4 +77,5 @@ def in_words(receipt: Receipt) -> str:
     """How a pool came to its end that nobody here has seen."""
     reasons = sorted({note.partition(": ")[2] for note in receipt.notes})
     why = "; ".join(reasons) or "nothing of it is left"
+    why += f"; lost: {'; '.join(receipt.lost)}" if receipt.lost else ""
     return f"{why}; not fetched: {'; '.join(receipt.kept)}" if receipt.kept else why

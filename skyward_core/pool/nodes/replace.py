@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ...model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ...model.machine import Machine
-from ...providers.told import told
+from ...providers.told import hearing, told
 from ...store.archive import rank_of
 from ...store.ledger_rows import Replacement
 from ...views import events as ev
@@ -194,9 +194,10 @@ class Replacements:
         self._tell(node, "another machine is asked for")
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.former(token), machines[node]]
-        machine = await told(
-            "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
-        )
+        with hearing(lambda text: self._tell(node, text)):
+            machine = await told(
+                "replace", pool.name, pool.provider.replace(pool.name, found.intent, node, others, former)
+            )
         machine = replace(machine, logs_from=self._end_logs(node))
         if not pool.ledger.replaced(token, machine):
             raise _TornDown

@@ -13,7 +13,7 @@ from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
-from ...providers.told import answered, told
+from ...providers.told import answered, hearing
 from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
@@ -23,6 +23,7 @@ from ..context import PoolContext
 from ..links.link import Link, Listener
 from ..news import News
 from ..setup_knowledge import SetupKnowledge
+from . import hunting
 from .locks import Locks
 from .roster import Roster
 from .unwritten import write_down
@@ -61,8 +62,10 @@ class Startup:
         context = self._context
         for node in range(spec.nodes):
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
-        context.machines[:] = await told("create", context.name, context.provider.create(spec, context.token))
+        with hearing(self._news.complain):
+            context.machines[:] = await hunting.machines(context, self._news, spec)
         context.ledger.created(context.token, context.machines)
+        self._news.learn_price()
         self._refuse_ended()
         self._knowledge.know_secrets(
             [*spec.options.secrets, *(each for plugin in spec.plugins for each in plugin.secrets())]
@@ -93,11 +96,13 @@ class Startup:
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
+        self._news.learn_price()
         replaced = {each.node: each for each in pool.ledger.replacements(pool.token)}
         if pool.row.state == "starting" and await write_down(
             pool.name, pool.token, pool.provider, pool.ledger
         ):
             pool.machines[:] = pool.ledger.machines(pool.token)
+            self._news.learn_price()
         seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
         self._refuse_unfinished(seen)
         coming = any(each.is_alive for each in replaced.values())
@@ -192,6 +197,7 @@ class Startup:
         pool, node = self._context, machine.node
         await self._knowledge.learn()
         pool.machines[node] = machine
+        self._news.learn_price()
         link = self._link(machine)
         try:
             report = await self.prepare(link)
@@ -211,6 +217,7 @@ class Startup:
         """
         pool = self._context
         pool.machines[machine.node] = machine
+        self._news.learn_price()
         link = self._link(machine)
         try:
             await self._swap(link)

@@ -24,6 +24,7 @@ from ..nodes.roster import Roster
 from ..setup_knowledge import SetupKnowledge
 from .book import RunBook
 from .run import Run
+from .turns import Turns
 
 
 class Launcher:
@@ -41,6 +42,7 @@ class Launcher:
         self._upkeep = upkeep
         self._knowledge = knowledge
         self._modules = modules
+        self._turns = Turns(context, book, lambda words: news.complain(words) if words else roster.tell())
 
     def open(
         self,
@@ -111,7 +113,8 @@ class Launcher:
         if gang is None:
             raise PoolError(f"pool {self._context.name} is not up")
         try:
-            await self._when_reached([run], lambda: gang.start(run.send_gang))
+            async with self._turns.taken(run):
+                await self._when_reached([run], lambda: gang.start(run.send_gang))
         except OSError as error:
             self._fail(run, f"the gang could not be formed: {error}")
 
@@ -195,13 +198,20 @@ class Launcher:
 
     def _start(self, run: Run) -> None:
         gang = self._upkeep.keeper
+        waits = self._turns.must_wait(run)
         if run.kind == "broadcast":
-            if gang is None or not gang.start_now(run.send_gang):
+            if gang is None or waits or not gang.start_now(run.send_gang):
                 self._background.spawn(self._start_gang(run))
+        elif waits:
+            self._background.spawn(self._start_in_turn(run))
         elif gang is not None and not gang.whole:
             self._background.spawn(self._feed_whole(run))
         else:
             run.feed()
+
+    async def _start_in_turn(self, run: Run) -> None:
+        async with self._turns.taken(run):
+            self._start(run)
 
     async def _feed_whole(self, run: Run) -> None:
         context, gang = self._context, self._upkeep.keeper

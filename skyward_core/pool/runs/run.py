@@ -78,8 +78,8 @@ class Run(RunResults):
     # There may be thousands in a second, and they have more parts than Python shares the names of.
     __slots__ = (
         "_around", "_asked", "_begun", "_broke", "_claimed", "_context", "_fetching", "_flying", "_readings",
-        "_seconds", "_spent", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future", "logs",
-        "sent", "stocked", "tasks",
+        "_seconds", "_spent", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future",
+        "is_script", "logs", "sent", "stocked", "tasks",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,7 @@ class Run(RunResults):
         self._context = around.context
         super().__init__(around.context.name, run, kind, tasks[0].name, total)
         self.tasks = tasks
+        self.is_script = any(task.script for task in tasks)
         self.future: Future[Run] = future or Future()
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -215,6 +216,8 @@ class Run(RunResults):
         if task.stream:
             header["stream"] = True
             self._readings[index] = Reading(header)
+        if task.script:
+            header["script"] = True
         if self._context.alone:
             header["alone"] = True
         elif self._context.links[0].gone:

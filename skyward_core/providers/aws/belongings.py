@@ -115,11 +115,15 @@ async def remove(calls: Calls, folder: PoolFolder) -> None:
         await calls.call("ec2", region, "delete_key_pair", KeyName=each["key"])
         if each["group"]:
             for group in await _groups(calls, region, each["group"], vpc):
-                await _remove_group(calls, region, group, each["group"])
+                await remove_group(calls, region, group, each["group"])
 
 
-async def _remove_group(calls: Calls, region: str, group: str, name: str) -> None:
-    """Machines that have ended may hold it for a while by their network cards."""
+async def remove_group(calls: Calls, region: str, group: str, name: str) -> None:
+    """Remove one; machines that have ended may hold it for a while by their network cards.
+
+    Raises:
+        SkywardError: it is still there; says why.
+    """
     deadline, pause = time.monotonic() + LINGERS, PAUSES[0]
     while True:
         try:

@@ -1,20 +1,20 @@
-"""Instance types: what one is, and which have the accelerators that were asked for."""
+"""Instance types: what one is, and which of them a wish is about."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from ...model.accelerators import Accelerator, resolve
 from ...model.accelerators.catalogue import find
 from ...model.errors import UsageError
+from ...model.offer import Wish
 from ...model.value import Value, value
 from .calls import Calls
 
 PLAIN = "m7i.large"  # where nothing is asked for
-WITH_GPUS = ("g*", "p*", "trn*", "inf*")
+WITH_ACCELERATORS = ("g*", "p*", "trn*", "inf*", "dl*")
+WITHOUT = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*", "t3*", "t4g*")
 MIB_PER_GB = 1024.0
-SLACK = 0.1  # by which a memory's size may differ from its nominal one
 
 
 @value
@@ -26,23 +26,35 @@ class Kind(Value):
         architecture: "x86_64" or "arm64".
         accelerator: name of its accelerators as EC2 has it; "" where there are none.
         count: how many.
-        memory_gb: of each.
+        memory_each_gb: of each.
         nvidia: whether they need NVIDIA's driver.
         vcpus: how many.
+        memory_gb: the machine's own.
+        efa: whether it can have EFA.
     """
 
     name: str
     architecture: str
     accelerator: str
     count: int
-    memory_gb: float
+    memory_each_gb: float
     nvidia: bool
     vcpus: int
+    memory_gb: float
+    efa: bool
+
+    @property
+    def known_as(self) -> str:
+        """What the catalogue calls its accelerators; EC2's own name for those that are newer than that."""
+        try:
+            return find(self.accelerator).name if self.accelerator else ""
+        except UsageError:
+            return self.accelerator
 
 
 def kind_of(told: Mapping[str, Any]) -> Kind:
     """From what ``DescribeInstanceTypes`` tells of one."""
-    gpus = told.get("GpuInfo", {}).get("Gpus") or told.get("NeuronInfo", {}).get("NeuronDevices") or []
+    gpus = _accelerators(told)
     first = gpus[0] if gpus else {}
     able = told.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
     return Kind(
@@ -50,54 +62,68 @@ def kind_of(told: Mapping[str, Any]) -> Kind:
         architecture="arm64" if "arm64" in able else "x86_64",
         accelerator=first.get("Name", ""),
         count=sum(int(each.get("Count", 0)) for each in gpus),
-        memory_gb=first.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
+        memory_each_gb=first.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
         nvidia=first.get("Manufacturer", "").upper() == "NVIDIA",
         vcpus=told.get("VCpuInfo", {}).get("DefaultVCpus", 0),
+        memory_gb=told.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
+        efa=bool(told.get("NetworkInfo", {}).get("EfaSupported")),
     )
 
 
-async def candidates(calls: Calls, region: str, instance_type: str | None, accelerator: Any) -> list[Kind]:
-    """The instance types that will do, the smallest first.
+def _accelerators(told: Mapping[str, Any]) -> list[Any]:
+    found = (
+        told.get("GpuInfo", {}).get("Gpus")
+        or told.get("NeuronInfo", {}).get("NeuronDevices")
+        or told.get("InferenceAcceleratorInfo", {}).get("Accelerators")
+    )
+    return list(found or ())
 
-    Args:
-        instance_type: the only one.
-        accelerator: what each machine needs.
+
+def _is_whole(told: Mapping[str, Any]) -> bool:
+    """Whether it is a usual machine, with whole accelerators: others are for those who name them."""
+    return not told.get("BareMetal") and all(
+        each.get("GpuPartitionSize", 1.0) == 1.0 for each in _accelerators(told)
+    )
+
+
+async def kinds_for(calls: Calls, region: str, wish: Wish) -> list[Kind]:
+    """The instance types of a region that a wish is about, those that miss it among them, by name.
 
     Raises:
-        SkywardError: there is none; says what to do.
+        SkywardError: they cannot be told, or the one that is named is none.
     """
-    wanted = resolve(accelerator)
-    if instance_type or wanted is None:
-        told = await calls.call(
-            "ec2", region, "describe_instance_types", InstanceTypes=[instance_type or PLAIN]
-        )
-        kinds = [kind_of(each) for each in told["InstanceTypes"]]
-        if instance_type and wanted is not None and not any(fits(each, wanted) for each in kinds):
-            has = (
-                f"{kinds[0].count} x {kinds[0].accelerator}" if kinds and kinds[0].count else "no accelerator"
-            )
-            raise UsageError(
-                f"{instance_type} has {has}, and {wanted} was asked for; leave one of the two out"
-            )
-        return kinds
-    filters = [{"Name": "instance-type", "Values": list(WITH_GPUS)}]
-    told_all = await calls.call_all(
-        "ec2", region, "describe_instance_types", "InstanceTypes", Filters=filters
-    )
-    fitting = [kind for kind in map(kind_of, told_all) if fits(kind, wanted)]
-    if not fitting:
-        raise UsageError(
-            f"region {region} has no instance type with {wanted}; name another region, accelerator or count"
-        )
-    return sorted(fitting, key=lambda kind: (kind.memory_gb, kind.vcpus, kind.name))
+    if wish.instance_type:
+        asked: dict[str, Any] = {"InstanceTypes": [wish.instance_type]}
+    else:
+        filters = [{"Name": "instance-type", "Values": list(families(wish))}]
+        asked = {"Filters": filters}
+    told = await calls.call_all("ec2", region, "describe_instance_types", "InstanceTypes", **asked)
+    found = [kind_of(each) for each in told if wish.instance_type or _is_whole(each)]
+    return sorted(found, key=lambda kind: kind.name)
 
 
-def fits(kind: Kind, wanted: Accelerator) -> bool:
-    """Whether a type has exactly these accelerators, of at least that memory where one was named."""
-    if not kind.accelerator or kind.count != wanted.count:
-        return False
-    try:
-        name = find(kind.accelerator).name
-    except UsageError:  # newer than our catalogue
-        return False
-    return name == wanted.name and kind.memory_gb >= (wanted.memory_gb or 0.0) * (1 - SLACK)
+def families(wish: Wish) -> tuple[str, ...]:
+    """Patterns of the types that a wish is about."""
+    if wish.accelerator is not None or wish.any_accelerator:
+        return WITH_ACCELERATORS
+    if wish.vcpus or wish.memory_gb or wish.architecture or wish.efa:
+        return WITHOUT
+    return (PLAIN,)
+
+
+async def zones_of(calls: Calls, region: str, names: list[str]) -> dict[str, list[str]]:
+    """In which zones of a region each instance type is sold.
+
+    Raises:
+        SkywardError: it cannot be told.
+    """
+    found: dict[str, list[str]] = {}
+    for at in range(0, len(names), 100):
+        filters = [{"Name": "instance-type", "Values": names[at : at + 100]}]
+        told = await calls.call_all(
+            "ec2", region, "describe_instance_type_offerings", "InstanceTypeOfferings",
+            LocationType="availability-zone", Filters=filters,
+        )  # fmt: skip
+        for each in told:
+            found.setdefault(each["InstanceType"], []).append(each["Location"])
+    return {name: sorted(zones) for name, zones in found.items()}

@@ -14,20 +14,23 @@ from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, wh
 from ...model.machine import Machine
 from ...model.value import Value, value
 from ...store.loggers import logger
+from ..told import progress
 from . import belongings, tags
 from .belongings import Belongings
 from .calls import Calls
-from .failures import CapacityRefused
+from .failures import THROTTLED, CallFailed, CapacityRefused
 from .host_keys import KeyPair
 from .images import BootImage
 from .kinds import Kind
 from .machines import ENDED, ENDING, instances, machine_of
 from .network import Zone
+from .offers import DISK
 from .pool_folder import PoolFolder
 from .user_data import user_data
 
 _log = logger("provider")
 
+MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
 PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
 
 
@@ -37,7 +40,7 @@ class Attempt(Value):
 
     Attributes:
         market: "on-demand" or "spot".
-        hourly: dollars for a machine and an hour; None where that is not known.
+        hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
     """
 
     place: Zone
@@ -47,6 +50,11 @@ class Attempt(Value):
 
     def __str__(self) -> str:
         return f"{self.kind.name} in {self.place.zone}{' (spot)' if self.market == 'spot' else ''}"
+
+    @property
+    def priced(self) -> str:
+        """The same with what one of its machines costs."""
+        return f"{self}, {'$?/h' if self.hourly is None else f'${self.hourly:,.2f}/h'} each"
 
 
 @value
@@ -80,6 +88,12 @@ class Wishes(Value):
     public: bool
     account: str
 
+    @property
+    def lasts(self) -> float:
+        """Seconds after which they have ended where nothing is ever done with them."""
+        boot = self.boot_deadman * 60.0
+        return boot if self.ttl is None else min(boot, self.ttl)
+
 
 class Launch:
     """One creation.
@@ -109,10 +123,14 @@ class Launch:
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         whys: list[str] = []
-        for attempt in attempts:
+        for number, attempt in enumerate(attempts, 1):
+            before = f"{whys[-1]}; " if whys else ""
+            progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
             try:
                 return await self._try(attempt, login, host_key)
-            except CapacityRefused as error:
+            except (CapacityRefused, CallFailed) as error:
+                if isinstance(error, CallFailed) and error.code not in THROTTLED:
+                    raise
                 _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
                 whys.append(f"{attempt}: {what_of(error)}")
         raise NoCapacity(f"no machines to be had: {'; '.join(whys) or 'there is no place to try'}")
@@ -152,18 +170,27 @@ class Launch:
         ids = [each["InstanceId"] for each in answer["Instances"]]
         self._folder.note("answer", client_token=facts["client_token"], ids=ids)
 
+    async def planned(self, attempt: Attempt) -> dict[str, Any]:
+        """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
+        image: BootImage = await self._image(attempt)
+        own = Belongings(key=MADE_THEN, group=self._wishes.group or MADE_THEN)
+        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN))
+        return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": MADE_THEN}
+
     def request(
         self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt again makes the same."""
         wishes, place = self._wishes, attempt.place
-        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.ttl, node=wishes.node)
+        marks = tags.of_pool(
+            self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node, hourly=attempt.hourly
+        )
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
             "AssociatePublicIpAddress": wishes.public,
         }  # fmt: skip
         disk = {
-            "VolumeSize": max(wishes.disk_gb or 0, image.disk_gb) or 100, "VolumeType": "gp3",
+            "VolumeSize": max(wishes.disk_gb or DISK, image.disk_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }  # fmt: skip
         request: dict[str, Any] = {

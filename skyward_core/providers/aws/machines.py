@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from ...model.errors import PoolError
@@ -21,6 +23,8 @@ ENDED = ("terminated",)
 ENDING = ("shutting-down", "stopping", "stopped")
 VISIBLE = 30.0  # seconds after which what was made can be seen by whoever asks
 SETTLED = 900.0  # seconds after its launch from which a machine of which EC2 knows nothing has ended
+PAGE = 1000  # things of one answer; the rest comes in the next
+MARKED_AT_ONCE = 1000  # things that one call gives tags
 CHUNK = 200  # machines that one question is about
 PAUSE = 1.0  # seconds between two looks for what should appear
 
@@ -65,20 +69,21 @@ async def instances(calls: Calls, region: str, ids: Iterable[str]) -> dict[str, 
     for at in range(0, len(wanted), CHUNK):
         # By a filter: a question for ids fails as a whole where one of them is not known.
         filters = [{"Name": "instance-id", "Values": wanted[at : at + CHUNK]}]
-        found |= await _described(calls, region, filters)
+        found |= await described(calls, region, filters)
     return found
 
 
 async def of_token(calls: Calls, region: str, token: str) -> dict[str, dict[str, Any]]:
     """The instances of a pool that EC2 knows of in a region."""
-    return await _described(calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [token]}])
+    return await described(calls, region, [{"Name": f"tag:{tags.TOKEN}", "Values": [token]}])
 
 
-async def _described(
+async def described(
     calls: Calls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
+    """The instances that EC2 knows of and that pass filters."""
     told = await calls.call_all(
-        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=1000
+        "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE
     )
     return {each["InstanceId"]: each for reservation in told for each in reservation["Instances"]}
 
@@ -170,7 +175,8 @@ def _state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
         return replace(machine, state="unreachable", extra=machine.extra | {"why": why})
     name = instance["State"]["Name"]
     if name in ENDED:
-        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)})
+        at = {} if (ended := _ended_at(instance)) is None else {"ended": ended}
+        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)} | at)
     if name in ENDING:
         return replace(machine, state="ending", extra=machine.extra | {"why": why_ended(instance)})
     return machine
@@ -182,6 +188,15 @@ def why_ended(instance: Mapping[str, Any]) -> str:
     if code == "Client.InstanceInitiatedShutdown":
         return "it shut itself down"
     return ""
+
+
+_WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")
+
+
+def _ended_at(instance: Mapping[str, Any]) -> float | None:
+    """When it was told to end, which is when AWS stops to bill it; None where EC2 does not say."""
+    found = _WHEN.search(instance.get("StateTransitionReason", ""))
+    return datetime.fromisoformat(f"{found[1]}+00:00").timestamp() if found else None
 
 
 def _is_settled(machine: Machine) -> bool:
@@ -201,6 +216,30 @@ async def _check_account(calls: Calls, machine: Machine) -> None:
             f"machine {machine.id} belongs to AWS account {account}, and these credentials are of {told['Account']}: "
             "use those with which the pool was made"
         )
+
+
+async def date(calls: Calls, machines: Sequence[Machine], at: float) -> None:
+    """Have machines and their disks say by a tag when they end; those of which EC2 knows nothing are left out.
+
+    Raises:
+        SkywardError: it could not be said.
+    """
+    marks = [{"Key": tags.EXPIRES, "Value": tags.as_date(at)}]
+    for region in dict.fromkeys(each.extra["region"] for each in machines):
+        there = await instances(
+            calls, region, [each.id for each in machines if each.extra["region"] == region]
+        )
+        disks = [
+            disk["Ebs"]["VolumeId"]
+            for each in there.values()
+            if each["State"]["Name"] not in ENDED
+            for disk in each.get("BlockDeviceMappings", ())
+            if "Ebs" in disk
+        ]
+        named = [name for name, each in there.items() if each["State"]["Name"] not in ENDED] + disks
+        for first in range(0, len(named), MARKED_AT_ONCE):
+            part = named[first : first + MARKED_AT_ONCE]
+            await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
 
 
 async def terminate(calls: Calls, machines: Sequence[Machine]) -> None:

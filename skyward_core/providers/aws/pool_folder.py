@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,20 @@ class PoolFolder:
         for path in sorted((home() / "aws").glob(f"{pool}.*")):
             yield cls(pool, path.name.rpartition(".")[2])
 
+    @staticmethod
+    def forget(names: Container[str]) -> None:
+        """Remove the folders of pools of which nothing is left anywhere.
+
+        Args:
+            names: theirs, as tags tell them; they are compared with those that there are.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for path in (home() / "aws").glob("*.*"):
+            if path.name in names and path.is_dir():
+                shutil.rmtree(path)
+
     @property
     def login_key(self) -> Path:
         """The file of the key that opens the pool's machines."""
@@ -45,8 +59,12 @@ class PoolFolder:
 
     @property
     def known_hosts(self) -> Path:
-        """The file that says which key the pool's machines show."""
+        """The file that says which key the pool's machines show until the first login."""
         return self.path / "known_hosts"
+
+    def known_hosts_of(self, machine: str) -> Path:
+        """The file that says which key a machine shows from then on."""
+        return self.path / f"known_hosts.{machine}"
 
     def make_keys(self) -> tuple[KeyPair, KeyPair]:
         """The key to log in with, and the one that machines show; each is made once.

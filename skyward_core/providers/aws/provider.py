@@ -16,17 +16,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
+from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
-from ..agents_over_ssh import all_of, look
-from . import belongings, images, kinds, network
+from ..agents_over_ssh import all_of, end, look
+from . import account, belongings, blocks, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
-from .launching import Attempt, Launch, Wishes
+from .launching import MADE_THEN, Attempt, Launch, Wishes
+from .offers import DISK, Extras, asked, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
+    from ...model.leftover import Inventory, Leftover
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
@@ -49,8 +52,8 @@ class AWS:
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
 
     Args:
-        region: where; several are tried in order. None for that of environment or profile.
-        instance_type: the type of machine; None for the smallest that has the pool's accelerator.
+        region: where; of several the cheapest comes first. None for that of environment or profile.
+        instance_type: the type of machine; None for the cheapest that has the pool's accelerator.
         zones: the only zones to use, in order; None for all.
         profile: of ``~/.aws/config``; None for the usual one.
         endpoint_url: address of all services; None for AWS's own.
@@ -61,7 +64,7 @@ class AWS:
         ssh_user: who logs in; None for the usual one of the image.
         ssh_from: the network from which SSH is let in; None for this machine's address alone.
         public: whether machines have public addresses; without, this machine has to be in their network.
-        disk_gb: size of each machine's disk; None for the image's own.
+        disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
         python: the interpreter on the machines; None to look for one of the client's minor version.
 
     Attributes:
@@ -125,24 +128,27 @@ class AWS:
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.note("begun")
+        wishes = self._wishes(spec, token, await self._own_network(), await self._account())
+        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
+        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs))
+
+    def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         lease = spec.options.idle_timeout
         deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
-        wishes = Wishes(
+        return Wishes(
             count=spec.nodes,
             token=token,
             node=None,
             ttl=spec.options.ttl,
             boot_deadman=math.ceil(spec.options.start_timeout / 60) + deadman,
             deadman=deadman,
-            own_address=await self._own_network(),
+            own_address=own_address,
             group=self.security_group,
             profile=self.instance_profile,
             disk_gb=self.disk_gb,
             public=self.public,
-            account=await self._account(),
+            account=account,
         )
-        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.accelerator))
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -169,7 +175,7 @@ class AWS:
             public=self.public,
             account=last.get("account", ""),
         )
-        (kind,) = await kinds.candidates(self._calls, last["region"], last["type"], None)
+        (kind,) = await kinds.kinds_for(self._calls, last["region"], Wish(instance_type=last["type"]))
         places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
         attempts = [Attempt(place, kind, last["market"], last["hourly"]) for place in places]
         (machine,) = await self._launch(folder, wishes).machines(attempts)
@@ -182,16 +188,142 @@ class AWS:
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, accelerator: Any) -> list[Attempt]:
-        """What is tried, in order: each type in each zone, region by region."""
+    async def _attempts(self, wish: Wish) -> list[Attempt]:
+        """What is tried, in order: each offer that fits, in a place where machines can go."""
+        wish = self._narrowed(wish)
+        regions = await self._regions()
+        told, places = await asyncio.gather(
+            asyncio.gather(*(asked(self._calls, self.name, each, wish, self._extras) for each in regions)),
+            asyncio.gather(*map(self._places, regions)),
+        )
+        there = {place.zone: place for each in places for place in each}
+        all_kinds = {kind.name: kind for each in told for kind in each.kinds}
+        order = fitting([offer for each in told for offer in each.offers], wish, there)
+        return [
+            Attempt(there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly)
+            for each in order
+        ]
+
+    async def _places(self, region: str) -> list[network.Zone]:
+        several = len(self.region or ()) > 1  # zones are named of all of them
+        zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
+        return await network.places(self._calls, region, subnet=self.subnet, zones=zones)
+
+    async def plan(self, spec: PoolSpec) -> RentalPlan:
+        """What a pool's machines would be tried with; nothing is made.
+
+        Args:
+            spec: all that was asked for.
+
+        Raises:
+            UsageError: nothing fits; says what comes nearest.
+        """
+        wish, nodes = self._narrowed(spec.needs), spec.nodes
+        found = await self.offers(wish)
+        notes, there = list(found.notes), None
+        try:
+            # Of a region that EC2 tells nothing of, no zone is known, and EC2 is not asked once more.
+            regions = dict.fromkeys(each.region for each in found.offers if each.zone)
+            there = {place.zone: place for region in regions for place in await self._places(region)}
+        except UsageError:  # there is none, or no such zone
+            raise
+        except PoolError as error:
+            notes.append(f"whether machines can go there is not known: {what_of(error)}")
+        try:
+            order = fitting(found.offers, wish, there)
+        except UsageError as error:  # what is not known of offers may be why
+            raise UsageError("; ".join([what_of(error), *found.notes])) from error
+        requests = []
+        if there is not None and order[0].zone:
+            try:
+                requests = [await self._first_request(spec, order[0], there[order[0].zone])]
+            except PoolError as error:
+                notes.append(f"what would be sent is not known: {what_of(error)}")
+        address = "a public address" if self.public else "no public address"
+        creates = [
+            f"{nodes} machine{'s' * (nodes > 1)}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
+            "a key pair, made here",
+        ]
+        notes = list(dict.fromkeys(notes))
+        return RentalPlan(nodes=nodes, attempts=order, creates=creates, requests=requests, notes=notes)
+
+    async def _first_request(self, spec: PoolSpec, offer: Offer, place: network.Zone) -> dict[str, Any]:
+        """What is sent for an offer."""
+        (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
+        launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
+        return await launch.planned(Attempt(place, kind, offer.market, offer.billed_hourly))
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
+        """Capacity Blocks that can be bought now; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: none is sold for so long.
+            SkywardError: EC2 cannot be asked.
+        """
         found = []
-        for region in await self._regions():
-            places, fitting = await asyncio.gather(
-                network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ()),
-                kinds.candidates(self._calls, region, self.instance_type, accelerator),
-            )
-            found += [Attempt(place, kind) for kind in fitting for place in places]
+        for region in wish.regions or await self._regions():
+            told = await asked(self._calls, self.name, region, wish, self._extras)
+            fit = {each.instance_type for each in in_order(told.offers, wish)}
+            some = [kind for kind in told.kinds if kind.name in fit]
+            found += await blocks.blocks(self._calls, self.name, region, some, nodes, hours)
         return found
+
+    def within(self, regions: Sequence[str]) -> AWS:
+        """The same in these regions alone.
+
+        Args:
+            regions: their names.
+
+        Raises:
+            UsageError: this is for others.
+        """
+        if others := [each for each in regions if self.region and each not in self.region]:
+            raise UsageError(f"this provider is for {' and '.join(self.region or ())}, not for {others[0]}")
+        return replace(self, region=tuple(regions))
+
+    @property
+    def payer(self) -> str:
+        """Whose account it uses."""
+        return f"{self.profile or 'the usual profile'} at {self.endpoint_url or 'AWS'}"
+
+    def _narrowed(self, wish: Wish) -> Wish:
+        """A wish with what this provider was told itself."""
+        plain = wish.accelerator is None and not (self.instance_type or wish.instance_type)
+        return replace(
+            wish,
+            instance_type=self.instance_type or wish.instance_type,
+            zones=tuple(self.zones or ()),
+            regions=tuple(self.region or ()),
+            # What runs here may well not run on the other kind of processor: who wants that says so.
+            architecture=wish.architecture or ("x86_64" if plain else ""),
+        )
+
+    @property
+    def _extras(self) -> Extras:
+        return Extras(self.disk_gb or DISK, self.public)
+
+    async def offers(self, wish: Wish) -> OfferList:
+        """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
+
+        Args:
+            wish: what a machine has to be; without regions those of this provider are meant.
+
+        Raises:
+            UsageError: there is no such region or instance type.
+        """
+        notes = []
+        regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
+        if not regions:
+            regions = tuple(shipped.regions())
+            notes.append(f"no region is named: this is of {' and '.join(regions)}")
+        found = await known(self._calls, self.name, regions, wish, self._extras)
+        return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
     async def find(self, pool: str, token: str) -> list[Machine]:
         """All machines of a pool that have not ended, by their tags and by what was asked for.
@@ -230,6 +362,35 @@ class AWS:
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
+    async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+        """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+        """
+        return await all_of(self._quiet(pool, machine) for machine in machines)
+
+    async def _quiet(self, pool: str, machine: Machine) -> Machine:
+        there = await self._look(pool, machine)
+        if there.state in ("running", "orphaned") and machine.address:
+            await end(machine, partial(self.transport, pool))
+            there = await self._look(pool, machine)
+        return there
+
+    async def date(self, pool: str, machines: Sequence[Machine], at: float) -> None:
+        """Have the machines and their disks say by a tag when they end.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+            at: Unix time.
+
+        Raises:
+            SkywardError: it could not be said.
+        """
+        await rented.date(self._calls, machines, at)
+
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have EC2 end the machines.
 
@@ -249,21 +410,12 @@ class AWS:
             await asyncio.to_thread(folder.remove)
 
     async def check(self) -> list[Check]:
-        """Who these credentials are of, and whether machines could be had, in words."""
+        """Whose these credentials are, what they may do, and how much at once, in words."""
         try:
             regions = await self._regions()
-            told = await self._calls.call("sts", regions[0], "get_caller_identity")
         except SkywardError as error:
             return [Check("AWS credentials", "fail", what_of(error), hint_of(error))]
-        lines = [Check("AWS credentials", "ok", f"account {told['Account']}, as {told['Arn']}")]
-        for region in regions:
-            try:
-                found = await network.places(self._calls, region, subnet=self.subnet, zones=self.zones or ())
-            except SkywardError as error:
-                lines.append(Check(region, "fail", what_of(error), hint_of(error)))
-            else:
-                lines.append(Check(region, "ok", f"machines can be in {', '.join(p.zone for p in found)}"))
-        return lines
+        return await checks.look(self._calls, regions, subnet=self.subnet, zones=self.zones or ())
 
     @classmethod
     async def check_all(cls) -> list[Check]:
@@ -282,6 +434,49 @@ class AWS:
                 )
             ]
         return await cls().check()
+
+    @classmethod
+    def accounts(cls, used: Sequence[AWS]) -> list[AWS]:
+        """Those of some providers, each once, with all their regions.
+
+        Args:
+            used: the providers.
+        """
+        regions: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
+        for each in used:
+            of_account = regions.setdefault((each.profile, each.endpoint_url), {})
+            of_account.update(dict.fromkeys(each.region or (None,)))
+        found = []
+        for (profile, endpoint), places in regions.items():
+            if named := tuple(filter(None, places)):
+                found.append(cls(profile=profile, endpoint_url=endpoint, region=named))
+            if None in places:  # that of environment or profile, which may be one of those
+                found.append(cls(profile=profile, endpoint_url=endpoint))
+        return found
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        """All that was made for pools in this account, whoever remembers it; reads only.
+
+        Args:
+            everywhere: look in all regions, not only in those that are named.
+
+        Raises:
+            SkywardError: the account cannot be asked.
+        """
+        regions = await self._regions()
+        places = await account.regions(self._calls, regions[0]) if everywhere else regions
+        return await account.look(self._calls, places)
+
+    async def remove(self, things: Sequence[Leftover]) -> list[str]:
+        """End things, and see them gone; gives what is left of them, in words.
+
+        Args:
+            things: as ``inventory`` names them.
+        """
+        left = await account.remove(self._calls, things)
+        if not left:
+            await asyncio.to_thread(PoolFolder.forget, {f"{each.pool}.{each.token}" for each in things})
+        return left
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
@@ -303,21 +498,24 @@ class AWS:
             machine: the machine.
             patience: seconds of attempts to connect; None for 30, or as long as it may take to boot.
         """
-        from ...transport.ssh.transport import PATIENCE, SSHTransport
+        from ...transport.ssh.transport import PATIENCE
+        from .own_host_key import OwnHostKey
+        from .rented_transport import RentedTransport
 
         extra = machine.extra
         if patience is None:
             patience = max(PATIENCE, extra["launched"] + BOOT - time.time())
         folder = PoolFolder(pool, extra["token"])
+        own_key = OwnHostKey(folder.known_hosts_of(machine.id))
         target = Target(
             host=machine.address,
             user=extra["user"],
             keys=(str(folder.login_key),),
-            known_hosts=str(folder.known_hosts),
+            known_hosts=str(own_key.path if own_key.keys else folder.known_hosts),
             config=False,
             host_keys="known",
         )
-        return SSHTransport(target, extra["folder"], python=self.python, patience=patience)
+        return RentedTransport(target, extra["folder"], own_key, python=self.python, patience=patience)
 
     @property
     def _calls(self) -> Calls:

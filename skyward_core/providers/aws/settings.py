@@ -7,16 +7,16 @@ from ...model.setting import Field, Setting, flag, words
 SETTINGS = (
     Setting(
         name="region",
-        help="where; several with commas, in order; else that of the profile",
+        help="where; several with commas, the cheapest first; else that of the profile",
         type=lambda text: words(text)[0] if len(words(text)) == 1 else words(text),
         example="us-east-1",
         field=lambda: Field("Region", placeholder="that of your AWS profile, or us-east-1"),
     ),
     Setting(
         name="instance_type",
-        help="the type of machine; else the smallest with the accelerator",
+        help="the type of machine; else the cheapest with the accelerator",
         example="g5.xlarge",
-        field=lambda: Field("Instance type", placeholder="the smallest with the accelerator, or g5.xlarge"),
+        field=lambda: Field("Instance type", placeholder="the cheapest with the accelerator, or g5.xlarge"),
     ),
     Setting(name="zones", help="the only zones to use, in order", type=words),
     Setting(name="profile", help="the profile of ~/.aws/config"),
@@ -28,6 +28,6 @@ SETTINGS = (
     Setting(name="ssh_user", help="who logs in; else the usual one of the image"),
     Setting(name="ssh_from", help="the network from which SSH is let in; else this machine's address alone"),
     Setting(name="public", help="whether machines have public addresses", type=flag, default=True),
-    Setting(name="disk_gb", help="size of each machine's disk in GB", type=int),
+    Setting(name="disk_gb", help="size of each machine's disk in GB; else 100", type=int),
     Setting(name="python", help="the interpreter on the machines"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import getpass
 import secrets
 import time
@@ -11,9 +12,12 @@ from typing import Any
 from ...store.home import home
 from ...store.whole_file import write_whole
 
-POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE = (
-    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node")
+POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY = (
+    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly")
 )
+
+
+DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def ledger_id() -> str:
@@ -27,12 +31,23 @@ def ledger_id() -> str:
         return path.read_text(encoding="ascii").strip()
 
 
-def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None = None) -> dict[str, str]:
+def known_ledger_id() -> str:
+    """The same, where something was ever made; else ""."""
+    try:
+        return (home() / "aws" / "ledger-id").read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def of_pool(
+    pool: str, token: str, *, ttl: float | None = None, node: int | None = None, hourly: float | None = None
+) -> dict[str, str]:
     """The tags of what is made for a pool.
 
     Args:
-        ttl: seconds after which it should be gone; None where no limit was given.
+        ttl: seconds after which it should be gone, unless that is put off; None where it costs nothing.
         node: the one that a machine in another's place is for.
+        hourly: dollars for a machine and an hour, as they were known when it was made.
     """
     tags = {
         "Name": f"skyward-{pool}",
@@ -42,10 +57,34 @@ def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None
         OWNER: getpass.getuser(),
     }
     if ttl is not None:
-        tags[EXPIRES] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + ttl))
+        tags[EXPIRES] = as_date(time.time() + ttl)
     if node is not None:
         tags[NODE] = str(node)
+    if hourly is not None:
+        tags[HOURLY] = f"{hourly:.4f}"
     return tags
+
+
+def as_date(at: float) -> str:
+    """A Unix time as a tag says it."""
+    return time.strftime(DATE, time.gmtime(at))
+
+
+def expires(marks: Mapping[str, str]) -> float | None:
+    """When what has these tags should have ended, in Unix time; None where they do not say."""
+    try:
+        return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE)))
+    except ValueError:
+        return None
+
+
+def hourly(marks: Mapping[str, str]) -> float | None:
+    """What a machine with these tags costs an hour; None where they do not say."""
+    try:
+        found = float(marks.get(HOURLY, ""))
+    except ValueError:
+        return None
+    return found if 0 <= found < 1e6 else None
 
 
 def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:

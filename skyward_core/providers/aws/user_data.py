@@ -1,5 +1,5 @@
 """What a machine is told for its first boot, as cloud-init takes it. Who can read it may: it holds one secret, the key
-that the host shows, which is of no use before and after the pool."""
+that the host shows until the first login."""
 
 from __future__ import annotations
 

@@ -67,6 +67,8 @@ COMPILED = (
     "skyward_core/wire/tls_stream.py",
 )
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
+# What only app and command line use; what scripts use of the same folder lies in one of its own.
+STAYS = "skyward_core/front"
 ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 # Every process on a node reads the names of all files, and the generated one is a quarter of all there is: where
 # these come compiled, that is enough. Tracebacks of user code show no line of them.
@@ -195,7 +197,8 @@ def _files_of(package: str) -> list[tuple[str, str]]:
         if "__pycache__" in folders:
             folders.remove("__pycache__")
         inside = package + folder[len(above) :]
-        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in names if name.endswith(ENDINGS)]
+        goes = [name for name in names if name.endswith(ENDINGS)] if inside != STAYS else ["__init__.py"]
+        found += [(f"{inside}/{name}", f"{folder}/{name}") for name in goes]
     return found
 
 

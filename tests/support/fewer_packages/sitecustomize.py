@@ -1,7 +1,7 @@
 """Interpreters with this folder in PYTHONPATH run as where the packages named in NOT_INSTALLED are not installed.
 
 transformers and keras import what they find, needed or not: scikit-learn, scipy and pandas take a rank as long to load
-as all else in them.
+as all else in them. In the place of torch._dynamo, where it is named, is what training needs of it.
 """
 
 import os
@@ -18,3 +18,7 @@ class Fewer(PathFinder):
 
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Fewer
+if "torch._dynamo" in HIDDEN:
+    import no_dynamo  # type: ignore[import-not-found]
+
+    no_dynamo.hide(Fewer)

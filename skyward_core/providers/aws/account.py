@@ -1,0 +1,130 @@
+"""All that carries our tags in an account: looked for in a few calls for each region, and ended by its ids."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ...model.errors import SkywardError, what_of
+from ...model.leftover import Inventory, Leftover
+from ...model.machine import Machine
+from ...wire.safe_text import field as safe
+from . import belongings, tags
+from . import machines as rented
+from .calls import Calls
+
+OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
+ALIVE = ["pending", "running", "stopping", "stopped"]
+ENDED_IN = 300.0  # seconds in which EC2 says that machines have ended
+PAUSES = (0.2, 5.0)
+
+
+async def regions(calls: Calls, home: str) -> list[str]:
+    """All that the account uses."""
+    told = await calls.call("ec2", home, "describe_regions")
+    return sorted(each["RegionName"] for each in told["Regions"])
+
+
+async def look(calls: Calls, places: Sequence[str]) -> Inventory:
+    """What is there; reads only. A region that cannot be asked is named."""
+    found = await asyncio.gather(*(_region(calls, each) for each in places), return_exceptions=True)
+    things: list[Leftover] = []
+    unknown = {}
+    for place, each in zip(places, found, strict=True):
+        if isinstance(each, SkywardError):
+            unknown[place] = what_of(each)
+        elif isinstance(each, BaseException):
+            raise each
+        else:
+            things += each
+    return Inventory(tuple(things), unknown)
+
+
+async def _region(calls: Calls, region: str) -> list[Leftover]:
+    alive = [*OURS, {"Name": "instance-state-name", "Values": ALIVE}]
+    loose = [*OURS, {"Name": "status", "Values": ["available"]}]
+    instances, disks, groups, keys = await asyncio.gather(
+        rented.described(calls, region, alive),
+        calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE),
+        calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OURS),
+        calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OURS),
+    )
+    return [
+        *(_thing("instance", each["InstanceId"], region, each) for each in instances.values()),
+        *(_thing("disk", each["VolumeId"], region, each) for each in disks),
+        *(_thing("security group", each["GroupId"], region, each) for each in groups),
+        *(_thing("key pair", each["KeyName"], region, each) for each in keys),
+    ]
+
+
+def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
+    marks = {
+        key: safe(text) for key, text in tags.read(told).items()
+    }  # anybody of the account may write them
+    made = told.get("LaunchTime") or told.get("CreateTime")
+    ledger = marks.get(tags.LEDGER, "")
+    return Leftover(
+        what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
+        ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
+        is_machine=what == "instance",
+        since=made.timestamp() if isinstance(made, datetime) else None, expires=tags.expires(marks),
+        hourly=tags.hourly(marks) if what == "instance" else None,
+    )  # fmt: skip
+
+
+async def remove(calls: Calls, things: Iterable[Leftover]) -> list[str]:
+    """End them, machines first, and see them gone; gives what is left, in words."""
+    left = []
+    by_region: dict[str, list[Leftover]] = {}
+    for each in things:
+        by_region.setdefault(each.place, []).append(each)
+    for region, here in by_region.items():
+        try:
+            await _end(calls, region, [each.id for each in here if each.is_machine])
+        except SkywardError as error:
+            left += [_remains(each, error) for each in here]
+            continue
+        for each in here:
+            try:
+                await _remove(calls, region, each)
+            except SkywardError as error:
+                left.append(_remains(each, error))
+    return left
+
+
+def _remains(thing: Leftover, error: SkywardError) -> str:
+    return f"{thing.what} {thing.id} ({thing.place}): {what_of(error)}"
+
+
+async def _end(calls: Calls, region: str, ids: Sequence[str]) -> None:
+    """Have machines ended.
+
+    Raises:
+        SkywardError: EC2 did not say in time that they have.
+    """
+    if not ids:
+        return
+    await rented.terminate(calls, [Machine(id, 0, "", "", extra={"region": region}) for id in ids])
+    deadline, pause = time.monotonic() + ENDED_IN, PAUSES[0]
+    while True:
+        seen = await rented.instances(calls, region, ids)
+        going = [id for id, each in seen.items() if each["State"]["Name"] not in rented.ENDED]
+        if not going:
+            return
+        if time.monotonic() > deadline:
+            raise SkywardError(f"EC2 has not said within {ENDED_IN:g} s that {', '.join(going)} ended")
+        await asyncio.sleep(pause)
+        pause = min(PAUSES[1], pause * 1.5)
+
+
+async def _remove(calls: Calls, region: str, thing: Leftover) -> None:
+    match thing.what:
+        case "disk":
+            await calls.call("ec2", region, "delete_volume", VolumeId=thing.id)
+        case "security group":
+            await belongings.remove_group(calls, region, thing.id, f"of pool {thing.pool}")
+        case "key pair":
+            await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)

@@ -1,0 +1,274 @@
+"""What EC2 has, and for how much: by its own word, by what was told today, and by what came with this release."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.offers import offered
+from skyward_core.model.accelerators import resolve
+from skyward_core.model.offer import Offer, OfferList, Wish, in_order
+from skyward_core.providers.aws import calls, price_store, shipped
+from skyward_tui.commands.console import Console
+from skyward_tui.commands.offers import offers as command
+from skyward_tui.commands.run import run
+from tests.aws import Bed, prices
+
+BESIDE = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
+T4 = Wish(accelerator=resolve("T4"))
+
+
+@pytest.fixture
+def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    """The bed, and a client whose credentials are for it."""
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    for name, text in simulated_bed.environment().items():
+        monkeypatch.setenv(name, text)
+    calls.calls_of.cache_clear()
+    yield simulated_bed
+
+
+def look(wish: Wish, **provider: Any) -> OfferList:
+    return asyncio.run(sky.AWS(**provider).offers(wish))
+
+
+def test_offers_are_priced_as_they_will_be_billed(bed: Bed) -> None:
+    found = look(T4)
+    first, *_ = in_order(found.offers, T4)
+    assert (str(first), found.notes) == ("g4dn.xlarge in us-east-1a", [])
+    assert (first.accelerator, first.count, first.memory_each_gb, first.vcpus, first.memory_gb) == (
+        "T4",
+        1,
+        16,
+        4,
+        16,
+    )
+    assert first.billed_hourly == pytest.approx(prices.on_demand("g4dn.xlarge", "us-east-1") + BESIDE)
+    assert first.beside_hourly == pytest.approx(BESIDE) and not first.shipped
+    assert time.time() - first.priced_at < 60
+    small = look(T4, disk_gb=50, public=False).offers[0]
+    assert small.beside_hourly == pytest.approx(50 * prices.GP3_GB_MONTH / 730)
+
+
+def test_a_spot_price_is_that_of_its_zone_with_what_it_was_lately(bed: Bed) -> None:
+    wish = Wish(accelerator=resolve("T4"), instance_type="g4dn.xlarge", allocation="spot")
+    for each in in_order(look(wish).offers, wish):
+        now = prices.spot("g4dn.xlarge", "us-east-1", each.zone)
+        assert each.market == "spot" and each.hourly == pytest.approx(now)
+        assert each.lately == pytest.approx((now * 0.95, now * 1.1))
+
+
+def test_all_regions_that_are_named_are_looked_at(bed: Bed) -> None:
+    wish = Wish(accelerator=resolve("T4"), regions=("us-west-1", "us-east-2"), instance_type="g4dn.xlarge")
+    order = in_order(look(wish).offers, wish)
+    assert list(dict.fromkeys(each.region for each in order)) == ["us-east-2", "us-west-1"], (
+        "the cheaper one first"
+    )
+
+
+def test_what_was_told_today_is_not_asked_again(bed: Bed, tmp_path: Path) -> None:
+    before = look(T4)
+    asked = len(bed.calls())
+    assert asked <= 9, [call["action"] for call in bed.calls()]
+    assert look(T4) == before and len(bed.calls()) == asked
+    kept = tmp_path / price_store.FILE
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    pieces = json.loads(kept.read_text())
+    kept.write_text(json.dumps({key: each | {"at": each["at"] - 90_000} for key, each in pieces.items()}))
+    assert in_order(look(T4).offers, T4)[0].priced_at > time.time() - 60 and len(bed.calls()) == 2 * asked
+
+
+@pytest.mark.parametrize("broken", [b"", b"[1]", b'{"x": 1}', b'{"x": {"at": "soon"}}', b"\xff\x00"])
+def test_a_broken_store_is_made_anew(bed: Bed, tmp_path: Path, broken: bytes) -> None:
+    kept = tmp_path / price_store.FILE
+    kept.write_bytes(broken)
+    assert look(T4).notes == []
+    assert all("told" in each for each in json.loads(kept.read_text()).values())
+
+
+def test_several_that_write_the_store_at_once_leave_a_whole_one(bed: Bed, tmp_path: Path) -> None:
+    piece = {"at": time.time(), "told": ["x" * 1000] * 50}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: price_store._add(f"a {number}", piece), range(40)))
+    kept = json.loads((tmp_path / price_store.FILE).read_text())
+    assert kept and all(each == piece for each in kept.values())
+    assert sorted(each.name for each in tmp_path.iterdir()) == [price_store.FILE]
+
+
+def test_where_prices_are_not_told_those_of_this_release_are_shown_and_that_is_said(bed: Bed) -> None:
+    bed.deny("GetProducts")
+    found = look(T4)
+    first = in_order(found.offers, T4)[0]
+    assert first.shipped and first.priced_at == shipped.at() and first.zone == "us-east-1a"
+    (note,) = found.notes
+    assert f"are those of {shipped.date()}, which came with this release: " in note and "GetProducts" in note
+    bed.expire_credentials()
+    elsewhere = look(Wish(accelerator=resolve("T4"), regions=("us-east-1", "eu-west-1")), region="us-east-1")
+    assert any("credentials have expired" in note for note in elsewhere.notes)
+    assert {each.region for each in elsewhere.offers} == {"us-east-1"}
+    assert any("prices in eu-west-1 are not known, and none came" in note for note in elsewhere.notes)
+
+
+def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    wish = Wish(accelerator=resolve("H100:8"))
+    with pytest.raises(
+        sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"
+    ):
+        sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
+    found = offered(wish)
+    (only,) = in_order(found.offers, wish)
+    assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
+    assert (
+        found.notes[0].startswith("no region is named") and "there are no AWS credentials" in found.notes[1]
+    )
+
+
+def test_the_shipped_list_is_sound() -> None:
+    assert shipped.regions() == ["us-east-1"]
+    listed = shipped.on_demand("us-east-1")
+    for kind in shipped.kinds():
+        assert 0 < listed[kind.name] < 200 and kind.vcpus > 0 and kind.memory_gb > 0
+        assert bool(kind.accelerator) == bool(kind.count)
+    assert shipped.on_demand("eu-west-1") == {} == shipped.beside("eu-west-1")
+
+
+def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
+    given: dict[str, Any] = {
+        "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
+        "memory": 0.0, "architecture": None, "block": None, "nodes": None,
+    }  # fmt: skip
+    status = command(Console(as_json), **given | asked)
+    return status, *capsys.readouterr()
+
+
+def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = show(capsys, accelerator="T4:4")
+    head, first, *_ = out.splitlines()
+    assert (status, err) == (0, "")
+    assert head.split()[:4] == ["provider", "type", "accelerator", "vCPUs"]
+    cells = first.split()
+    assert cells[:5] == ["aws", "g4dn.12xlarge", "4", "×", "T4"] and "us-east-1b" in cells, (
+        "the cheapest spot first"
+    )
+    assert f"${prices.on_demand('g4dn.12xlarge', 'us-east-1') + BESIDE:.2f}/h" in cells and cells[-1] == "now"
+    status, out, _ = show(capsys, as_json=True, accelerator="T4:4", spot=True)
+    told = json.loads(out)
+    _, out, _ = show(capsys, as_json=True, zones=("us-east-1b",), efa=True)
+    assert {(each["zone"], each["efa"]) for each in json.loads(out)["offers"]} == {("us-east-1b", True)}
+    assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
+
+
+def test_the_command_says_what_comes_nearest_where_nothing_fits(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = show(capsys, accelerator="T4:3")
+    assert status == 1 and out.startswith("nothing fits; what comes nearest:\n  g4dn.")
+    assert "has 1 T4" in out and "has 4 T4" in out
+    status, out, _ = show(capsys, accelerator="T4:4", max_hourly=0.5)
+    assert status == 1 and "g4dn.12xlarge in us-east-1b (spot) costs $1.2" in out
+
+
+def test_machines_without_accelerators_are_found_by_their_size(bed: Bed) -> None:
+    wish = Wish(vcpus=8, memory_gb=30, architecture="arm64")
+    order = in_order(look(wish).offers, wish)
+    assert order and all(each.vcpus >= 8 and each.memory_gb >= 30 for each in order)
+    assert {each.architecture for each in order} == {"arm64"} and not any(each.count for each in order)
+
+
+def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:
+    kind = next(each for each in shipped.kinds() if each.accelerator == "Radeon Pro V520")
+    assert kind.known_as
+    assert Offer(provider="p", instance_type="x", region="r", accelerator=kind.known_as, count=1)
+
+
+ASKING = ("Describe", "Get")
+
+
+def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
+    bed.no_capacity(type="g4dn.xlarge")
+    compute = sky.Compute(
+        provider=sky.AWS(region="us-east-1", ssh_from="10.0.0.1/32", zones=["us-east-1c", "us-east-1a"]),
+        accelerator="T4", nodes=2, name="q", allocation="cheapest", max_hourly_cost=0.6,
+    )  # fmt: skip
+    plan = compute.plan()
+    assert all(call["action"].startswith(ASKING) for call in bed.calls()), [c["action"] for c in bed.calls()]
+    assert bed.instances() == []
+    prices_shown = [each.billed_hourly or 0.0 for each in plan.attempts]
+    assert prices_shown == sorted(prices_shown) and prices_shown[-1] <= 0.6
+    assert plan.hourly == pytest.approx(2 * prices_shown[0]) and plan.notes == []
+    first, *_, total = str(plan).splitlines()
+    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith(
+        "by the first attempt"
+    )
+    asyncio.run(compute.spec.provider.create(compute.spec, "0123456789abcdef"))
+    tried = [
+        f"{each['params']['InstanceType']} in {each['params']['Placement.AvailabilityZone']}"
+        + (" (spot)" if "InstanceMarketOptions.MarketType" in each["params"] else "")
+        for each in bed.calls("RunInstances")
+    ]
+    assert tried == [str(each) for each in plan.attempts][: len(tried)] and len(tried) > 2
+    (planned,), sent = plan.requests, bed.calls("RunInstances")[0]["params"]
+    (card,), (disk,) = planned["NetworkInterfaces"], planned["BlockDeviceMappings"]
+    for name in ("InstanceType", "ImageId", "MinCount", "MaxCount", "InstanceInitiatedShutdownBehavior"):
+        assert str(planned[name]) == sent[name]
+    assert planned["Placement"]["AvailabilityZone"] == sent["Placement.AvailabilityZone"]
+    assert card["SubnetId"] == sent["NetworkInterface.1.SubnetId"]
+    assert str(disk["Ebs"]["VolumeSize"]) == sent["BlockDeviceMapping.1.Ebs.VolumeSize"]
+    assert planned["InstanceMarketOptions"]["MarketType"] == "spot"
+    assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
+
+
+def test_a_dry_run_tells_all_and_makes_nothing(
+    bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import skyward_core as sky\n\n@sky.function\ndef train():\n    open('ran', 'w')\n")
+    request = LaunchRequest(
+        script=str(script), provider="aws", settings={"region": "us-east-1"}, accelerator="T4:4", nodes=2
+    )
+    assert run(request, Console(True), dry_run=True) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert {each["instance_type"] for each in out["attempts"]} == {"g4dn.12xlarge"}
+    assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
+    assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, made here"
+    assert all(call["action"].startswith(ASKING) for call in bed.calls())
+    assert [each["InstanceType"] for each in out["requests"]] == ["g4dn.12xlarge"]
+    (sent,) = (text for name, text in out["plan"] if name == "sends")
+    assert sent.startswith("action RunInstances, region us-east-1, ") and "MinCount 2, MaxCount 2" in sent
+    assert not (tmp_path / "ran").exists()
+    assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
+
+
+def test_what_can_be_bought_ahead_is_listed_and_not_bought(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, nodes=2)
+    first, second = json.loads(out)["blocks"]
+    assert (status, first["instance_type"], first["count"], first["hours"]) == (0, "p5.48xlarge", 2, 24)
+    assert first["starts_at"] < second["starts_at"] and first["id"].startswith("cb-")
+    assert first["upfront"] == pytest.approx(48 * first["hourly"]) and first["hourly"] < 55.04
+    status, out, _ = show(capsys, accelerator="H100:8", block=48)
+    assert status == 0 and "p5.48xlarge" in out and "48" in out.splitlines()[1].split()
+    assert show(capsys, accelerator="T4", block=24)[:2] == (1, "nothing that fits can be bought ahead now\n")
+    assert show(capsys, accelerator="H100:8", block=24, max_hourly=10.0)[0] == 1
+    _, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, zones=("us-east-1a",))
+    assert [each["zone"] for each in json.loads(out)["blocks"]] == ["us-east-1a"]
+    with pytest.raises(sky.UsageError, match="--nodes goes with --block"):
+        show(capsys, nodes=2)
+    with pytest.raises(sky.UsageError, match="--spot machines are not bought ahead"):
+        show(capsys, block=24, spot=True)
+    with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
+        show(capsys, accelerator="H100:8", block=30)
+    assert bed.calls("PurchaseCapacityBlock") == []

@@ -1,0 +1,180 @@
+"""A look through an account finds all that was made from here, and nothing else; what nobody needs is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.front import sweeping
+from skyward_core.front.session import Session
+from skyward_core.front.sweeping import Sweep
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.providers.aws import calls, machines, provider, tags
+from skyward_core.store.ledger import Ledger
+from skyward_tui.leftovers import doubts_of, line_of, others_of
+from tests.aws import Bed
+from tests.aws.pools import left, rented
+from tests.aws.waiting import launch
+from tests.support.cli import Cli
+
+TOKEN = "0123456789abcdef"
+LIVES = {"state": "gone"}  # of an agent on each machine, as SSH would tell
+
+
+@pytest.fixture
+def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    async def look(machine: Machine, way: Any) -> Machine:
+        return replace(machine, state=LIVES["state"])  # type: ignore[arg-type]
+
+    monkeypatch.setattr(provider, "look", look)
+    monkeypatch.setitem(LIVES, "state", "gone")
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    for name, text in simulated_bed.environment().items():
+        monkeypatch.setenv(name, text)
+    calls.calls_of.cache_clear()
+    yield simulated_bed
+
+
+def spec(name: str = "q", nodes: int = 2) -> PoolSpec:
+    return PoolSpec(
+        name=name, provider=rented(ssh_from="10.0.0.1/32"), nodes=nodes, options=Options(console=False)
+    )
+
+
+def rent(token: str = TOKEN, name: str = "q", nodes: int = 2) -> list[Machine]:
+    """Machines of which nobody writes anything into the ledger."""
+    wanted = spec(name, nodes)
+    return asyncio.run(wanted.provider.create(wanted, token))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def session() -> Iterator[Session]:
+    opened = Session()
+    try:
+        yield opened
+    finally:
+        opened.detach()
+
+
+def look(**how: Any) -> Sweep:
+    with session() as opened:
+        return opened.sweep({"aws": ()}, **how).result(60)
+
+
+def kinds(sweep: Sweep) -> list[tuple[str, str]]:
+    return sorted((each.thing.what, each.verdict) for each in sweep.found)
+
+
+def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mine = rent()
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "another"))
+    theirs = {each.id for each in rent("f" * 16, "theirs")} | set(launch(bed.client()))
+    another = tags.ledger_id()
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    found = look()
+    assert kinds(found) == [("instance", "left")] * 2 + [("key pair", "left"), ("security group", "left")]
+    assert {each.thing.id for each in found.found if each.thing.is_machine} == {each.id for each in mine}
+    assert all(
+        0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine
+    )
+    assert [found.others[key] for key in found.others if key[0] == another] == [(2, 2)]
+    assert line_of(found).startswith(
+        "2 machines ($1.08/h) and 2 other things of pools that are over are left"
+    )
+    assert f"2 machines and 2 other things of ledger {another}" in next(others_of(found))
+
+    cli = Cli(tmp_path)
+    shown = cli("sweep", "--provider", "aws")
+    assert "--yes ends what is left" in shown.stderr
+    assert len(bed.instances("running")) == 5
+    ended = cli.json("sweep", "--yes")
+    assert ended["ended"] and ended["remains"] == [] and len(ended["found"]) == 4
+    assert {each["id"] for each in bed.instances("running")} == theirs
+    assert not any("-q-" in name for name in left(bed)) and any("-theirs-" in name for name in left(bed))
+    assert not list((tmp_path / "home" / "aws").glob("q.*")) and kinds(look()) == []
+
+
+def test_another_home_finds_them_once_it_is_told_whose_they_are(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rent()
+    lost = tags.ledger_id()
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
+    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\x1b[2J"}]
+    launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
+    found = look()
+    assert found.found == () and {key[0] for key in found.others} == {lost, ""}
+    assert all(line.isprintable() for line in others_of(found))
+    with session() as opened:
+        found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
+        assert len(found.left) == 4
+        assert opened.remove_left(found).result(60) == []
+    assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
+    assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
+
+
+def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Ledger()) as ledger:
+        ledger.intend(TOKEN, "q", spec().provider.to_json(), spec().describe())
+        made = rent()
+        ledger.created(TOKEN, made)
+        assert kinds(look()) == [("instance", "up")] * 2 + [("key pair", "up"), ("security group", "up")]
+        asyncio.run(spec().provider.date("q", made, time.time() - 60))
+        monkeypatch.setitem(LIVES, "state", "running")
+        assert look().left == []
+        monkeypatch.setitem(LIVES, "state", "gone")
+        found = look()
+        assert [each.verdict for each in found.left] == ["expired"] * 2
+        assert {each.pool for each in found.left} == {f"q.{TOKEN}"}
+    with session() as opened:
+        assert opened.remove_left(found).result(60) == [] and len(bed.instances("running")) == 2
+        assert opened.down(f"q.{TOKEN}").result(60).ok
+    assert left(bed) == [] and look().found == ()
+
+
+def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "PAGE", 5)
+    marks = tags.specification(["instance"], tags.of_pool("q", TOKEN))
+    for _ in range(7):  # the bed has a page of so many launches
+        launch(bed.client(), TagSpecifications=marks)
+    found = look()
+    assert len(found.found) == 7 and all(each.thing.hourly is None for each in found.found)
+    assert len(bed.calls("DescribeInstances")) == 2
+
+
+def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
+    rent()
+    bed.deny("DescribeVolumes")
+    found = look()
+    assert found.left == [] and "us-east-1 (the AWS credentials may not do DescribeVolumes" in doubts_of(
+        found
+    )
+
+
+def test_who_has_rented_nothing_asks_nobody(bed: Bed) -> None:
+    with closing(Ledger()) as ledger:
+        ledger.intend("a" * 16, "here", {"provider": "local"}, {})
+        ledger.intend("b" * 16, "away", {"provider": "no-such-package"}, {})
+        assert sweeping.accounts_of(ledger) == []
+        for token, region in (
+            ("c" * 16, None),
+            ("d" * 16, "us-east-1"),
+            ("e" * 16, ["us-west-2", "us-east-1"]),
+        ):
+            ledger.intend(token, token[0], rented(region=region).to_json(), {})
+        both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
+        ledger.intend("f" * 16, "f", both, {})
+        accounts = sweeping.accounts_of(ledger)
+        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
+        assert [each.profile for each in accounts] == [None, None, "mine"]
+    assert bed.calls() == []

@@ -1,0 +1,100 @@
+"""What training without ``torch.compile`` has of ``torch._dynamo``; the real one where anything else of it is wanted.
+
+Each optimizer, DDP and FSDP load it, which is half of what a rank takes to train a small model, and all that they want
+of it is that it stays out of the way.
+"""
+
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+NAME = "torch._dynamo"
+
+
+class Part:
+    """What is used of one of its modules."""
+
+    def __init__(self, module, **used):
+        self._module = module
+        self.__dict__ |= used
+
+    def __getattr__(self, name):
+        Finder.real()
+        return getattr(import_module(f"{NAME}.{self._module}"), name)
+
+
+class Quiet(ModuleType):
+    def __init__(self):
+        super().__init__(NAME)
+        self.__path__ = []
+        nothing = SimpleNamespace(cache_clear=lambda: None)
+        self.utils = Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
+        self.trace_rules = Part(
+            "trace_rules",
+            clear_lru_cache=lambda: None,
+            LEGACY_MOD_INLINELIST=set(),
+            get_legacy_mod_inlinelist=nothing,
+        )
+        self.eval_frame = Part("eval_frame", OptimizedModule=type("OptimizedModule", (), {}))
+
+    @staticmethod
+    def graph_break(msg=""):
+        return None
+
+    @staticmethod
+    def disable(fn=None, recursive=True, **how):
+        return fn if fn is not None else lambda fn: fn
+
+    def __getattr__(self, name):
+        if name.startswith("__"):  # what Python itself looks for in a module
+            raise AttributeError(name)
+        return getattr(Finder.real(), name)
+
+
+class There:
+    """Loads a module that is loaded."""
+
+    def create_module(self, spec):
+        return sys.modules[spec.name]
+
+    def exec_module(self, module):
+        return None
+
+
+class Finder:
+    """Finds the stand-in, until somebody wants more of it."""
+
+    on = True
+
+    @classmethod
+    def find_spec(cls, fullname, path=None, target=None):
+        if not cls.on:
+            return None
+        if fullname == NAME:
+            return ModuleSpec(NAME, cls, is_package=True)  # type: ignore[arg-type]
+        if fullname.startswith(f"{NAME}."):
+            cls.real()
+            import_module(fullname)
+            return ModuleSpec(fullname, There())  # type: ignore[arg-type]
+        return None
+
+    @classmethod
+    def real(cls):
+        if cls.on:
+            cls.on = False
+            sys.modules.pop(NAME, None)
+            sys.modules["torch"].__dict__.pop("_dynamo", None)
+        return import_module(NAME)
+
+    @staticmethod
+    def create_module(spec):
+        return Quiet()
+
+    @staticmethod
+    def exec_module(module):
+        return None
+
+
+def hide(before):
+    sys.meta_path.insert(sys.meta_path.index(before), Finder)

@@ -1,0 +1,69 @@
+"""Pools that have cost what they may: the app asks what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textual.pilot import Pilot
+
+from skyward_core.views import events as ev
+from skyward_core.views.views import PoolView
+from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.budget import BudgetScreen
+from tests.support.app_driver import Snap, at_every_size, screen_text, until
+from tests.support.fake_session import FakeSession
+
+
+def spent(session: FakeSession, name: str = "train", ends_in: float = 600.0) -> PoolView:
+    view = session.pool(name, price=25.0, age=3600.0)
+    told = ev.BudgetNews(pool=name, budget=25.0, state="asked", ends_at=session.now + ends_in, at=session.now)
+    session.emit(view, told)
+    return view
+
+
+async def asked(app: SkywardApp, pilot: Pilot[Any]) -> None:
+    await until(pilot, lambda: isinstance(app.screen, BudgetScreen))
+
+
+async def test_more_may_be_allowed(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = spent(session)
+        await asked(app, pilot)
+        assert session.asks_about_budgets
+        assert "has cost $25.00 of its budget of $25.00" in screen_text(app)
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: session.raised == [("train", 37.5)])
+        assert view.budget == 37.5 and not isinstance(app.screen, BudgetScreen)
+
+
+async def test_or_it_is_torn_down(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        spent(session)
+        await asked(app, pilot)
+        await pilot.press("left", "enter")
+        await until(pilot, lambda: session.torn_down == ["train"])
+
+
+async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_asked(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        first = spent(session, "first")
+        await asked(app, pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, BudgetScreen))
+        second = spent(session, "second")
+        await asked(app, pilot)
+        assert "second" in screen_text(app)
+        session.emit(second, ev.BudgetNews(pool="second", budget=99.0, state="within", at=session.now))
+        await until(pilot, lambda: not isinstance(app.screen, BudgetScreen))
+        assert session.raised == [] and session.torn_down == [] and first.budget_state == "asked"
+
+
+@at_every_size
+async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    async with app.run_test(size=size) as pilot:
+        spent(session)
+        await asked(app, pilot)
+        await until(pilot, lambda: "Not now" in screen_text(app))
+        snap(app, f"budget-{size[0]}x{size[1]}")

@@ -1,0 +1,122 @@
+"""What a pool may cost. The provider and the agents are played; its prices are high, so that nobody waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.errors import SpecError
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool import budget
+from skyward_core.pool.pool import Pool
+from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
+from tests.support.pool_parts import World
+from tests.support.waiting import until
+
+HOURLY = 3600.0 * 10  # of each of two machines
+
+
+class Dear(World):
+    """Each machine costs ``hourly``; None where nobody knows."""
+
+    rents = True
+    hourly: float | None = HOURLY
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        made = await super().create(spec, token)
+        return [replace(each, extra=each.extra | {"hourly": self.hourly}) for each in made]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dear:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return Dear()
+
+
+class Watched:
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.news: list[ev.BudgetNews] = []
+        self.words: list[str] = []
+        pool.news.subscribe(self._hear, None)
+
+    def _hear(self, event: ev.Event) -> None:
+        if isinstance(event, ev.BudgetNews):
+            self.news.append(event)
+        elif isinstance(event, ev.PoolState):
+            self.words.append(event.detail)
+
+    @property
+    def states(self) -> list[str]:
+        return [each.state for each in self.news]
+
+
+@asynccontextmanager
+async def started(world: Dear, dollars: float | None, *, asks: bool = False) -> AsyncIterator[Watched]:
+    options = Options(console=False, grace=0.1, budget=dollars)
+    spec = PoolSpec(name="q", provider=world, nodes=2, options=options)
+    ledger = Ledger()
+    pool = await Pool.intend(spec, ledger)
+    watched = Watched(pool)
+    pool.budget.asks = asks
+    await pool.start(spec)
+    yield watched
+    assert (await pool.down()).ok
+    ledger.close()
+
+
+async def test_it_is_said_at_four_fifths_and_ended_at_the_whole(world: Dear) -> None:
+    async with started(world, 20.0) as watched:
+        await until(lambda: watched.states == ["near", "spent"])
+        near = watched.pool.view.spent(watched.news[0].at)
+        assert 16.0 <= near < 20.0 <= watched.pool.view.spent(watched.news[1].at)
+        assert any(
+            "of its budget of $20.00; at $72,000.00/h the rest lasts" in each for each in watched.words
+        )
+        receipt = await watched.pool.down()
+    assert receipt.notes == ("its budget of $20.00 is spent",)
+    assert sorted(set(world.ended)) == ["m0", "m1"]
+
+
+async def test_who_is_asked_may_raise_it(world: Dear) -> None:
+    async with started(world, 1.0, asks=True) as watched:
+        await until(lambda: "asked" in watched.states)
+        assert watched.pool.view.budget_ends_at is not None and not world.ended
+        watched.pool.budget.raise_to(1e6)
+        await until(lambda: watched.states[-1] == "within")
+        assert watched.pool.view.budget == 1e6 and watched.pool.view.budget_ends_at is None
+        assert not world.ended and not watched.pool.context.leaving
+
+
+async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "ANSWER", 0.05)
+    async with started(world, 1.0, asks=True) as watched:
+        await until(lambda: watched.states[-1:] == ["spent"])
+    assert "asked" in watched.states
+
+
+async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
+    world.hourly = None
+    async with started(world, 1.0) as watched:
+        await until(lambda: any("its budget cannot be watched" in each for each in watched.words))
+        assert watched.states == [] and not world.ended
+
+
+async def test_without_a_budget_nobody_looks(world: Dear) -> None:
+    async with started(world, None) as watched:
+        await asyncio.sleep(0)
+        assert watched.states == [] and watched.pool.view.spent(watched.pool.view.created_at + 1) > 0
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "much", float("nan"), float("inf"), True])
+def test_what_is_no_budget(wrong: Any) -> None:
+    with pytest.raises(SpecError, match="budget"):
+        Options(budget=wrong)

@@ -1,0 +1,217 @@
+"""Machines that somebody chooses: what a pool is asked for by it, and who cannot choose so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+import skyward_core as sky
+from skyward_core import providers
+from skyward_core.front.sweeping import accounts_of
+from skyward_core.model import capabilities
+from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
+from skyward_core.model.machine import Machine
+from skyward_core.model.offer import Offer, OfferList, RentalPlan, Wish, in_order
+from skyward_core.providers.asked_pool import pool_spec
+from skyward_core.providers.several import Several
+from skyward_core.providers.told import hearing
+from skyward_core.store.ledger import Ledger
+
+AWS = sky.AWS(region="us-east-1")
+
+
+class Shop:
+    """A provider that has what it is told, at prices, and sells some of it out."""
+
+    machine, about, payer = "till", "a shop", "me"
+
+    def __init__(self, name: str, prices: dict[str, float], sold_out: tuple[str, ...] = ()) -> None:
+        self.name, self.prices, self.sold_out = name, prices, sold_out
+        self.ended: list[str] = []
+        self.torn_down = 0
+
+    async def offers(self, wish: Wish) -> OfferList:
+        rows = [
+            Offer(provider=self.name, instance_type=kind, region="r", hourly=price, priced_at=1.0)
+            for kind, price in self.prices.items()
+        ]
+        return OfferList(offers=rows)
+
+    async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
+        found = in_order((await self.offers(spec.needs)).offers, spec.needs)
+        if not found:
+            raise UsageError(f"{self.name} has nothing that fits")
+        return RentalPlan(nodes=spec.nodes, attempts=found, creates=[f"tills of {self.name}"])
+
+    def within(self, regions: Any) -> Shop:
+        return self
+
+    async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
+        for each in in_order((await self.offers(spec.needs)).offers, spec.needs):
+            if each.instance_type not in self.sold_out:
+                return [Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.nodes)]
+        raise NoCapacity("sold out")
+
+    async def describe(self, pool: str, known: list[Machine]) -> list[Machine]:
+        return known
+
+    async def terminate(self, pool: str, machines: list[Machine]) -> None:
+        self.ended += [each.id for each in machines]
+
+    async def teardown(self, pool: str) -> None:
+        self.torn_down += 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"provider": self.name}
+
+
+def wanted(*specs: sky.Spec, **said: Any) -> sky.PoolSpec:
+    return pool_spec("train.py", *specs, **said)
+
+
+def test_what_is_said_of_machines_is_a_wish() -> None:
+    spec = wanted(
+        provider=sky.AWS(), accelerator="T4:4", vcpus=8, memory_gb=32, region=["us-east-1", "us-west-2"],
+        max_hourly_cost=4, allocation="spot_if_available", selection="first", nodes=2,
+    )  # fmt: skip
+    needs = spec.needs
+    assert (str(needs.accelerator), needs.vcpus, needs.memory_gb, needs.max_hourly) == ("T4:4", 8, 32.0, 4.0)
+    assert (needs.allocation, needs.selection) == ("spot-if-available", "first")
+    assert spec.provider.region == ("us-east-1", "us-west-2") and spec.nodes == 2
+    assert providers.from_json(spec.provider.to_json()) == spec.provider
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ({"provider": "local", "vcpus": 4}, UsageError, "provider local takes machines as they are.*by vcpus"),
+        ({"provider": "local", "selection": "first"}, UsageError, "by selection"),
+        ({"provider": AWS, "region": "eu-west-1"}, UsageError, "is for us-east-1, not for eu-west-1"),
+        ({"provider": AWS, "allocation": "cheap"}, SpecError, "allocation: should be 'on-demand' or 'spot'"),
+        ({"provider": AWS, "selection": "best"}, SpecError, "selection: should be 'cheapest' or 'first'"),
+        ({"provider": AWS, "max_hourly_cost": 0}, SpecError, "max_hourly_cost: should be a number above 0"),
+        ({"provider": AWS, "memory_gb": "much"}, SpecError, "memory_gb: should be"),
+        ({"provider": AWS, "architecture": "sparc"}, SpecError, "architecture: should be"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(said: dict[str, Any], kind: type[SkywardError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        wanted(**said)
+
+
+def test_several_specs_that_do_not_go_together_are_refused() -> None:
+    one = sky.Spec(provider=AWS, accelerator="T4")
+    with pytest.raises(UsageError, match="accelerator beside a Spec"):
+        wanted(one, accelerator="T4")
+    with pytest.raises(SpecError, match="nodes: all specs of a pool have as many"):
+        wanted(one, sky.Spec(provider=AWS, nodes=2), nodes=3)
+    with pytest.raises(UsageError, match="provider local takes machines as they are"):
+        wanted(one, sky.Spec(provider="local"))
+    with pytest.raises(UsageError, match="one account of aws: the usual profile at AWS, or work at AWS"):
+        wanted(one, sky.Spec(provider=sky.AWS(profile="work")))
+    with pytest.raises(UsageError, match=r"written sky\.Spec"):
+        wanted(AWS)  # type: ignore[arg-type]
+    assert wanted(one, nodes=2).provider is AWS, "one alone is what it says"
+
+
+def test_what_is_kept_of_several_makes_them_again() -> None:
+    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    again = providers.from_json(spec.provider.to_json())
+    assert isinstance(again, Several) and again.to_json() == spec.provider.to_json()
+    assert again.name == "aws" and spec.describe()["rents"] is True
+
+
+def tried(selection: str, *shops: Shop, **said: Any) -> tuple[sky.PoolSpec, Several]:
+    spec = wanted(*(sky.Spec(provider=each, **said) for each in shops), selection=selection, nodes=2)
+    assert isinstance(spec.provider, Several)
+    return spec, spec.provider
+
+
+async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_none() -> None:
+    left, right = Shop("left", {"a": 1.0, "c": 3.0}, ("a",)), Shop("right", {"b": 2.0}, ("b",))
+    spec, several = tried("cheapest", left, right)
+    plan = await several.plan(spec)
+    assert [each.instance_type for each in plan.attempts] == ["a", "b", "c"] and plan.hourly == 2.0
+    assert plan.creates == ["tills of left"]
+    made = await several.create(spec, "t")
+    assert [each.id for each in made] == ["c-0", "c-1"]
+    right.sold_out = ()
+    assert [each.id for each in await several.create(spec, "t")] == ["b-0", "b-1"], "before what costs more"
+    left.sold_out, right.sold_out = ("a", "c"), ("b",)
+    with pytest.raises(NoCapacity) as caught:
+        await several.create(spec, "t")
+    assert str(caught.value) == "spec 1 (left): sold out; spec 2 (right): sold out; spec 1 (left): sold out"
+
+
+async def test_the_first_comes_first_whatever_it_costs() -> None:
+    dear, cheap = Shop("dear", {"a": 9.0}), Shop("cheap", {"b": 1.0})
+    spec, several = tried("first", dear, cheap)
+    assert [each.instance_type for each in (await several.plan(spec)).attempts] == ["a", "b"]
+    assert (await several.create(spec, "t"))[0].id == "a-0"
+    spec, several = tried("first", dear, cheap, max_hourly_cost=2)
+    plan = await several.plan(spec)
+    assert [each.instance_type for each in plan.attempts] == ["b"]
+    assert plan.notes == ["spec 1 (dear): dear has nothing that fits"]
+    spec, several = tried("first", dear, cheap, max_hourly_cost=0.5)
+    with pytest.raises(UsageError, match="dear has nothing that fits; spec 2"):
+        await several.plan(spec)
+
+
+async def test_each_machine_is_its_own_provider_s() -> None:
+    left, right = Shop("left", {"a": 1.0}, ("a",)), Shop("right", {"b": 2.0})
+    spec, several = tried("cheapest", left, right)
+    made = await several.create(spec, "t")
+    assert await several.describe("p", made) == made
+    await several.terminate("p", made)
+    assert (left.ended, right.ended) == ([], ["b-0", "b-1"])
+
+    async def fails(pool: str) -> None:
+        raise SkywardError("left is closed")
+
+    left.teardown = fails  # type: ignore[method-assign]
+    with pytest.raises(SkywardError, match="left is closed"):
+        await several.teardown("p")
+    assert right.torn_down == 1, "the others are torn down all the same"
+
+
+def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
+    """Whoever adds a capability of rented machines has it passed on."""
+    of_no_pool = {
+        capabilities.HasSettings,
+        capabilities.ChecksSettings,
+        capabilities.Offers,
+        capabilities.SellsBlocks,
+        capabilities.Sweeps,
+    }
+    all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
+        Protocol
+    }
+    alone = {each for each in all_of_them - of_no_pool if isinstance(AWS, each)}
+    assert capabilities.Finds in alone
+    assert {each for each in alone if not isinstance(Several([AWS, AWS]), each)} == set()
+
+
+async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
+    class Talker(Shop):
+        async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
+            from skyward_core.providers.told import progress
+
+            progress("looking")
+            return await super().create(spec, token)
+
+    spec, several = tried("first", Talker("left", {"a": 1.0}, ("a",)), Talker("right", {"b": 2.0}))
+    heard: list[str] = []
+    with hearing(heard.append):
+        await several.create(spec, "t")
+    assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
+
+
+def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
+    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.intend("t", "p", spec.provider.to_json(), spec.describe())
+    (account,) = accounts_of(ledger)
+    ledger.close()
+    assert account.region == ("us-east-1", "us-west-2")

@@ -1,0 +1,107 @@
+"""What pools have cost, added up from what the ledger knows of their machines."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skyward_core.front.costs import _by_day, costs
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Bill, Receipt, bills_of
+from skyward_tui.cli import cli
+from tests.support.pool_parts import World
+
+NOW = time.time()
+TIMES = st.floats(0, 3e9, allow_nan=False)
+
+
+class Rented(World):
+    rents = True
+
+
+def machine(name: str, hourly: float | None, launched: float) -> Machine:
+    return Machine(name, 0, "h", "", extra={"hourly": hourly, "launched": launched})
+
+
+def pool(
+    ledger: Ledger, name: str, machines: list[Machine], *, hours: float | None, ran: str = "train"
+) -> None:
+    """One whose machines were given back after some hours, or that goes on."""
+    world, token = Rented(), f"t-{name}"
+    spec = PoolSpec(name=name, provider=world, options=Options(console=False))
+    ledger.intend(token, name, world.to_json(), spec.describe())
+    ledger.created(token, machines)
+    ledger.record(opened=[(token, f"r-{name}", ran, "broadcast", 1, NOW)])
+    if hours is not None:
+        ended = {each.id: each.extra["launched"] + hours * 3600 for each in machines}
+        bills = bills_of(machines, ended, NOW)
+        ledger.ended(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return Ledger()
+
+
+def test_pools_are_added_up(ledger: Ledger) -> None:
+    day = 86400.0
+    pool(ledger, "over", [machine("a", 10.0, NOW - day), machine("b", 10.0, NOW - day)], hours=1.5)
+    pool(ledger, "up", [machine("c", 4.0, NOW - 1800)], hours=None, ran="evaluate")
+    pool(ledger, "dear", [machine("d", None, NOW - day)], hours=1)
+    found = costs(NOW - 30 * day)
+    told = {each.pool: each for each in found.pools}
+    assert told["over"].dollars == pytest.approx(30.0) and not told["over"].goes_on
+    assert told["up"].dollars == pytest.approx(2.0, abs=0.1) and told["up"].goes_on
+    assert told["dear"].dollars is None, "nobody knows, and it was not free"
+    assert found.dollars == pytest.approx(sum(found.by_day.values())) == pytest.approx(32.0, abs=0.1)
+    assert found.by_function["train"] == pytest.approx(30.0)
+
+
+def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledger) -> None:
+    pool(ledger, "over", [machine("a", 10.0, NOW - 7200)], hours=2)
+    assert costs(NOW - 3600).dollars == pytest.approx(10.0, abs=0.01)
+    assert costs(NOW + 60).pools == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(TIMES, st.floats(0, 40 * 86400), st.floats(0, 100), TIMES)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu"])
+def test_days_add_up_to_the_whole(
+    monkeypatch: pytest.MonkeyPatch, zone: str, at: float, seconds: float, hourly: float, since: float
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    bill = Bill("m", at, at + seconds, hourly)
+    days = dict(_by_day(bill, since))
+    counted = max(0.0, bill.until - max(at, since))
+    assert sum(days.values()) == pytest.approx(hourly * counted / 3600, abs=1e-6)
+    for day, dollars in days.items():
+        begins = datetime.fromisoformat(day).timestamp()
+        ends = datetime.fromisoformat(str(date.fromisoformat(day) + timedelta(days=1))).timestamp()
+        assert dollars <= hourly * (ends - begins) / 3600 + 1e-6, "no more than a day has"
+        assert ends > max(at, since) and begins < bill.until
+
+
+def test_the_command_line_tells_it(ledger: Ledger) -> None:
+    said = CliRunner().invoke(cli, ["costs"])
+    assert said.exit_code == 0 and "no pool has cost anything" in said.output
+    pool(ledger, "over", [machine("a", 10.0, NOW - 7200)], hours=1.5)
+    pool(ledger, "dear", [machine("d", None, NOW - 7200)], hours=1)
+    for by in ("pool", "function", "day"):
+        said = CliRunner().invoke(cli, ["costs", "--by", by])
+        assert said.exit_code == 0 and said.output.count("$15.00") == 2, said.output
+    assert "nobody knows what they cost" in said.output or "nobody knows" in said.stderr
+    told = json.loads(CliRunner().invoke(cli, ["costs", "--json"]).stdout)
+    assert told["dollars"] == pytest.approx(15.0) and len(told["pools"]) == 2
+    wrong = CliRunner().invoke(cli, ["costs", "--since", "yesterday"])
+    assert wrong.exit_code == 2 and '"7d"' in wrong.output
