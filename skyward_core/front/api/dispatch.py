@@ -202,11 +202,11 @@ class Dispatching:
             UsageError: a pattern leads out of the working folder.
             PoolError: some could not be had; it names them, and the others are here.
         """
+        from ...model.written_file import not_fetched  # a pool may be used without ever asking for files
+
         pool = self.pool
         haul = submit(pool.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
-        failed = [
-            f"{each.file.path} of node {each.file.node}: {each.error}" for each in haul.files if each.error
-        ]
+        failed = [f"{names} of node {node}: {why}" for names, node, why in not_fetched(haul.files)]
         if said := [*haul.notes, *failed]:
             raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]
