@@ -75,7 +75,7 @@ def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None
         UsageError: one of these has no account to look through, or no such setting.
     """
     used: dict[str, list[dict[str, Any]]] = {name: [] for name in asked or ()}
-    for data in (each for row in ledger.providers() for each in row.get("of", (row,))):  # some are several
+    for data in (each for whole in ledger.providers() for each in providers.parts(whole)):
         if asked is None:
             used.setdefault(data["provider"], []).append(data)
         elif not asked.get(data["provider"], True):  # settings say which account is meant

@@ -373,9 +373,9 @@ FROM_WORKER: Forms = {
     ),
     "outcome": FrameForm(
         "The call has ended; as from an agent to clients. `unusable` where plugins' contexts could not be entered, "
-        "`ends` says why the worker takes no other one.",
+        "`ends` says why the worker takes no other one, `left` that code came to its end by `sys.exit(0)`.",
         _CALL | _ENDING,
-        {"unusable": is_flag, "ends": is_text} | _TOLD,
+        {"unusable": is_flag, "ends": is_text, "left": is_flag} | _TOLD,
         body=FAILURE,
     ),
     "item": FrameForm(

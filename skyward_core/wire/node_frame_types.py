@@ -110,6 +110,7 @@ class WorkerOutcome(Told):
     kind: Kind
     unusable: NotRequired[bool]
     ends: NotRequired[str]
+    left: NotRequired[bool]
 
 
 class WorkerItem(Told):

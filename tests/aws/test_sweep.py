@@ -110,12 +110,16 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     rent()
     lost = tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
-    assert look().left == [] and [key[0] for key in look().others] == [lost]
+    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\u202e"}]
+    launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
+    found = look()
+    assert found.found == () and {key[0] for key in found.others} == {lost, ""}
+    assert all(line.isprintable() for line in others_of(found))
     with session() as opened:
         found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
         assert len(found.left) == 4
         assert opened.remove_left(found).result(60) == []
-    assert left(bed) == []
+    assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
 
 

@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,28 @@ def test_code_with_a_handler_of_its_own_comes_to_its_end(
     error = stopped(pool, tmp_path, work)
     assert error.results == {0: "early"}
     assert said(pool) == "", "its worker ends when it has returned, and nobody has to kill it"
+
+
+def test_to_leave_well_when_told_to_is_no_result(pool: sky.Compute, tmp_path: Path) -> None:
+    """As handlers do that save a checkpoint: what was stopped is told as stopped, and what took too long as that."""
+
+    def leaves(begun: Callable[[], None]) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        begun()
+        time.sleep(600)
+
+    error = stopped(pool, tmp_path, leaves)
+    assert error.results == {} and error.outcomes[0].kind == "collateral"
+    assert said(pool) == ""
+    script = tmp_path / "falls_off.py"
+    script.write_text("import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 1 / 0)\n")
+    with script.open("a") as file:
+        file.write("try:\n    time.sleep(600)\nexcept ZeroDivisionError:\n    print('saved')\n")
+    for call in (sky.script(script, timeout=0.5), sky.function(leaves)(lambda: None).with_timeout(0.5)):
+        with pytest.raises(sky.RunError, match=r"ran longer than its timeout of 0.5 s") as late:
+            call >> pool
+        assert late.value.outcomes[0].kind == "exited"
+    assert sky.function(lambda: 1)() @ pool == [1, 1]
 
 
 def leaves_handler() -> None:

@@ -87,7 +87,7 @@ async def of(
 
 
 def test_the_machines_deadman_waits_for_it() -> None:
-    assert rescue.PATIENCE + 2 * LONGEST + 60 < LEAST_DEADMAN * 60
+    assert rescue.ASKING + rescue.PATIENCE + 2 * LONGEST < LEAST_DEADMAN * 60
 
 
 async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
@@ -129,6 +129,19 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     monkeypatch.setattr(rescue, "PATIENCE", 0.01)
     _, lost = await of(pool(Provider(holding(0, aa=1)), {A: 1}), [machine(0)])
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
+
+
+async def test_machines_that_take_too_long_to_answer_are_named(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(Provider):
+        async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+            await asyncio.Event().wait()
+            return []
+
+    monkeypatch.setattr(rescue, "ASKING", 0.01)
+    _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
+    assert lost == ["what nobody had fetched: node 0 (10.0.0.0) did not all answer within 0.01 s"]
 
 
 async def test_what_is_given_up_is_named_and_not_looked_for(pool: Any) -> None:

@@ -411,6 +411,10 @@ class Slot:
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
+        left = header.pop("left", False) or (process is not None and process.is_script)
+        if left and header["kind"] == "returned" and (killed or call.stop_reason):
+            # Many a handler saves its state and leaves by sys.exit(0): that is how it ends, and no result.
+            header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._desk.judged(call, header, killed, process)
         if ends:
             # What its exit handlers still print and write is the run's: who hears of its end finds it there.

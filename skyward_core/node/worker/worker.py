@@ -254,7 +254,7 @@ class WorkerProcess:
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": said}
             else:  # as the main function of a command line ends that did what it should
-                result = pickle_result(None, "", "")
+                result, answer["left"] = pickle_result(None, "", ""), True
         except BaseException as error:  # noqa: BLE001  whatever user code raises is its outcome
             answer["kind"] = "raised"
             words, result.data = describe_error(error)
