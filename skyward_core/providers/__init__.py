@@ -62,7 +62,7 @@ def from_json(data: dict[str, Any]) -> Any:
     if name == SEVERAL:
         from .several import Several  # hardly any pool is of several
 
-        return Several([from_json(each) for each in data["of"]])
+        return Several([from_json(each) for each in parts(data)])
     try:
         found = by_name(name)
     except UsageError as error:
@@ -70,6 +70,11 @@ def from_json(data: dict[str, Any]) -> Any:
             f"it needs provider {name!r}, whose package must be installed here, too: {error}"
         ) from error
     return found.from_json(data)
+
+
+def parts(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each provider wrote of those that one has, which has another's machines; itself, where it has none."""
+    return list(data["of"]) if data["provider"] == SEVERAL else [data]
 
 
 def by_name(name: str) -> Any:

@@ -179,6 +179,10 @@ async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
 
 async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
     bed.deny("GetProducts")
+    heard: list[str] = []
+    with hearing(heard.append):
+        await end(await create())
+    assert heard[0].endswith("g4dn.xlarge in us-east-1a, $0.54/h each, by the list of this release")
     made = await create(region="us-west-1")
     assert {each.extra["hourly"] for each in made} == {None} and hourly_of(made) is None
     aws = rented(region="us-west-1")

@@ -13,7 +13,8 @@ from .calls import Calls
 
 PLAIN = "m7i.large"  # where nothing is asked for
 WITH_ACCELERATORS = ("g*", "p*", "trn*", "inf*", "dl*")
-WITHOUT = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*", "t3*", "t4g*")
+# Not those that are fast in bursts alone, as t3: who wants one names it.
+WITHOUT = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*")
 MIB_PER_GB = 1024.0
 
 

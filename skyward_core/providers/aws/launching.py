@@ -41,12 +41,14 @@ class Attempt(Value):
     Attributes:
         market: "on-demand" or "spot".
         hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
+        shipped: whether that is by the list of this release.
     """
 
     place: Zone
     kind: Kind
     market: str = "on-demand"
     hourly: float | None = None
+    shipped: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind.name} in {self.place.zone}{' (spot)' if self.market == 'spot' else ''}"
@@ -54,7 +56,8 @@ class Attempt(Value):
     @property
     def priced(self) -> str:
         """The same with what one of its machines costs."""
-        return f"{self}, {'$?/h' if self.hourly is None else f'${self.hourly:,.2f}/h'} each"
+        known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
+        return f"{self}, {known} each{', by the list of this release' if self.shipped else ''}"
 
 
 @value

@@ -200,7 +200,9 @@ class AWS:
         all_kinds = {kind.name: kind for each in told for kind in each.kinds}
         order = fitting([offer for each in told for offer in each.offers], wish, there)
         return [
-            Attempt(there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly)
+            Attempt(
+                there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly, each.shipped
+            )
             for each in order
         ]
 
