@@ -408,9 +408,15 @@ def cancel(run: str, as_json: bool) -> int:
 )
 @click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time.")
 @click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable.")
+@click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable.")
+@click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS.")
 @click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs.")
 @click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory.")
 @click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture.")
+@click.option(
+    "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
+)
+@click.option("--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]")
 @_json
 def offers(as_json: bool, **asked: Any) -> int:
     """List the machines that could be rented, and their prices.

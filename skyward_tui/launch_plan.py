@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,13 +114,22 @@ def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         return
     yield "cost", rental.cost if rental.attempts else hourly(plan)
     for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
-        yield "tries" if number == 1 else "then", field(each.priced)
+        yield "tries" if number == 1 else "or", field(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
-        yield "then", count(more, "other offer")
+        yield "or", count(more, "other offer")
     for made in rental.creates:
         yield "makes", field(made)
+    for sent in rental.requests:
+        yield "sends", field(", ".join(_sent(sent)))
     for note in rental.notes:
         yield "note", field(note)
+
+
+def _sent(request: Mapping[str, object]) -> Iterator[str]:
+    """What a line has room for of a request; ``--json`` has all."""
+    for name, value in request.items():
+        if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
+            yield f"{name} {value}"
 
 
 def _used(pool: PoolView) -> Iterator[tuple[str, str]]:

@@ -503,13 +503,7 @@ class Session:
         everywhere: bool = False,
         ledgers: Sequence[str] = (),
     ) -> Future[Sweep]:
-        """Look through the accounts in which pools have been for what was made there and is there still; changes
-        nothing. See :mod:`.sweeping`.
-
-        Args:
-            asked: the only providers, each with settings that lead to its account.
-            everywhere: at all places, not only where pools have been.
-            ledgers: other ledgers whose things are meant, too.
+        """Look through accounts for what is left of pools, as :mod:`.sweeping` takes it; changes nothing.
 
         Raises (through the future):
             UsageError: one of the providers has no account, or no such setting.

@@ -64,11 +64,6 @@ def sweepers() -> list[str]:
     return [name for name in providers.names() if _sweeper(name) is not None]
 
 
-def has_account(name: str) -> bool:
-    """Whether a provider of that name has accounts to look through."""
-    return _sweeper(name) is not None
-
-
 def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
     """The accounts in which this ledger's pools have been.
 
@@ -80,7 +75,7 @@ def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None
         UsageError: one of these has no account to look through, or no such setting.
     """
     used: dict[str, list[dict[str, Any]]] = {name: [] for name in asked or ()}
-    for data in ledger.providers():
+    for data in (each for row in ledger.providers() for each in row.get("of", (row,))):  # some are several
         if asked is None:
             used.setdefault(data["provider"], []).append(data)
         elif not asked.get(data["provider"], True):  # settings say which account is meant

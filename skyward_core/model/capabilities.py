@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .leftover import Inventory, Leftover
     from .machine import Check, Machine
-    from .offer import OfferList, RentalPlan, Wish
+    from .offer import Block, OfferList, RentalPlan, Wish
     from .setting import Setting
 
 
@@ -51,12 +51,11 @@ class Rents(Protocol):
 class Plans(Protocol):
     """It rents, and says before what it would try and make."""
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+    async def plan(self, spec: Any) -> RentalPlan:
         """What ``create`` would try for a pool, in its order; nothing is made.
 
         Args:
-            wish: what each machine has to be.
-            nodes: how many.
+            spec: all that was asked for (:class:`.spec.PoolSpec`, which knows of this module).
 
         Raises:
             UsageError: nothing fits; says what comes nearest.
@@ -92,6 +91,24 @@ class Offers(Plans, Protocol):
 
         Raises:
             UsageError: it is for others.
+        """
+
+
+@runtime_checkable
+class SellsBlocks(Protocol):
+    """Machines of it can be bought ahead, for some hours."""
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> Sequence[Block]:
+        """What can be bought now, the earliest first; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: it sells none for so long.
+            PoolError: it cannot be asked.
         """
 
 

@@ -25,6 +25,7 @@ class Leftover(Value):
         is_machine: whether it is a machine.
         since: when it was made, Unix time; None where nobody tells.
         expires: when it should have ended, Unix time; None where nobody tells.
+        hourly: dollars for an hour, as they were when it was made; None where nobody tells.
     """
 
     what: str
@@ -38,6 +39,14 @@ class Leftover(Value):
     is_machine: bool = False
     since: float | None = None
     expires: float | None = None
+    hourly: float | None = None
+
+    @property
+    def spent(self) -> float | None:
+        """Dollars that it has cost; None where nobody can tell."""
+        if self.hourly is None or self.since is None:
+            return None
+        return self.hourly * max(0.0, time.time() - self.since) / 3600
 
     @property
     def is_expired(self) -> bool:

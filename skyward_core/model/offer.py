@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from .accelerators.model import Accelerator
@@ -87,6 +87,38 @@ class OfferList(Value):
 
 
 @value(kw_only=True)
+class Block(Value):
+    """Machines that can be bought ahead, for some hours; all of it is paid at once, when it is bought.
+
+    Attributes:
+        provider: the name of the one that sells it.
+        id: by which it is bought.
+        instance_type: the provider's name for the kind of machine.
+        region: where it is.
+        zone: which part of the region.
+        count: how many machines.
+        hours: for how long.
+        starts_at: Unix time.
+        upfront: dollars for all of it.
+    """
+
+    provider: str
+    id: str
+    instance_type: str
+    region: str
+    zone: str
+    count: int
+    hours: int
+    starts_at: float
+    upfront: float
+
+    @property
+    def hourly(self) -> float:
+        """Dollars for a machine and an hour."""
+        return self.upfront / (self.count * self.hours)
+
+
+@value(kw_only=True)
 class RentalPlan(Value):
     """What would be done to have machines; nothing is made by asking for it.
 
@@ -94,12 +126,15 @@ class RentalPlan(Value):
         nodes: how many machines.
         attempts: what is tried, in this order, until one of them gives all machines.
         creates: what comes into being with the first that does, and ends with the pool, in words.
+        requests: what is sent to the provider to have the machines of the first attempt, as it takes it; what is only
+            made at a start stands there in words. None where that is not known.
         notes: what a person should know of how that was found out.
     """
 
     nodes: int
     attempts: Sequence[Offer]
     creates: Sequence[str] = ()
+    requests: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
 
     @property

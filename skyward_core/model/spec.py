@@ -207,6 +207,8 @@ class Options(_Spec):
             ``outputs/POOL/`` before machines go that end with their pool, as a number or in words ("1 GB"); the newest
             first. What stays behind is lost, and named in the receipt. Hosts that stay keep them in any case.
         start_timeout: seconds that the nodes may take to come up.
+        wait_for_capacity: how long a start tries again where there are no machines to be had, in words ("2h") or
+            seconds; ``start_timeout`` counts beside it. 0 tries once.
         on_loss: what follows the loss of a host: "fail" degrades the pool; "replace" asks for another
             one, for up to ``start_timeout`` seconds, in which broadcasts wait.
         lost_after: seconds without an answer after which a node is taken as lost, and its runs fail; None to wait for
@@ -237,6 +239,7 @@ class Options(_Spec):
     keep_results: float | str = "7d"
     keep_outputs: int | str = "1 GB"
     start_timeout: float = 300.0
+    wait_for_capacity: float | str = 0.0
     on_loss: Literal["fail", "replace"] = "fail"
     lost_after: float | None = 60.0
     cluster: bool = True
@@ -256,6 +259,7 @@ class Options(_Spec):
         "keep_results": spec_checks.duration,
         "keep_outputs": spec_checks.size,
         "start_timeout": spec_checks.seconds(),
+        "wait_for_capacity": spec_checks.duration,
         "on_loss": spec_checks.one_of("fail", "replace"),
         "lost_after": spec_checks.optional(spec_checks.seconds()),
         "cluster": spec_checks.flag,

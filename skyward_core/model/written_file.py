@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
 from .value import Value, value
+
+NAMED = 5  # files that are named of many to which the same has happened
 
 
 @value
@@ -49,6 +51,17 @@ class FetchedFile(Value):
     target: Path
     error: str = ""
     is_new: bool = False
+
+
+def not_fetched(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, str]]:
+    """Which of the files did not come, in words, their node, and why: of many with one cause a few are named."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for each in files:
+        if each.error:
+            found.setdefault((each.file.node, each.error), []).append(each.file.path)
+    for (node, why), paths in found.items():
+        more = f" and {len(paths) - NAMED:,} more" if len(paths) > NAMED else ""
+        yield f"{', '.join(paths[:NAMED])}{more}", node, why
 
 
 @value

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -156,9 +157,12 @@ class EditedModules:
 
 
 def _stamp(path: str) -> Stamp | None:
-    """By what it is seen that a file is as it was, without reading it."""
+    """By what it is seen that a file is as it was, without reading it; None where it is none (a pipe would have us wait
+    for who writes)."""
     try:
         found = os.stat(path)
     except OSError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -19,7 +19,7 @@ FIRST = 300.0  # seconds until the first time: what machines are made with holds
 PERIOD = 1800.0  # seconds between two times
 LEFT = 86_400.0  # seconds that runs are given of which no client is there to see the end
 MARGIN = 900.0  # seconds that a machine may outlive its pool's lease
-FAREWELL = 5.0  # seconds that it may take where this client leaves
+FAREWELL = 2.0  # seconds that it may take where this client leaves
 
 
 class Expiry:
@@ -42,10 +42,9 @@ class Expiry:
         """This client leaves the pool: runs that go on may do so for a while."""
         runs = self._context.view.runs.values()
         if self._context.view.is_live and any(run.state == "running" for run in runs):
-            try:
-                async with asyncio.timeout(FAREWELL):
-                    await self._move(LEFT)
-            except TimeoutError:
+            moving = asyncio.create_task(self._move(LEFT))
+            done, _ = await asyncio.wait([moving], timeout=FAREWELL)  # a call under way cannot be broken off
+            if not done:
                 _log.warning(
                     "when its machines end is not told: no answer", extra={"pool": self._context.name}
                 )

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..model.capabilities import Priced
 from ..model.machine import hourly_of
 from ..store import loggers
 from ..views import events as ev
@@ -143,9 +144,12 @@ class News:
             self.emit(ev.PoolOpened(pool=context.name, spec=spec, created_at=context.row.created_at))
 
     def learn_price(self) -> None:
-        """What an hour of the pool's machines costs, as was written down of each when it was made."""
+        """What an hour of the pool's machines costs, as was written down of each when it was made, or as their provider
+        says of all."""
         context = self._context
         hourly = hourly_of(context.machines)
+        if hourly is None and isinstance(context.provider, Priced):
+            hourly = context.provider.price_hourly * len(context.machines)
         if hourly is not None and hourly != context.view.price_hourly:
             self.emit(ev.PriceNews(pool=context.name, hourly=hourly))
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ..model.errors import Cancelled, LedgerError, PoolError, hint_of, what_of
+from ..model.errors import LedgerError
 from ..model.spec import PoolSpec
 from ..providers.base import Provider
 from ..store import loggers
@@ -30,15 +30,16 @@ from .nodes.replace import Replacements
 from .nodes.roster import Roster
 from .nodes.startup import Startup
 from .nodes.watch import Watch
+from .own_end import OwnEnd
 from .pool_end import PoolEnd
 from .runs.book import RunBook
 from .runs.launch import Launcher
 from .setup_knowledge import SetupKnowledge
-from .teardown import tear_down
+from .starting import Starting
 
 if TYPE_CHECKING:
     from ..wire.frame_types import FromAgent
-    from .outputs.outputs import Outputs, Rest
+    from .outputs.outputs import Outputs
 
 
 QUIET = 1.0  # seconds after a start in which nothing is done that can wait
@@ -82,9 +83,12 @@ class Pool:
         self.watch = Watch(
             context, news, background, roster, book, self._endings, startup, self._replacements
         )
-        self.budget = Budget(context, news, self._end_for)
-        self._rising: asyncio.Task[None] | None = None
-        self._teardown: asyncio.Task[Receipt] | None = None
+        self._starting = starting = Starting(context, news, self._start, self.down)
+        self._own_end = OwnEnd(
+            context, news, background, book, self._replacements, startup.locks, starting.stop,
+            lambda: self.outputs, self.detach,
+        )  # fmt: skip
+        self.budget = Budget(context, news, self._own_end.begin_for)
         self._outputs: Outputs | None = None
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
@@ -123,28 +127,7 @@ class Pool:
             Cancelled: :meth:`down` or :meth:`detach` came in between.
         """
         loggers.pool.set(self.name)
-        self._rising = asyncio.create_task(self._start(spec))
-        limit = asyncio.timeout(spec.options.start_timeout)
-        try:
-            async with limit:
-                await self._rising
-        except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # and not one of a provider's own
-                waiting = [
-                    f"node {n.index} {n.phase} ({n.detail})" for n in self.view.nodes if n.phase != "ready"
-                ]
-                await self._give_up()
-                said = f"pool {self.name} was not up after {spec.options.start_timeout:g} s: {'; '.join(waiting)}"
-                raise PoolError(said) from error
-            if self.context.detached and isinstance(error, asyncio.CancelledError):
-                raise Cancelled(f"pool {self.name} was left while it was starting") from error
-            if self._teardown is not None and isinstance(error, asyncio.CancelledError):
-                await self._give_up()
-                raise Cancelled(f"pool {self.name} was torn down while it was starting") from error
-            said, hint = what_of(error), hint_of(error)
-            self.news.emit(ev.PoolState(pool=self.name, state="starting", detail=said, hint=hint))
-            await self._give_up()
-            raise
+        await self._starting.start(spec)
 
     async def _start(self, spec: PoolSpec) -> None:
         await self._startup.start(spec)
@@ -163,13 +146,6 @@ class Pool:
     async def _keep_locks(self) -> None:
         await asyncio.sleep(QUIET)
         await self._startup.locks.keep_the_rest()
-
-    async def _give_up(self) -> None:
-        receipt = await asyncio.shield(self.down())
-        if not receipt.ok:
-            raise PoolError(
-                f"the pool {self.name} did not start, and its teardown is not complete: {receipt}"
-            )
 
     async def attach(self) -> None:
         """Connect to a pool that exists.
@@ -272,67 +248,17 @@ class Pool:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
             keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
         """
-        return await asyncio.shield(self._begin_end(give_up, keep_outputs))
-
-    def _end_for(self, why: str) -> None:
-        self.context.why_ended = why
-        for run in list(self.runs.values()):
-            run.cancel(f"pool {self.name} ends: {why}")
-        self._begin_end(False, None)
-
-    def _begin_end(self, give_up: bool, keep_outputs: int | None) -> asyncio.Task[Receipt]:
-        if self._teardown is None or (self._teardown.done() and not self._torn_down()):
-            self.context.leaving = True
-            self._teardown = asyncio.create_task(self._end(give_up, keep_outputs))
-        return self._teardown
-
-    async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
-        loggers.pool.set(self.name)
-        if self._rising is not None and not self._rising.done():
-            # Nothing may come up behind the back of a teardown that has verified that nothing is there.
-            self._rising.cancel()
-            await asyncio.wait([self._rising])
-
-        locks = asyncio.create_task(
-            self._startup.locks.keep_the_rest()
-        )  # while nodes end: nobody waits for it
-
-        async def save() -> Rest:
-            return await self.outputs.save(give_up=give_up, most=keep_outputs)
-
-        receipt = await tear_down(
-            self.context,
-            self.news,
-            self.background,
-            self.book,
-            self._replacements.stop,
-            save,
-            self.detach,
-            give_up=give_up,
-        )
-        await locks
-        if not receipt.kept:
-            return receipt
-        from .unfetched import bring_home
-
-        return await bring_home(self.row, self.ledger, receipt, give_up=give_up)
+        return await asyncio.shield(self._own_end.begin(give_up, keep_outputs))
 
     async def written_down(self) -> None:
         """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""
-        if self._teardown is not None:
-            await asyncio.wait([self._teardown])
-
-    def _torn_down(self) -> bool:
-        task = self._teardown
-        return task is not None and task.done() and task.exception() is None and task.result().ok
+        await self._own_end.written_down()
 
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
         half made, as if this process had died: whoever uses it next goes on with what is there."""
         self.context.detached = self.context.leaving = True
-        if self._rising is not None and not self._rising.done():
-            self._rising.cancel()
-            await asyncio.wait([self._rising])
+        if await self._starting.stop():
             with suppress(LedgerError):  # who comes next then waits until this process is gone
                 self.ledger.left(self.row.token)
         await self._startup.locks.keep_the_rest()

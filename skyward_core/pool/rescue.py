@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .links.link import Link
 
 MOST = 4 << 30  # bytes that are brought of a pool
-PATIENCE = 300.0  # seconds for all of it; the machines' deadman waits longer
+ASKING = 120.0  # seconds until machines have said what lies there
+PATIENCE = 300.0  # seconds until it has come; the machines' deadman waits longer than for both
 AT_ONCE = 8  # machines
 TICK = 0.2  # seconds between two words on how far it is
 
@@ -63,7 +64,13 @@ async def rescue(
         return [], [f"what nobody had fetched of {_runs(context.links)}"]
     say("looking for results and logs that nobody has fetched")
     kept, lost = [], []
-    for now in await provider.quiet(context.name, there):
+    try:
+        async with asyncio.timeout(ASKING):
+            seen = await provider.quiet(context.name, there)
+    except TimeoutError:
+        asked = ", ".join(map(_where, there))
+        return [], [f"what nobody had fetched: {asked} did not all answer within {ASKING:g} s"]
+    for now in seen:
         if now.state in ("unreachable", "lost"):
             why = safe(str(now.extra.get("why") or "it does not answer"))
             lost.append(

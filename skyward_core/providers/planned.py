@@ -18,4 +18,4 @@ def planned(spec: PoolSpec) -> RentalPlan:
     """
     if not isinstance(spec.provider, Plans):
         return RentalPlan(nodes=spec.nodes, attempts=())
-    return submit(spec.provider.plan(spec.needs, spec.nodes)).result()
+    return submit(spec.provider.plan(spec)).result()

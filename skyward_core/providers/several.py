@@ -62,23 +62,28 @@ class Several:
 
     # -- having machines ---------------------------------------------------------------------------------
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+    async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What would be tried, of all providers, in its order; nothing is made.
 
         Args:
-            wish: not looked at: each provider has its own.
-            nodes: how many machines.
+            spec: all that was asked for; what a machine has to be, each provider has its own.
 
         Raises:
             UsageError: nothing fits at any of them.
         """
-        plans, order, notes = await self._plan(nodes)
-        creates = next((plans[index].creates for index, _ in order), ())
-        return RentalPlan(nodes=nodes, attempts=[offer for _, offer in order], creates=creates, notes=notes)
+        plans, order, notes = await self._plan(spec)
+        first = plans[order[0][0]]
+        whole = order[0][1] == first.attempts[0]
+        return replace(
+            first,
+            attempts=[offer for _, offer in order],
+            notes=notes,
+            requests=first.requests if whole else (),
+        )
 
-    async def _plan(self, nodes: int) -> tuple[dict[int, RentalPlan], list[tuple[int, Offer]], list[str]]:
+    async def _plan(self, spec: PoolSpec) -> tuple[dict[int, RentalPlan], list[tuple[int, Offer]], list[str]]:
         """The plan of each provider by its number, the offers of all in order, and what is to be known of it."""
-        asked = [each.plan(wish, nodes) for each, wish in zip(self._providers, self._wishes, strict=True)]
+        asked = [each.provider.plan(each) for each in self._ways(spec)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         plans: dict[int, RentalPlan] = {}
         notes: list[str] = []
@@ -108,11 +113,11 @@ class Several:
             NoCapacity: none has; says why of each.
             SkywardError: something is amiss that no other place would change.
         """
-        _, order, _ = await self._plan(spec.nodes)
+        _, order, _ = await self._plan(spec)
         whys: list[str] = []
         for index, group in groupby(order, key=lambda item: item[0]):
-            wish = replace(self._wishes[index], only=tuple(offer for _, offer in group))
-            own = replace(spec, provider=self._providers[index], accelerator=wish.accelerator, wish=wish)
+            own = self._ways(spec)[index]
+            own = replace(own, wish=replace(own.needs, only=tuple(offer for _, offer in group)))
             before = f"{whys[-1]}; " if whys else ""
             try:
                 with hearing(self._heard(index, before)):
@@ -122,6 +127,13 @@ class Several:
             else:
                 return self._mark(index, made)
         raise NoCapacity("; ".join(whys))
+
+    def _ways(self, spec: PoolSpec) -> list[PoolSpec]:
+        """What each of the providers is asked for."""
+        return [
+            replace(spec, provider=each, accelerator=wish.accelerator, wish=wish)
+            for each, wish in zip(self._providers, self._wishes, strict=True)
+        ]
 
     def _heard(self, index: int, before: str) -> Callable[[str], None]:
         """What passes on what a provider says it is at, with its name and what became of the one before."""

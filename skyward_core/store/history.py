@@ -96,7 +96,7 @@ def _open(view: PoolView, row: PoolRow) -> None:
 
 def unreached(row: PoolRow, state: PoolStatus, detail: str) -> PoolView:
     """A pool to which there is no connection."""
-    provider = row.provider["provider"]
+    provider = str(row.spec.get("provider") or row.provider["provider"])
     return PoolView(row.name, provider, state, detail, row.created_at, row.spec, key=row.key)
 
 

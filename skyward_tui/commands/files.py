@@ -15,6 +15,7 @@ from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.sizes import size_in_words
+from skyward_core.model.written_file import not_fetched
 from skyward_core.wire.safe_text import field
 
 from ..as_json import fetched_json, written_json
@@ -76,8 +77,8 @@ def fetch(word: str, patterns: Sequence[str], to: str | None, console: Console) 
     console.note(
         f"{count(len(new), 'file')} fetched, {size}" + (f"; {there:,} here already" if there else "")
     )
-    for each in failed:
-        console.note(f"{field(each.file.path)} of node {each.file.node} was not fetched: {field(each.error)}")
+    for names, node, why in not_fetched(failed):
+        console.note(f"not fetched: {field(names)} of node {node}: {field(why)}")
     for note in haul.notes:
         console.note(field(note))
     return exit_status.FAILED if failed or haul.notes else exit_status.OK

@@ -76,7 +76,7 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
                 console.note(receipt_line(receipt))
                 receipts.append(receipt.to_json())
                 status = status if receipt.ok else exit_status.UNVERIFIED
-        note_left(session, {row.provider["provider"] for row in live}, console)
+        note_left(session, [row.spec for row in live], console)
     console.result({"receipts": receipts})
     return status
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from skyward_core.front.offers import offered
+from skyward_core.front.offers import blocks, offered
 from skyward_core.model import accelerators, exit_status
+from skyward_core.model.errors import UsageError
 from skyward_core.model.offer import Offer, Wish, in_order, nearest
 from skyward_core.wire.safe_text import field
 
@@ -19,7 +20,8 @@ from .report import table
 
 def offers(
     console: Console, *, accelerator: str | None, max_hourly: float | None, spot: bool, regions: Sequence[str],
-    vcpus: int, memory: float, architecture: str | None,
+    zones: Sequence[str], vcpus: int, memory: float, architecture: str | None, efa: bool,
+    block: int | None, nodes: int | None,
 ) -> int:  # fmt: skip
     """A table of what fits, the cheapest first; where nothing does, what comes nearest, and why it is none."""
     wish = Wish(
@@ -29,9 +31,17 @@ def offers(
         memory_gb=memory,
         architecture=architecture or "",
         regions=tuple(regions),
+        zones=tuple(zones),
+        efa=efa,
         max_hourly=max_hourly,
         allocation="spot" if spot else "cheapest",
     )
+    if block is not None:
+        if spot:
+            raise UsageError("--spot machines are not bought ahead: leave it or --block out")
+        return _blocks(console, wish, nodes or 1, block)
+    if nodes is not None:
+        raise UsageError("--nodes goes with --block; other prices are of one machine")
     found = offered(wish)
     fitting = in_order(found.offers, wish)
     missed = [] if fitting else nearest(found.offers, wish)
@@ -48,6 +58,29 @@ def offers(
         for line in missed:
             console.say(f"  {field(line)}")
     return exit_status.OK if fitting else exit_status.FAILED
+
+
+def _blocks(console: Console, wish: Wish, nodes: int, hours: int) -> int:
+    """A table of what can be bought ahead."""
+    # The limit is to what an hour of the block costs.
+    asked = replace(wish, allocation="on-demand", max_hourly=None)
+    most = wish.max_hourly
+    found = [
+        each
+        for each in blocks(asked, nodes, hours)
+        if (most is None or each.hourly <= most) and (not wish.zones or each.zone in wish.zones)
+    ]
+    rows = [("provider", "type", "machines", "where", "from", "hours", "all of it", "each", "id")]
+    for each in found:
+        begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.starts_at))
+        kind, zone, id = field(each.instance_type), field(each.zone), field(each.id)
+        price = money(each.upfront), f"{money(each.hourly)}/h"
+        rows.append((field(each.provider), kind, str(each.count), zone, begins, str(each.hours), *price, id))
+    console.result({"blocks": [asdict(each) | {"hourly": each.hourly} for each in found]})
+    if not console.as_json:
+        for line in table(rows) if found else ["nothing that fits can be bought ahead now"]:
+            console.say(line)
+    return exit_status.OK if found else exit_status.FAILED
 
 
 _HEAD = (

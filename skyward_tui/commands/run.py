@@ -24,7 +24,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..as_json import pool_json, run_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
-from ..words import count
+from ..words import count, duration
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
@@ -79,6 +79,7 @@ def _tell(plan: LaunchPlan, console: Console) -> int:
             "hourly": plan.price_hourly or hourly,
             "attempts": attempts,
             "creates": list(rental.creates),
+            "requests": [dict(each) for each in rental.requests],
             "notes": list(rental.notes),
         }
     )
@@ -230,7 +231,7 @@ class _Job:
             self.console.note(receipt_line(receipt))
             status = status if receipt.ok else exit_status.UNVERIFIED
             ours = filter(self._is_ours, self.session.pools())
-            note_left(self.session, [view.provider for view in ours], self.console)
+            note_left(self.session, [view.spec for view in ours], self.console)
         if self.error is not None:
             self.console.fail(self.error)
         if self.run is not None:
@@ -252,6 +253,7 @@ class _Job:
     def _part(self, run: RunView) -> None:
         """Leave the pool as it is, and tell what became of the run."""
         was_over = run.state != "running"
+        until = next(map(_machines_end, filter(self._is_ours, self.session.pools())), "")
         self.follower.wait(self.session.leave(self.key), heed=False)
         results, end = f"skyward-tui results {run.id}", f"the pool's end: skyward-tui down {self.pool}"
         if run.state == "running":
@@ -260,4 +262,12 @@ class _Job:
             said = f"has ended ({run.state}); its results: {results}\n{end}"
         else:
             said = f"is cancelled: no node had got any of it\n{end}"
-        self.console.note(f"run {run.id} {said}")
+        self.console.note(f"run {run.id} {said}{until}")
+
+
+def _machines_end(view: PoolView) -> str:
+    """When a pool that nobody uses ends, where what nobody has fetched goes with its machines; else ""."""
+    if not (view.rents or view.price_hourly):
+        return ""
+    seconds = float(view.spec.get("options", {}).get("idle_timeout", 0.0))
+    return f"\nits machines end {duration(seconds)} after the last run, and what nobody has fetched with them"

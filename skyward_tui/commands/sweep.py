@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from skyward_core.front.session import Session
-from skyward_core.front.sweeping import Found, Sweep, has_account, sweepers
+from skyward_core.front.sweeping import Found, Sweep, sweepers
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
@@ -54,9 +55,9 @@ def sweep(
     return exit_status.UNVERIFIED if remains else exit_status.FAILED if found.unknown else exit_status.OK
 
 
-def note_left(session: Session, providers: Iterable[str], console: Console) -> None:
-    """After pools have ended: tell what is left of any, where their providers have accounts to look through."""
-    if not any(map(has_account, providers)):
+def note_left(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
+    """After pools have ended: tell what is left of any, where their machines were rented."""
+    if not any(spec.get("rents") for spec in specs):
         return
     found = session.sweep().result()
     for line in (line_of(found), doubts_of(found)):

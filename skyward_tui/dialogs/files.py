@@ -12,6 +12,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import missing_of
 from skyward_core.model.errors import ScriptError
+from skyward_core.wire.safe_text import field
 
 from ..ends import beside as in_thread
 from ..launch_form import Form, expanded
@@ -80,7 +81,7 @@ class FilesScreen(Picker):
                 self.say("packaged examples")
             for path in found_examples:
                 self._add(path, self._example(path))
-        self.say(str(folder))
+        self.say(field(str(folder)))
         try:
             found = sorted(folder.iterdir(), key=lambda path: (path.is_file(), path.name.lower()))
         except OSError as error:
@@ -94,7 +95,7 @@ class FilesScreen(Picker):
             is_folder = path.is_dir()
             wanted = is_folder or path.suffix == ".py"
             if wanted and not path.name.startswith((".", "__")) and part.lower() in path.name.lower():
-                self._add(path, Content(f"  {path.name}{'/' if is_folder else ''}"))
+                self._add(path, Content(f"  {field(path.name)}{'/' if is_folder else ''}"))
         if part and not self._entries and folder.is_dir():
             self.say(f"  no script or folder has {part!r} in its name")
         listed.action_first()
@@ -108,12 +109,16 @@ class FilesScreen(Picker):
             script = named(form.script)
             called = script if script != form.script else Path(script).name
             label = f"  {called}:{form.function}  " if form.function else f"  {called}  "
-            self._add(Path(form.script), Content.assemble(label, (one_line(form.arguments), "$muted")))
+            self._add(
+                Path(form.script), Content.assemble(field(label), (field(one_line(form.arguments)), "$muted"))
+            )
 
     def _add(self, path: Path, label: Content) -> None:
         key = str(len(self._entries))
         self._entries[key] = path
-        self.query_one(OptionList).add_option(Option(label, id=key))
+        # A field of the form holds its text as it is, and hands it to the terminal so.
+        unfit = str(path) != field(str(path))
+        self.query_one(OptionList).add_option(Option(label, id=key, disabled=unfit))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = expanded(event.value.strip())

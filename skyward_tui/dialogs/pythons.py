@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.front.scripts import NoPython, OfferedPython, interpreter_of, known_python, offered
 from skyward_core.model.errors import SkywardError
+from skyward_core.wire.safe_text import field
 
 from ..ends import beside as in_thread
 from ..launch_form import expanded
@@ -90,8 +91,8 @@ class PythonsScreen(Picker):
     def _row(self, each: OfferedPython) -> Content:
         told = self._told.get(each.path, _Told("…"))
         why = told.why or each.source or "installed here"
-        behind = (told.amiss, "$text-warning") if told.amiss else (each.path, "$muted")
-        return Content.assemble(f"  {told.version:<8} {why}  ", behind)
+        behind = (told.amiss, "$text-warning") if told.amiss else (field(each.path), "$muted")
+        return Content.assemble(f"  {told.version:<8} {field(why)}  ", behind)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         typed = expanded(event.value.strip())
@@ -114,4 +115,4 @@ def _ask(script: Path | None, path: str) -> _Told:
         found = interpreter_of(script)
         return _Told(found.version, f"{BY_ITSELF.source}: {found.source}")
     except (NoPython, SkywardError) as error:
-        return _Told("✗", amiss=one_line(str(error)))
+        return _Told("✗", amiss=field(one_line(str(error))))

@@ -143,6 +143,10 @@ class Bed:
         """Where all that are given fit, there are only ``left`` machines more."""
         self._ask("no_capacity", zone=zone, type=type, region=region, market=market, left=left)
 
+    def capacity_again(self) -> None:
+        """There is enough of everything."""
+        self._ask("set", no_capacity=[])
+
     def quota(self, code: str, vcpus: float) -> None:
         """How many vCPUs may run at once, of the kinds that the quota's code (L-...) stands for, in each region."""
         self._ask("put", rule="quota", key=code, value=vcpus)

@@ -164,6 +164,19 @@ async def test_another_kind_is_tried_where_the_cheapest_is_to_be_had_nowhere(bed
     assert left(bed) == []
 
 
+async def test_what_was_not_to_be_had_may_be_had_later(bed: Bed) -> None:
+    bed.no_capacity(zone="us-east-1a")
+    with pytest.raises(NoCapacity):
+        await create(zones=["us-east-1a"])
+    bed.capacity_again()
+    made = await create(zones=["us-east-1a"])
+    assert len(made) == 2 and len(bed.instances()) == 2
+    groups = bed.client().describe_security_groups()["SecurityGroups"]
+    assert sum(each["GroupName"] != "default" for each in groups) == 1
+    await end(made)
+    assert left(bed) == []
+
+
 async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> None:
     bed.deny("GetProducts")
     made = await create(region="us-west-1")

@@ -123,6 +123,10 @@ def test_who_has_no_credentials_sees_those_of_this_release(bed: Bed, monkeypatch
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name)
     wish = Wish(accelerator=resolve("H100:8"))
+    with pytest.raises(
+        sky.UsageError, match=r"is on-demand.*spot prices are not known: there are no AWS credentials"
+    ):
+        sky.Compute(provider=sky.AWS(region="us-east-1"), accelerator="H100:8", allocation="spot").plan()
     found = offered(wish)
     (only,) = in_order(found.offers, wish)
     assert (only.instance_type, only.hourly, only.shipped) == ("p5.48xlarge", 55.04, True)
@@ -142,8 +146,8 @@ def test_the_shipped_list_is_sound() -> None:
 
 def show(capsys: pytest.CaptureFixture[str], as_json: bool = False, **asked: Any) -> tuple[int, str, str]:
     given: dict[str, Any] = {
-        "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "vcpus": 0, "memory": 0.0,
-        "architecture": None,
+        "accelerator": None, "max_hourly": None, "spot": False, "regions": (), "zones": (), "efa": False, "vcpus": 0,
+        "memory": 0.0, "architecture": None, "block": None, "nodes": None,
     }  # fmt: skip
     status = command(Console(as_json), **given | asked)
     return status, *capsys.readouterr()
@@ -161,6 +165,8 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
     assert f"${prices.on_demand('g4dn.12xlarge', 'us-east-1') + BESIDE:.2f}/h" in cells and cells[-1] == "now"
     status, out, _ = show(capsys, as_json=True, accelerator="T4:4", spot=True)
     told = json.loads(out)
+    _, out, _ = show(capsys, as_json=True, zones=("us-east-1b",), efa=True)
+    assert {(each["zone"], each["efa"]) for each in json.loads(out)["offers"]} == {("us-east-1b", True)}
     assert {each["market"] for each in told["offers"]} == {"spot"} and told["nearest"] == []
 
 
@@ -213,6 +219,15 @@ def test_a_plan_makes_nothing_and_is_what_a_start_does(bed: Bed) -> None:
         for each in bed.calls("RunInstances")
     ]
     assert tried == [str(each) for each in plan.attempts][: len(tried)] and len(tried) > 2
+    (planned,), sent = plan.requests, bed.calls("RunInstances")[0]["params"]
+    (card,), (disk,) = planned["NetworkInterfaces"], planned["BlockDeviceMappings"]
+    for name in ("InstanceType", "ImageId", "MinCount", "MaxCount", "InstanceInitiatedShutdownBehavior"):
+        assert str(planned[name]) == sent[name]
+    assert planned["Placement"]["AvailabilityZone"] == sent["Placement.AvailabilityZone"]
+    assert card["SubnetId"] == sent["NetworkInterface.1.SubnetId"]
+    assert str(disk["Ebs"]["VolumeSize"]) == sent["BlockDeviceMapping.1.Ebs.VolumeSize"]
+    assert planned["InstanceMarketOptions"]["MarketType"] == "spot"
+    assert planned["ClientToken"] == planned["KeyName"] == "(made at the start)"
 
 
 def test_a_dry_run_tells_all_and_makes_nothing(
@@ -229,4 +244,31 @@ def test_a_dry_run_tells_all_and_makes_nothing(
     assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
     assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, made here"
     assert all(call["action"].startswith(ASKING) for call in bed.calls())
-    assert not (tmp_path / "ran").exists() and not (tmp_path / "aws").exists()
+    assert [each["InstanceType"] for each in out["requests"]] == ["g4dn.12xlarge"]
+    (sent,) = (text for name, text in out["plan"] if name == "sends")
+    assert sent.startswith("action RunInstances, region us-east-1, ") and "MinCount 2, MaxCount 2" in sent
+    assert not (tmp_path / "ran").exists()
+    assert [each.name for each in (tmp_path / "aws").iterdir()] == ["ledger-id"], "and no keys"
+
+
+def test_what_can_be_bought_ahead_is_listed_and_not_bought(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, nodes=2)
+    first, second = json.loads(out)["blocks"]
+    assert (status, first["instance_type"], first["count"], first["hours"]) == (0, "p5.48xlarge", 2, 24)
+    assert first["starts_at"] < second["starts_at"] and first["id"].startswith("cb-")
+    assert first["upfront"] == pytest.approx(48 * first["hourly"]) and first["hourly"] < 55.04
+    status, out, _ = show(capsys, accelerator="H100:8", block=48)
+    assert status == 0 and "p5.48xlarge" in out and "48" in out.splitlines()[1].split()
+    assert show(capsys, accelerator="T4", block=24)[:2] == (1, "nothing that fits can be bought ahead now\n")
+    assert show(capsys, accelerator="H100:8", block=24, max_hourly=10.0)[0] == 1
+    _, out, _ = show(capsys, as_json=True, accelerator="H100:8", block=24, zones=("us-east-1a",))
+    assert [each["zone"] for each in json.loads(out)["blocks"]] == ["us-east-1a"]
+    with pytest.raises(sky.UsageError, match="--nodes goes with --block"):
+        show(capsys, nodes=2)
+    with pytest.raises(sky.UsageError, match="--spot machines are not bought ahead"):
+        show(capsys, block=24, spot=True)
+    with pytest.raises(sky.UsageError, match="sold by days: 24 hours, 48, and so on, not 30"):
+        show(capsys, accelerator="H100:8", block=30)
+    assert bed.calls("PurchaseCapacityBlock") == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from skyward_core.views.events import PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
+from tests.support.cli import EXAMPLES
+from tests.support.fewer import without
 
 
 @pytest.fixture
@@ -32,8 +36,16 @@ def cloud(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     return bed
 
 
-def test_two_machines_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
-    with sky.Compute(name="pair", provider=rented(ssh_from=own(cloud)), nodes=2) as compute:
+def test_the_torch_example_from_nothing_to_a_receipt(cloud: Bed, tmp_path: Path) -> None:
+    example = runpy.run_path(str(EXAMPLES / "ddp.py"))["train"]
+    provider = rented(
+        ssh_from=own(cloud), python=sys.executable
+    )  # which has torch: machines reach no package index
+    image, plugins = sky.Image(env=without("torch._dynamo")), [sky.plugins.torch()]
+    with sky.Compute(name="pair", provider=provider, nodes=2, image=image, plugins=plugins) as compute:
+        trained = example(epochs=2) @ compute
+        assert [each["rank"] for each in trained] == [0, 1]
+        assert len({each["weights"] for each in trained}) == 1, "one model"
         results = where() @ compute
         assert [(rank, nodes) for rank, nodes, _ in results] == [(0, 2), (1, 2)]
         assert len({host for _, _, host in results}) == 2

@@ -88,7 +88,9 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
         0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine
     )
     assert [found.others[key] for key in found.others if key[0] == another] == [(2, 2)]
-    assert line_of(found).startswith("2 machines and 2 other things of pools that are over are left")
+    assert line_of(found).startswith(
+        "2 machines ($1.08/h) and 2 other things of pools that are over are left"
+    )
     assert f"2 machines and 2 other things of ledger {another}" in next(others_of(found))
 
     cli = Cli(tmp_path)
@@ -108,12 +110,16 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     rent()
     lost = tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "new laptop"))
-    assert look().left == [] and [key[0] for key in look().others] == [lost]
+    forged = [{"Key": tags.LEDGER, "Value": ""}, {"Key": tags.OWNER, "Value": "me\nall is well\u202e"}]
+    launch(bed.client(), TagSpecifications=[{"ResourceType": "instance", "Tags": forged}])
+    found = look()
+    assert found.found == () and {key[0] for key in found.others} == {lost, ""}
+    assert all(line.isprintable() for line in others_of(found))
     with session() as opened:
         found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
         assert len(found.left) == 4
         assert opened.remove_left(found).result(60) == []
-    assert left(bed) == []
+    assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
 
 
@@ -138,9 +144,12 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
 
 def test_all_pages_are_read(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "PAGE", 5)
-    rent(nodes=12)
-    assert sum(each.thing.is_machine for each in look().found) == 12
-    assert len(bed.calls("DescribeInstances")) >= 3
+    marks = tags.specification(["instance"], tags.of_pool("q", TOKEN))
+    for _ in range(7):  # the bed has a page of so many launches
+        launch(bed.client(), TagSpecifications=marks)
+    found = look()
+    assert len(found.found) == 7 and all(each.thing.hourly is None for each in found.found)
+    assert len(bed.calls("DescribeInstances")) == 2
 
 
 def test_what_cannot_be_looked_at_is_said(bed: Bed) -> None:
@@ -163,6 +172,9 @@ def test_who_has_rented_nothing_asks_nobody(bed: Bed) -> None:
             ("e" * 16, ["us-west-2", "us-east-1"]),
         ):
             ledger.intend(token, token[0], rented(region=region).to_json(), {})
+        both = {"provider": "several", "of": [{"provider": "local"}, rented(profile="mine").to_json()]}
+        ledger.intend("f" * 16, "f", both, {})
         accounts = sweeping.accounts_of(ledger)
-        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None]
+        assert [each.region for each in accounts] == [("us-east-1", "us-west-2"), None, None]
+        assert [each.profile for each in accounts] == [None, None, "mine"]
     assert bed.calls() == []

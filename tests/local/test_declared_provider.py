@@ -318,7 +318,9 @@ def test_it_runs_a_script_and_the_ledger_and_the_doctor_know_it(installed: Path,
     )
     pool = told["pool"]
     shown = cli.json("ls")["pools"]
-    assert [(each["name"], each["provider"]) for each in shown] == [(pool, "cupboard")]
+    assert [(each["name"], each["provider"], each["price_hourly"]) for each in shown] == [
+        (pool, "cupboard", 0.25)
+    ]
     with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
         assert db.execute("SELECT provider FROM pools").fetchall() == [
             ('{"provider": "cupboard", "shelf": "bottom", "drawers": 2}',)

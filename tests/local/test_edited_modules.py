@@ -58,6 +58,16 @@ def version_of(name: str) -> tuple[str, int]:
     return value
 
 
+@sky.function
+def turns_into_a_pipe(name: str) -> str:
+    import importlib
+
+    module = importlib.import_module(name)
+    Path(module.__file__ or "").unlink()
+    os.mkfifo(module.__file__ or "")
+    return str(module.version()[0])
+
+
 def told(compute: sky.Compute) -> list[str]:
     said: list[str] = []
 
@@ -107,6 +117,12 @@ def test_the_next_run_uses_what_was_edited(folder: Path, cluster: bool) -> None:
         (folder / "helper_b.py").unlink()
         assert (remote() @ compute)[0][0] == "two"
         assert len(said) == 3
+        # A pipe in such a file's place has nobody wait for who writes, neither here nor in a rank.
+        os.mkfifo(folder / "helper_b.py")
+        assert (remote() @ compute)[0][0] == "two"
+        write(folder, "helper_p", "one")
+        assert turns_into_a_pipe("helper_p") >> compute == "one"
+        assert (remote() @ compute)[0][0] == "two"
 
 
 @sky.function

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -12,7 +14,7 @@ from skyward_core.model.outcome import ErrorInfo, RootCause, Summary
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
-from tests.support.app_driver import screen_text, until
+from tests.support.app_driver import launch_form, screen_text, typed, until
 from tests.support.fake_session import FakeSession, value
 from tests.support.hostile_text import is_harmful
 
@@ -94,3 +96,33 @@ async def test_no_screen_shows_more_than_text(
         app.flash(EVIL, "error")
         await look(pilot)
         await look(pilot, "X")
+
+
+async def test_names_of_files_are_text_where_a_script_is_looked_for(
+    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may put a file into a folder has a name of theirs shown to all that look into it."""
+    evil = EVIL.replace("/", "").replace("\0", "")
+    folder = Path(f"sub{evil}")
+    folder.mkdir()
+    for name in (f"{evil}.py", os.fsdecode(b"caf\xe9.py")):
+        (folder / name).write_text("import skyward_core as sky\n\n@sky.function\ndef f() -> None: ...\n")
+    async with app.run_test(size=(160, 48)) as pilot:
+
+        async def shows(word: str) -> None:
+            await until(pilot, lambda: word in screen_text(app))
+            looks_harmless(app)
+            screen_text(app).encode()  # as the terminal's driver does
+
+        screen = await launch_form(app, pilot, "")
+        await pilot.press("ctrl+o")
+        await typed(app, pilot, "sub")
+        await shows("subE")
+        await pilot.press("enter")  # what cannot be shown as it is cannot be picked
+        await shows("subE")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is screen)
+        await shows("script")
+        monkeypatch.chdir(folder)
+        await pilot.press("ctrl+o")
+        await shows("caf")

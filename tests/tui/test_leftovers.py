@@ -14,7 +14,7 @@ from skyward_tui.dialogs.teardown import TeardownScreen
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession
 
-MACHINE = Leftover("instance", "i-1", "us-east-1", "p", "t", "l", True, "me", is_machine=True)
+MACHINE = Leftover("instance", "i-1", "us-east-1", "p", "t", "l", True, "me", is_machine=True, hourly=1.5)
 SIZE = (100, 30)
 
 
@@ -28,7 +28,10 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
         await until(pilot, lambda: "▶ " in screen_text(app))
         answer.set_result(Sweep((), [Found(MACHINE, "left", 0)]))
         await until(
-            pilot, lambda: "1 machine of pools that are over is left: skyward-tui sweep" in screen_text(app)
+            pilot,
+            lambda: (
+                "1 machine ($1.50/h) of pools that are over is left: skyward-tui sweep" in screen_text(app)
+            ),
         )
 
 

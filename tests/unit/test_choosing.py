@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 import skyward_core as sky
 from skyward_core import providers
+from skyward_core.front.sweeping import accounts_of
 from skyward_core.model import capabilities
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, UsageError
 from skyward_core.model.machine import Machine
@@ -15,6 +17,7 @@ from skyward_core.model.offer import Offer, OfferList, RentalPlan, Wish, in_orde
 from skyward_core.providers.asked_pool import pool_spec
 from skyward_core.providers.several import Several
 from skyward_core.providers.told import hearing
+from skyward_core.store.ledger import Ledger
 
 AWS = sky.AWS(region="us-east-1")
 
@@ -36,11 +39,11 @@ class Shop:
         ]
         return OfferList(offers=rows)
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
-        found = in_order((await self.offers(wish)).offers, wish)
+    async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
+        found = in_order((await self.offers(spec.needs)).offers, spec.needs)
         if not found:
             raise UsageError(f"{self.name} has nothing that fits")
-        return RentalPlan(nodes=nodes, attempts=found, creates=[f"tills of {self.name}"])
+        return RentalPlan(nodes=spec.nodes, attempts=found, creates=[f"tills of {self.name}"])
 
     def within(self, regions: Any) -> Shop:
         return self
@@ -129,7 +132,7 @@ def tried(selection: str, *shops: Shop, **said: Any) -> tuple[sky.PoolSpec, Seve
 async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_none() -> None:
     left, right = Shop("left", {"a": 1.0, "c": 3.0}, ("a",)), Shop("right", {"b": 2.0}, ("b",))
     spec, several = tried("cheapest", left, right)
-    plan = await several.plan(Wish(), 2)
+    plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["a", "b", "c"] and plan.hourly == 2.0
     assert plan.creates == ["tills of left"]
     made = await several.create(spec, "t")
@@ -145,15 +148,15 @@ async def test_the_cheapest_comes_first_over_providers_and_each_says_why_it_has_
 async def test_the_first_comes_first_whatever_it_costs() -> None:
     dear, cheap = Shop("dear", {"a": 9.0}), Shop("cheap", {"b": 1.0})
     spec, several = tried("first", dear, cheap)
-    assert [each.instance_type for each in (await several.plan(Wish(), 2)).attempts] == ["a", "b"]
+    assert [each.instance_type for each in (await several.plan(spec)).attempts] == ["a", "b"]
     assert (await several.create(spec, "t"))[0].id == "a-0"
-    _, several = tried("first", dear, cheap, max_hourly_cost=2)
-    plan = await several.plan(Wish(), 2)
+    spec, several = tried("first", dear, cheap, max_hourly_cost=2)
+    plan = await several.plan(spec)
     assert [each.instance_type for each in plan.attempts] == ["b"]
     assert plan.notes == ["spec 1 (dear): dear has nothing that fits"]
-    _, several = tried("first", dear, cheap, max_hourly_cost=0.5)
+    spec, several = tried("first", dear, cheap, max_hourly_cost=0.5)
     with pytest.raises(UsageError, match="dear has nothing that fits; spec 2"):
-        await several.plan(Wish(), 2)
+        await several.plan(spec)
 
 
 async def test_each_machine_is_its_own_provider_s() -> None:
@@ -179,6 +182,7 @@ def test_several_can_do_for_a_pool_what_one_of_them_can() -> None:
         capabilities.HasSettings,
         capabilities.ChecksSettings,
         capabilities.Offers,
+        capabilities.SellsBlocks,
         capabilities.Sweeps,
     }
     all_of_them = {each for each in vars(capabilities).values() if getattr(each, "_is_protocol", False)} - {
@@ -202,3 +206,12 @@ async def test_what_a_provider_is_at_is_told_with_its_name() -> None:
     with hearing(heard.append):
         await several.create(spec, "t")
     assert heard == ["spec 1 (left): looking", "spec 1 (left): sold out; spec 2 (right): looking"]
+
+
+def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
+    spec = wanted(sky.Spec(provider=AWS), sky.Spec(provider=sky.AWS(region="us-west-2")))
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.intend("t", "p", spec.provider.to_json(), spec.describe())
+    (account,) = accounts_of(ledger)
+    ledger.close()
+    assert account.region == ("us-east-1", "us-west-2")

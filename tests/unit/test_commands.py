@@ -456,6 +456,19 @@ def test_a_run_that_ended_before_we_left_does_not_go_on(capfd: pytest.CaptureFix
     assert "run r1 has ended (done); its results: skyward-tui results r1" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("price", [1.0, 0.0])
+def test_who_leaves_rented_machines_is_told_when_they_end(
+    capfd: pytest.CaptureFixture[str], price: float
+) -> None:
+    session = Session(a_run(state="running"))
+    session.shown.price_hourly, session.shown.spec = price, {"options": {"idle_timeout": 600.0}}
+    session.run.tasks = {0: TaskView(0, 0, 0)}  # type: ignore[union-attr]
+    session.run.total = 1  # type: ignore[union-attr]
+    assert execute(session, detach=True) == 0
+    told = "its machines end 10:00 after the last run, and what nobody has fetched with them"
+    assert (told in capfd.readouterr().err) == bool(price)
+
+
 def test_a_signal_does_not_cut_a_teardown_short(capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(a_run(returned(0, 1)), GONE, signals={"down": signal.SIGINT})
     assert execute(session) == 0
@@ -537,13 +550,13 @@ def test_down_ends_with_the_truth(
     monkeypatch.setattr(
         manage,
         "with_kept",
-        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", provider={"provider": "aws"})], []),
+        lambda session, pools: ([SimpleNamespace(name="p", key="p.t", spec={"rents": True})], []),
     )
     assert manage.down(("p",), False, True, False, Console(as_json=True)) == status
     said = capfd.readouterr()
     found = json.loads(said.out)["receipts"]
     assert [r["pool"] for r in found] == (["p"] if isinstance(receipt, Receipt) else [])
-    assert "1 machine of pools that are over is left: skyward-tui sweep" in said.err
+    assert "1 machine ($?/h) of pools that are over is left: skyward-tui sweep" in said.err
 
 
 def test_interrupted_tells_which_signal() -> None:

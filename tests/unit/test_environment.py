@@ -190,6 +190,17 @@ def test_half_an_environment_that_cannot_be_removed_is_named(
         ensure(image, tmp_path, {})
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which takes root")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        fills = f"head -c 1000000 /dev/zero > {tmp_path}/all; true"
+        with pytest.raises(environment.EnvironmentFailed, match=rf"^{tmp_path}.*: No space left on device$"):
+            ensure({"setup": [fills]}, tmp_path, {})
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
 def test_setup_alone_keeps_the_interpreter(tmp_path: Path) -> None:
     python, _ = ensure({"setup": [f"echo hi > {tmp_path}/file"]}, tmp_path, {})
     assert python == sys.executable and (tmp_path / "file").read_text() == "hi\n"

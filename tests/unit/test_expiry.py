@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,22 @@ async def test_who_leaves_gives_runs_that_go_on_a_day(monkeypatch: pytest.Monkey
         keeper, _ = of(account, run)
         await keeper.leave()
         assert account.told == told
+
+
+async def test_nobody_who_leaves_waits_for_an_account_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stuck(Account):
+        async def date(self, pool: str, machines: Sequence[Any], at: float) -> None:
+            while not self.twice.is_set():
+                with suppress(asyncio.CancelledError):  # as a call of AWS that is under way
+                    await self.twice.wait()
+
+    monkeypatch.setattr(expiry, "FAREWELL", 0.01)
+    stuck = Stuck()
+    keeper, _ = of(stuck, "running")
+    await asyncio.wait_for(keeper.leave(), 30)
+    stuck.twice.set()
 
 
 async def test_a_provider_without_such_an_account_is_told_nothing() -> None:

@@ -17,7 +17,9 @@ from skyward_core.node.agent.deadman import LONGEST
 from skyward_core.pool import rescue
 from skyward_core.pool.nodes.reconcile import close_if_gone
 from skyward_core.providers.aws.provider import LEAST_DEADMAN
+from skyward_core.store.archive import Archive
 from skyward_core.store.ledger import Ledger
+from skyward_core.views.events import UnfetchedNews
 
 A, B = "aa", "bb"  # runs
 
@@ -85,7 +87,7 @@ async def of(
 
 
 def test_the_machines_deadman_waits_for_it() -> None:
-    assert rescue.PATIENCE + 2 * LONGEST + 60 < LEAST_DEADMAN * 60
+    assert rescue.ASKING + rescue.PATIENCE + 2 * LONGEST < LEAST_DEADMAN * 60
 
 
 async def test_machines_that_said_that_nothing_is_left_are_not_asked(pool: Any) -> None:
@@ -129,6 +131,19 @@ async def test_what_takes_too_long_is_given_up_and_named(pool: Any, monkeypatch:
     assert lost == ["run aa (1 bytes) on node 0 (10.0.0.0): it was not here after 0.01 s"]
 
 
+async def test_machines_that_take_too_long_to_answer_are_named(
+    pool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent(Provider):
+        async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
+            await asyncio.Event().wait()
+            return []
+
+    monkeypatch.setattr(rescue, "ASKING", 0.01)
+    _, lost = await of(pool(Silent(), {A: 1}), [machine(0)])
+    assert lost == ["what nobody had fetched: node 0 (10.0.0.0) did not all answer within 0.01 s"]
+
+
 async def test_what_is_given_up_is_named_and_not_looked_for(pool: Any) -> None:
     provider = Provider()
     notes, lost = await of(pool(provider, {A: 5000}), [machine(0)], give_up=True)
@@ -144,7 +159,15 @@ async def test_machines_of_a_provider_that_cannot_be_asked_are_named(pool: Any) 
     assert lost == ["what nobody had fetched of run aa (5 kB), run bb (1 bytes)"]
 
 
-async def test_what_went_with_machines_that_ended_themselves_is_named(tmp_path: Path) -> None:
+async def test_what_went_with_machines_that_ended_themselves_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    archive = Archive("p.t")
+    for waiting in ({"dd": 5}, {"cc": 5}):  # the other was fetched meanwhile
+        archive.note(UnfetchedNews(pool="p", runs=waiting))
+    archive.close()
+
     class Ended(Provider):
         async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
             return [replace(each, state="gone") for each in known]
@@ -155,7 +178,10 @@ async def test_what_went_with_machines_that_ended_themselves_is_named(tmp_path: 
     with closing(Ledger(tmp_path / "ledger.db")) as ledger:
         row = ledger.intend("t", "p", {}, {"options": {}})
         ledger.created("t", [machine(0)])
-        ledger.record(opened=[("t", A, "f", "broadcast", 1, 1.0), ("t", B, "f", "broadcast", 1, 1.0)])
-        ledger.record(ends=[(B, "done", 2.0, None)])
+        ledger.record(
+            opened=[("t", run, "f", "broadcast", 1, float(at)) for at, run in enumerate((A, B, "cc", "dd"))]
+        )
+        ledger.record(ends=[(run, "done", 2.0, None) for run in (B, "cc", "dd")])
         receipt = await close_if_gone(row, Ended(), ledger)  # type: ignore[arg-type]
-    assert receipt is not None and receipt.lost == ("what nobody had fetched of run aa",)
+    assert receipt is not None
+    assert receipt.lost == ("what nobody had fetched of run aa", "what nobody had fetched of run cc")

@@ -175,7 +175,7 @@ class Dispatching:
         found = submit(pool.outputs.files(patterns, run)).result()
         if found.failures:
             node, why = next(iter(found.failures.items()))
-            raise PoolError(f"node {node} of pool {pool.name} cannot be asked for files: {why}")
+            raise PoolError(_safe(f"node {node} of pool {pool.name} cannot be asked for files: {why}"))
         if found.untold:
             raise PoolError(
                 f"ranks of pool {pool.name} wrote {found.untold:,} files more than are named at once: say which"
@@ -202,13 +202,13 @@ class Dispatching:
             UsageError: a pattern leads out of the working folder.
             PoolError: some could not be had; it names them, and the others are here.
         """
+        from ...model.written_file import not_fetched  # a pool may be used without ever asking for files
+
         pool = self.pool
         haul = submit(pool.outputs.fetch(patterns, None if to is None else Path(to), run)).result()
-        failed = [
-            f"{each.file.path} of node {each.file.node}: {each.error}" for each in haul.files if each.error
-        ]
+        failed = [f"{names} of node {node}: {why}" for names, node, why in not_fetched(haul.files)]
         if said := [*haul.notes, *failed]:
-            raise PoolError(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}")
+            raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
@@ -302,3 +302,10 @@ class Dispatching:
 def _finished(future: Future[Run]) -> Future[Run]:
     future.exception()
     return future
+
+
+def _safe(text: str) -> str:
+    """A rank's names may hold anything, and most who see an error see it on a terminal."""
+    from ...wire.safe_text import field  # few scripts see such an error
+
+    return field(text)

@@ -172,6 +172,10 @@ def ensure(
         return _ensure(image, root, env, cwd, show, client)
     except EnvironmentFailed as error:
         raise EnvironmentFailed(secrets.text(without_credentials(str(error)))) from None
+    except BrokenPipeError:
+        raise  # nobody hears of it any more
+    except OSError as error:
+        raise EnvironmentFailed(f"{error.filename or root}: {error.strerror or error}") from error
 
 
 def _ensure(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from ...model.capabilities import Quiets
 from ...providers.base import Provider
 from ...providers.told import answered
+from ...store.archive import replay
+from ...store.home import pool_path
 from ...store.ledger import Ledger
 from ...store.ledger_rows import Kept, PoolRow, Receipt, bills_of, process_lives
+from ...views.events import UnfetchedNews
 from .unwritten import write_down
 
 
@@ -32,8 +36,8 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     await answered("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
-    open_runs = [run.run for run in ledger.runs(row.token) if run.state == "running"]
-    lost = [f"what nobody had fetched of run {run}" for run in open_runs if isinstance(provider, Quiets)]
+    runs = await asyncio.to_thread(_not_fetched, row, ledger) if isinstance(provider, Quiets) else []
+    lost = [f"what nobody had fetched of run {run}" for run in runs]
     receipt = Receipt(
         row.name,
         len(machines),
@@ -51,9 +55,20 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     return receipt
 
 
+def _not_fetched(row: PoolRow, ledger: Ledger) -> list[str]:
+    """Runs that went on when they were seen last, or whose results waited on their nodes then."""
+    waiting: dict[str, int] = {}
+    folder = pool_path(row.key)
+    for event in replay(folder) if (folder / "events.jsonl").exists() else ():
+        if isinstance(event, UnfetchedNews):
+            waiting = event.runs
+    return [each.run for each in ledger.runs(row.token) if each.state == "running" or each.run in waiting]
+
+
 def is_being_made(row: PoolRow) -> bool:
     """Whether another process brings a pool up: its machines may have no agent yet, and look as if they were gone."""
-    patience = float(row.spec.get("options", {}).get("start_timeout", 0.0))
+    options = row.spec.get("options", {})
+    patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
     is_late = time.time() > row.created_at + patience  # its process's number may be another one's by now
     return row.state == "starting" and process_lives(row.pid or 0) and not is_late
 

@@ -13,7 +13,7 @@ from ...model.machine import Machine
 from ...model.spec import Image, PoolSpec
 from ...model.states import NodePhase
 from ...plugins.base import bootstrap_steps, check_standalone, transform_image
-from ...providers.told import answered, hearing, told
+from ...providers.told import answered, hearing
 from ...tasks import import_path
 from ...transport.base import Gate, Report
 from ...views import events as ev
@@ -23,6 +23,7 @@ from ..context import PoolContext
 from ..links.link import Link, Listener
 from ..news import News
 from ..setup_knowledge import SetupKnowledge
+from . import hunting
 from .locks import Locks
 from .roster import Roster
 from .unwritten import write_down
@@ -62,9 +63,7 @@ class Startup:
         for node in range(spec.nodes):
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
         with hearing(self._news.complain):
-            context.machines[:] = await told(
-                "create", context.name, context.provider.create(spec, context.token)
-            )
+            context.machines[:] = await hunting.machines(context, self._news, spec)
         context.ledger.created(context.token, context.machines)
         self._news.learn_price()
         self._refuse_ended()

@@ -112,7 +112,9 @@ async def _ask_all(
 async def _ask(
     link: Link, context: PoolContext, patterns: Sequence[str], run: str | None, after: str
 ) -> _NodesFiles:
-    when = {"run": run} if run else {"since": link.by_its_clock(context.row.created_at) - SLACK}
+    # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
+    since = 0.0 if context.ends_machines else link.by_its_clock(context.row.created_at) - SLACK
+    when = {"run": run} if run else {"since": since}
     request = {"t": "written", "patterns": list(patterns), "after": after} | when
     asking = asyncio.ensure_future(link.ask(request))
     deadline = time.monotonic() + PATIENCE

@@ -11,6 +11,7 @@ from typing import Any
 from ...model.errors import SkywardError, what_of
 from ...model.leftover import Inventory, Leftover
 from ...model.machine import Machine
+from ...wire.safe_text import field as safe
 from . import belongings, tags
 from . import machines as rented
 from .calls import Calls
@@ -60,13 +61,17 @@ async def _region(calls: Calls, region: str) -> list[Leftover]:
 
 
 def _thing(what: str, id: str, place: str, told: Mapping[str, Any]) -> Leftover:
-    marks = tags.read(told)
+    marks = {
+        key: safe(text) for key, text in tags.read(told).items()
+    }  # anybody of the account may write them
     made = told.get("LaunchTime") or told.get("CreateTime")
     ledger = marks.get(tags.LEDGER, "")
+    is_machine = what == "instance"
     return Leftover(
         what, id, place, marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), ledger,
-        ours=ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""), is_machine=what == "instance",
-        since=made.timestamp() if isinstance(made, datetime) else None, expires=tags.expires(marks),
+        ours=bool(ledger) and ledger == tags.known_ledger_id(), owner=marks.get(tags.OWNER, ""),
+        is_machine=is_machine, since=made.timestamp() if isinstance(made, datetime) else None,
+        expires=tags.expires(marks), hourly=tags.hourly(marks) if is_machine else None,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from .user_data import user_data
 
 _log = logger("provider")
 
+MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
 PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
 
 
@@ -169,12 +170,21 @@ class Launch:
         ids = [each["InstanceId"] for each in answer["Instances"]]
         self._folder.note("answer", client_token=facts["client_token"], ids=ids)
 
+    async def planned(self, attempt: Attempt) -> dict[str, Any]:
+        """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
+        image: BootImage = await self._image(attempt)
+        own = Belongings(key=MADE_THEN, group=self._wishes.group or MADE_THEN)
+        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN))
+        return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": MADE_THEN}
+
     def request(
         self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair
     ) -> dict[str, Any]:
         """``RunInstances`` for an attempt; the same attempt again makes the same."""
         wishes, place = self._wishes, attempt.place
-        marks = tags.of_pool(self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node)
+        marks = tags.of_pool(
+            self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node, hourly=attempt.hourly
+        )
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
             "AssociatePublicIpAddress": wishes.public,

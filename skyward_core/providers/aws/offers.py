@@ -218,7 +218,9 @@ def _shipped(provider: str, region: str, wish: Wish, extras: Extras, why: str) -
         )
         for kind in there
     ]
-    return Regional(there, offers, [_instead(region, why or "AWS did not answer in time")])
+    why = why or "AWS did not answer in time"
+    spot = [f"spot prices are not known: {why}"] if wish.allocation != "on-demand" else []
+    return Regional(there, offers, [*spot, _instead(region, why)])
 
 
 def _instead(region: str, why: str) -> str:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import OfferList, RentalPlan, Wish
+from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, checks, images, kinds, network, shipped
+from . import account, belongings, blocks, checks, images, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
-from .launching import Attempt, Launch, Wishes
+from .launching import MADE_THEN, Attempt, Launch, Wishes
 from .offers import DISK, Extras, asked, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
@@ -128,24 +128,27 @@ class AWS:
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.note("begun")
+        wishes = self._wishes(spec, token, await self._own_network(), await self._account())
+        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
+        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs))
+
+    def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         lease = spec.options.idle_timeout
         deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
-        wishes = Wishes(
+        return Wishes(
             count=spec.nodes,
             token=token,
             node=None,
             ttl=spec.options.ttl,
             boot_deadman=math.ceil(spec.options.start_timeout / 60) + deadman,
             deadman=deadman,
-            own_address=await self._own_network(),
+            own_address=own_address,
             group=self.security_group,
             profile=self.instance_profile,
             disk_gb=self.disk_gb,
             public=self.public,
-            account=await self._account(),
+            account=account,
         )
-        folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs))
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -206,36 +209,70 @@ class AWS:
         zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
         return await network.places(self._calls, region, subnet=self.subnet, zones=zones)
 
-    async def plan(self, wish: Wish, nodes: int) -> RentalPlan:
+    async def plan(self, spec: PoolSpec) -> RentalPlan:
         """What a pool's machines would be tried with; nothing is made.
 
         Args:
-            wish: what each machine has to be.
-            nodes: how many.
+            spec: all that was asked for.
 
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        wish = self._narrowed(wish)
+        wish, nodes = self._narrowed(spec.needs), spec.nodes
         found = await self.offers(wish)
-        regions = dict.fromkeys(each.region for each in found.offers)
         notes, there = list(found.notes), None
         try:
-            there = {zone.zone for region in regions for zone in await self._places(region)}
-        except UsageError:
+            # Of a region that EC2 tells nothing of, no zone is known, and EC2 is not asked once more.
+            regions = dict.fromkeys(each.region for each in found.offers if each.zone)
+            there = {place.zone: place for region in regions for place in await self._places(region)}
+        except UsageError:  # there is none, or no such zone
             raise
         except PoolError as error:
             notes.append(f"whether machines can go there is not known: {what_of(error)}")
+        try:
+            order = fitting(found.offers, wish, there)
+        except UsageError as error:  # what is not known of offers may be why
+            raise UsageError("; ".join([what_of(error), *found.notes])) from error
+        requests = []
+        if there is not None and order[0].zone:
+            try:
+                requests = [await self._first_request(spec, order[0], there[order[0].zone])]
+            except PoolError as error:
+                notes.append(f"what would be sent is not known: {what_of(error)}")
         address = "a public address" if self.public else "no public address"
         creates = [
-            f"{nodes} x the type, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            f"{nodes} machine{'s' * (nodes > 1)}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
             *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
             "a key pair, made here",
         ]
-        return RentalPlan(
-            nodes=nodes, attempts=fitting(found.offers, wish, there), creates=creates,
-            notes=list(dict.fromkeys(notes)),
-        )  # fmt: skip
+        notes = list(dict.fromkeys(notes))
+        return RentalPlan(nodes=nodes, attempts=order, creates=creates, requests=requests, notes=notes)
+
+    async def _first_request(self, spec: PoolSpec, offer: Offer, place: network.Zone) -> dict[str, Any]:
+        """What is sent for an offer."""
+        (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
+        launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
+        return await launch.planned(Attempt(place, kind, offer.market, offer.billed_hourly))
+
+    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
+        """Capacity Blocks that can be bought now; nothing is bought.
+
+        Args:
+            wish: what a machine has to be.
+            nodes: how many.
+            hours: for how long.
+
+        Raises:
+            UsageError: none is sold for so long.
+            SkywardError: EC2 cannot be asked.
+        """
+        found = []
+        for region in wish.regions or await self._regions():
+            told = await asked(self._calls, self.name, region, wish, self._extras)
+            fit = {each.instance_type for each in in_order(told.offers, wish)}
+            some = [kind for kind in told.kinds if kind.name in fit]
+            found += await blocks.blocks(self._calls, self.name, region, some, nodes, hours)
+        return found
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -284,7 +321,7 @@ class AWS:
         regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
         if not regions:
             regions = tuple(shipped.regions())
-            notes.append(f"no region is named, by anybody: these are of {' and '.join(regions)}")
+            notes.append(f"no region is named: this is of {' and '.join(regions)}")
         found = await known(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 

@@ -12,8 +12,8 @@ from typing import Any
 from ...store.home import home
 from ...store.whole_file import write_whole
 
-POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE = (
-    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node")
+POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY = (
+    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly")
 )
 
 
@@ -39,12 +39,15 @@ def known_ledger_id() -> str:
         return ""
 
 
-def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None = None) -> dict[str, str]:
+def of_pool(
+    pool: str, token: str, *, ttl: float | None = None, node: int | None = None, hourly: float | None = None
+) -> dict[str, str]:
     """The tags of what is made for a pool.
 
     Args:
         ttl: seconds after which it should be gone, unless that is put off; None where it costs nothing.
         node: the one that a machine in another's place is for.
+        hourly: dollars for a machine and an hour, as they were known when it was made.
     """
     tags = {
         "Name": f"skyward-{pool}",
@@ -57,6 +60,8 @@ def of_pool(pool: str, token: str, *, ttl: float | None = None, node: int | None
         tags[EXPIRES] = as_date(time.time() + ttl)
     if node is not None:
         tags[NODE] = str(node)
+    if hourly is not None:
+        tags[HOURLY] = f"{hourly:.4f}"
     return tags
 
 
@@ -71,6 +76,15 @@ def expires(marks: Mapping[str, str]) -> float | None:
         return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE)))
     except ValueError:
         return None
+
+
+def hourly(marks: Mapping[str, str]) -> float | None:
+    """What a machine with these tags costs an hour; None where they do not say."""
+    try:
+        found = float(marks.get(HOURLY, ""))
+    except ValueError:
+        return None
+    return found if 0 <= found < 1e6 else None
 
 
 def specification(kinds: Sequence[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:

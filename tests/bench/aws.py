@@ -1,0 +1,135 @@
+"""Rented machines against EC2's API as tests/aws plays it: calls for many, and how long two take beside hosts by SSH.
+
+``calls_N`` is how often AWS is called for N machines, from nothing to nothing left. ``first_result_s`` is what a start
+takes up to its first result, without the seconds that the machines boot; its peer is a start on the same hosts by
+``sky.SSH``, and may be three seconds quicker. ``loop_lag_ms`` is how late an event loop of the same process is, at the
+95th percentile, while 200 machines come up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from .fresh import BenchError, fresh
+from .metric import Bar, Metric
+
+MANY = (1, 8, 64, 200)
+BOOT = 2.0  # seconds for which machines are pending
+CALLS = 25  # for any number that goes into one creation
+TICK = 0.005
+
+
+def measure() -> list[Metric]:
+    from tests.aws import Bed
+    from tests.lab import missing
+
+    with Bed() as bed:
+        metrics = []
+        for count in MANY:
+            bed.simulate()
+            called, lag = fresh("aws:up_and_down", bed.environment(), count)
+            metrics.append(Metric(f"calls_{count}", called, bar=Bar(at_most=CALLS)))
+            if count == max(MANY):
+                metrics.append(Metric("loop_lag_ms", lag * 1e3, bar=Bar(at_most=20)))
+            bed.heal()
+        if why := missing():
+            raise BenchError(why)
+        bed.boot(BOOT)
+        taken = fresh("aws:first_results", bed.environment(), f"{bed.client_address()}/32")
+        return [*metrics, _beside(taken["aws"] - BOOT, taken["ssh"])]
+
+
+def _beside(ours: float, theirs: float) -> Metric:
+    return Metric("first_result_s", ours, theirs, Bar(at_most=theirs + 3.0))
+
+
+def up_and_down(environment: dict[str, str], count: int) -> tuple[int, float]:
+    """Calls for machines that exist at the API alone; and how late a loop is that has nothing else to do."""
+    os.environ.update(environment)
+    import boto3
+
+    import skyward_core as sky
+    from skyward_core.providers.aws import calls, provider
+
+    async def nothing(machine: Any, way: Any) -> Any:
+        return replace(machine, state="gone")
+
+    provider.look = nothing  # type: ignore[attr-defined]
+    count_of = 0
+    plain = calls.Calls._call
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        nonlocal count_of
+        count_of += 1
+        return plain(self, *arguments)
+
+    calls.Calls._call = counted  # type: ignore[assignment, method-assign]
+    boto3.client("ec2")  # what is imported once is not what this is about
+    aws = sky.AWS(instance_type="g4dn.xlarge", ssh_from="10.0.0.1/32")
+    spec = sky.PoolSpec(name="q", provider=aws, nodes=count, options=sky.Options(console=False))
+
+    async def work() -> list[float]:
+        late: list[float] = []
+        ticking = asyncio.create_task(_tick(late))
+        made = await aws.create(spec, "0123456789abcdef")
+        ticking.cancel()
+        await aws.terminate("q", made)
+        pause = 0.1
+        while any(each.state != "gone" for each in await aws.describe("q", made)):
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5.0)
+        await aws.teardown("q")
+        return sorted(late)
+
+    late = asyncio.run(work())
+    return count_of, late[int(len(late) * 0.95)]
+
+
+async def _tick(late: list[float]) -> None:
+    while True:
+        before = perf_counter()
+        await asyncio.sleep(TICK)
+        late.append(perf_counter() - before - TICK)
+
+
+def first_results(environment: dict[str, str], own: str) -> dict[str, float]:
+    """Seconds to the first result of two rented machines, and of a pool on the same hosts by SSH."""
+    os.environ.update(environment)
+    import skyward_core as sky
+    from skyward_core.providers.aws.pool_folder import PoolFolder
+
+    @sky.function
+    def answer() -> int:
+        return 42
+
+    options = sky.Options(console=False)
+    begun = perf_counter()
+    aws = sky.AWS(instance_type="g4dn.xlarge", ssh_from=own)
+    with sky.Compute(name="rented", provider=aws, nodes=2, options=options) as compute:
+        if answer() @ compute != [42, 42]:
+            raise BenchError("a rank gave another answer")
+        taken = {"aws": perf_counter() - begun}
+        (folder,) = PoolFolder.all_of("rented")
+        hosts = [each.address for each in compute.pool.machines]
+        user = compute.pool.machines[0].extra["user"]
+        known_hosts = str(
+            folder.path.parent / "known_hosts"
+        )  # the machines have made themselves keys of their own
+        ssh = sky.SSH(
+            hosts,
+            user=user,
+            keys=str(folder.login_key),
+            known_hosts=known_hosts,
+            config=False,
+            host_keys="accept-new",
+        )
+        begun = perf_counter()
+        with sky.Compute(name="own", provider=ssh, options=options) as compute:
+            if answer() @ compute != [42, 42]:
+                raise BenchError("a rank gave another answer")
+            taken["ssh"] = perf_counter() - begun
+    return taken
