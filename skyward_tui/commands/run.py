@@ -92,8 +92,8 @@ def _plan(request: LaunchRequest) -> LaunchPlan:
     except ScriptError as error:
         if example := meant(Path(request.script)):
             raise ScriptError(f"{error}\nthere is an example of that name: run {example}") from error
-        if Path(*request.script.split(".")).with_suffix(".py").is_file():
-            raise ScriptError(f"{error}\nthere is a module of that name: run -m {request.script}") from error
+        if "." in request.script and Path(f"{request.script.replace('.', '/')}.py").is_file():
+            raise ScriptError(f"{error}; a module is run with -m: run -m {request.script}") from error
         raise
 
 

@@ -90,6 +90,12 @@ folder = pathlib.Path(sys.argv[1])
 while not (folder / "go").exists():
     time.sleep(0.01)
 """
+CLOSES = """
+import os, sys
+os.closerange(3, 512)
+print("a daemon", flush=True)
+sys.stdout.close()
+"""
 COMMAND_OF_CLICK = """
 import os, click
 
@@ -136,6 +142,7 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
     cli.write("train.py", TRAIN)
     cli.write("left_open.py", LEFT_OPEN)
     cli.write("stays.py", STAYS)
+    cli.write("closes.py", CLOSES)
     cli.write("clicks.py", COMMAND_OF_CLICK)
     cli.write("typed.py", COMMAND_OF_TYPER)
     cli.write("configured.py", MAIN_OF_HYDRA)
@@ -208,6 +215,11 @@ def test_what_a_script_leaves_open_ends_as_alone(pool, cli):
     assert printed(pool, 0) == printed(pool, 1) == alone.stdout.splitlines()
     assert "ZeroDivisionError" in log_of(pool, last_run(pool), 0, "err").decode()
     assert alone.returncode == 0 and alone.stdout.endswith("exit handlers still have [4]\n")
+
+
+def test_one_that_closes_what_it_does_not_know_is_told_nothing(pool):
+    assert sky.script("closes.py") @ pool == [None, None]
+    assert printed(pool, 0) == ["a daemon"] and log_of(pool, last_run(pool), 0, "err") == b""
 
 
 def test_each_run_is_of_fresh_processes_and_functions_run_between_them(pool):

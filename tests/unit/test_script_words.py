@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.model.errors import ScriptError
 from skyward_tui.cli import cli
 from skyward_tui.commands import run as run_command
 
@@ -130,6 +131,10 @@ def test_a_module_is_run_as_python_runs_it(asked):
     assert isinstance(asked("run -m package.train"), LaunchRequest)
     assert "goes behind --" in asked("run -m package.train --epochs 3")
     assert "neither package/nothing.py nor" in asked("run -m package.nothing")
+    with pytest.raises(ScriptError, match=r"no such script: package\.train; .* run -m package\.train"):
+        run_command._plan(LaunchRequest(script="package.train", script_args=()))
+    with pytest.raises(ScriptError, match=r"is a folder; name a script in it$"):
+        run_command._plan(LaunchRequest(script="."))
 
 
 def test_torchruns_options(asked):

@@ -65,9 +65,8 @@ class Streams:
             try:
                 stream.flush()
             except Exception as error:  # noqa: BLE001  what stands there is user code's, and may be None
-                if (
-                    stream is self._stdout
-                ):  # the disk is full; where standard error is written to fails, too, at worst
+                # The disk is full; where standard error is written to fails, too, at worst. (Who closes it knows.)
+                if stream is self._stdout and not stream.closed:
                     with suppress(OSError):
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
 

@@ -105,10 +105,11 @@ class StopSignal:
         signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
-        while number := os.read(readable, 1):
-            if number[0] == signal.SIGTERM and self._is_deaf():
-                os.write(2, CUT_OFF)
-                os._exit(128 + signal.SIGTERM)
+        with suppress(OSError):  # user code has closed what it does not know
+            while number := os.read(readable, 1):
+                if number[0] == signal.SIGTERM and self._is_deaf():
+                    os.write(2, CUT_OFF)
+                    os._exit(128 + signal.SIGTERM)
 
     def _is_deaf(self) -> bool:
         """Whether the signal that has just come is ours, and no Python code hears it."""
