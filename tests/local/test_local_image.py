@@ -88,6 +88,16 @@ def test_a_set_up_command_runs_once_and_one_that_fails_is_named(home: Path, tmp_
     assert (len(environments(home)) == 2 and not (environments(home)[0] / environment.MADE).exists()) or True
 
 
+def test_a_folder_for_environments_that_cannot_be_is_named(home: Path) -> None:
+    home.mkdir(mode=0o700, exist_ok=True)
+    (home / "environments").write_text("a file in its place")
+    with (
+        pytest.raises(sky.PoolError, match=r"cannot be had on this machine: .*environments"),
+        pool(setup=["true"]),
+    ):
+        pass
+
+
 def test_what_an_interpreter_prints_as_it_starts_is_no_answer(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,3 +29,6 @@ def test_an_interpreter_that_does_not_tell(
     python.chmod(0o755)
     with pytest.raises(environment.EnvironmentFailed, match=words):
         environment.installed_with(str(python))
+    if "sleep" in says:
+        with pytest.raises(environment.EnvironmentFailed, match=words):
+            environment.lacking_in(str(python), ["six"])

@@ -324,15 +324,23 @@ def _alone(address: str) -> dict[str, str]:
 
 
 def lacking_in(python: str, requirements: list[str], root: str = ROOT) -> list[str]:
-    """Those of the requirements that the interpreter does not meet; all of them where it cannot tell."""
+    """Those of the requirements that the interpreter does not meet; all of them where it cannot tell.
+
+    Raises:
+        EnvironmentFailed: it says nothing.
+    """
     if not requirements:
         return []
-    found = subprocess.run(
-        own_command(python, "satisfied", root),
-        input=json.dumps(requirements).encode(),
-        capture_output=True,
-        check=False,
-    )
+    try:
+        found = subprocess.run(
+            own_command(python, "satisfied", root),
+            input=json.dumps(requirements).encode(),
+            capture_output=True,
+            check=False,
+            timeout=ANSWER,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailed(f"{python} has not said within {ANSWER:g} s what is installed") from None
     try:
         return list(json.loads(found.stdout))
     except ValueError:

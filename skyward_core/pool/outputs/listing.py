@@ -114,8 +114,10 @@ async def _ask(
 ) -> _NodesFiles:
     # A machine of the pool's own has nobody else's, whatever the clock said when the pool was made.
     since = 0.0 if context.ends_machines else link.by_its_clock(context.row.created_at) - SLACK
-    when = {"run": run} if run else {"since": since}
-    request = {"t": "written", "patterns": list(patterns), "after": after} | when
+    when: dict[str, object] = {"run": run} if run else {"since": since}
+    if after:
+        when["after"] = after
+    request = {"t": "written", "patterns": list(patterns)} | when
     asking = asyncio.ensure_future(link.ask(request))
     deadline = time.monotonic() + PATIENCE
     while not asking.done() and link.quiet < FROZEN and time.monotonic() < deadline:

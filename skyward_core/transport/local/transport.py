@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...model.errors import PoolError
 from ...store.loggers import logger, timed
 from ...wire.node_paths import NodePaths
 from ..base import Flow, Gate, OnData, OnLost, Report, check_python, installs
@@ -128,9 +129,14 @@ class LocalTransport:
 
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
-            return await interpreter(
-                image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
-            )
+            try:
+                return await interpreter(
+                    image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), there
+                )
+            except OSError as error:
+                raise PoolError(
+                    f"The environment of the image cannot be had on this machine: {error}"
+                ) from error
 
         if gate is None:
             return await work()
