@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
+from skyward_core.front.scripts import parsed
 from skyward_core.model.errors import UsageError
 
 FOLDER = Path(__file__).parent / "examples"
@@ -22,7 +23,7 @@ def examples() -> list[Path]:
 def about(path: Path) -> str:
     """The first line of a script's docstring, without its markup."""
     try:
-        return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
+        return (ast.get_docstring(parsed(path.read_bytes())) or "").partition("\n")[0].replace("``", "")
     except (OSError, SyntaxError, ValueError):
         return ""
 

@@ -17,6 +17,7 @@ from ..tasks.known_pythons import NoPython
 from ..tasks.known_pythons import ask as known_python
 from ..tasks.missing_packages import FRAMEWORKS, advice, is_missing, missing_in
 from ..tasks.packages.offered import OfferedPackages, offered_packages
+from ..tasks.parsing import parsed
 from ..tasks.scripts import (
     FunctionInfo,
     build_task,
@@ -57,6 +58,7 @@ __all__ = [
     "offered",
     "packages_for",
     "parse_arguments",
+    "parsed",
     "split_target",
 ]
 

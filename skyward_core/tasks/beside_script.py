@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..model.errors import UsageError
 from ..store.working_folder import unfit
+from .parsing import parsed
 
 
 def check_travels(script: Path) -> None:
@@ -28,7 +29,7 @@ def check_travels(script: Path) -> None:
 
 def _beside(script: Path, folder: Path) -> Iterator[str]:
     try:
-        tree = ast.parse(script.read_bytes())
+        tree = parsed(script.read_bytes())
     except (OSError, ValueError, SyntaxError):
         return  # whoever loads it tells
     for node in ast.walk(tree):

@@ -31,6 +31,7 @@ from .annotations import is_known, is_told, many, own_types, source_type
 from .arguments import Text, typed
 from .interpreter import interpreter_of
 from .loading_child import child_of, request_of, told_of
+from .parsing import parsed
 from .stop import Stop
 
 if TYPE_CHECKING:
@@ -331,7 +332,7 @@ def parse(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the loader's compile shows them, once
-            tree = ast.parse(source, str(path))
+            tree = parsed(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
             )  # finds what the grammar lets pass, such as a stray return

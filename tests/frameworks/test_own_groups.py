@@ -98,6 +98,7 @@ def stays_in_its_group(folder: str, number: int) -> float:
     """The head stays until another rank is about to meet it in the next broadcast."""
     import torch.distributed as dist
 
+    wait_until(Path(folder, "go").exists)
     Path(folder, f"{os.environ['RANK']}.{number}").touch()
     dist.init_process_group("gloo")
     try:
@@ -113,6 +114,9 @@ def test_a_rank_that_is_ahead_does_not_meet_the_group_of_the_broadcast_before(ba
     with ThreadPoolExecutor(3) as beside:
         calls = [stays_in_its_group(str(tmp_path), number) for number in range(3)]
         running = [beside.submit(bare.run_all, call) for call in calls]
+        # One that is sent once a rank has left its group is for the next gang.
+        wait_until(lambda: sum(run.sent for run in list(bare.pool.runs.values())) == len(running))
+        (tmp_path / "go").touch()
         wait_until(lambda: len(list(tmp_path.glob("1.*"))) == len(running))
         (tmp_path / "1.last").touch()  # nothing follows the last one
         assert sorted(each.result() for each in running) == [[3.0, 3.0], [4.0, 4.0], [5.0, 5.0]]

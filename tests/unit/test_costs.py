@@ -20,7 +20,6 @@ from skyward_core.store.ledger_rows import Bill, Receipt, bills_of
 from skyward_tui.cli import cli
 from tests.support.pool_parts import World
 
-NOW = time.time()
 TIMES = st.floats(0, 3e9, allow_nan=False)
 
 
@@ -40,10 +39,10 @@ def pool(
     spec = PoolSpec(name=name, provider=world, options=Options(console=False))
     ledger.intend(token, name, world.to_json(), spec.describe())
     ledger.created(token, machines)
-    ledger.record(opened=[(token, f"r-{name}", ran, "broadcast", 1, NOW)])
+    ledger.record(opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
     if hours is not None:
         ended = {each.id: each.extra["launched"] + hours * 3600 for each in machines}
-        bills = bills_of(machines, ended, NOW)
+        bills = bills_of(machines, ended, time.time())
         ledger.ended(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
 
 
@@ -54,11 +53,11 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 
 def test_pools_are_added_up(ledger: Ledger) -> None:
-    day = 86400.0
-    pool(ledger, "over", [machine("a", 10.0, NOW - day), machine("b", 10.0, NOW - day)], hours=1.5)
-    pool(ledger, "up", [machine("c", 4.0, NOW - 1800)], hours=None, ran="evaluate")
-    pool(ledger, "dear", [machine("d", None, NOW - day)], hours=1)
-    found = costs(NOW - 30 * day)
+    day, now = 86400.0, time.time()
+    pool(ledger, "over", [machine("a", 10.0, now - day), machine("b", 10.0, now - day)], hours=1.5)
+    pool(ledger, "up", [machine("c", 4.0, now - 1800)], hours=None, ran="evaluate")
+    pool(ledger, "dear", [machine("d", None, now - day)], hours=1)
+    found = costs(now - 30 * day)
     told = {each.pool: each for each in found.pools}
     assert told["over"].dollars == pytest.approx(30.0) and not told["over"].goes_on
     assert told["up"].dollars == pytest.approx(2.0, abs=0.1) and told["up"].goes_on
@@ -68,9 +67,10 @@ def test_pools_are_added_up(ledger: Ledger) -> None:
 
 
 def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledger) -> None:
-    pool(ledger, "over", [machine("a", 10.0, NOW - 7200)], hours=2)
-    assert costs(NOW - 3600).dollars == pytest.approx(10.0, abs=0.01)
-    assert costs(NOW + 60).pools == []
+    now = time.time()
+    pool(ledger, "over", [machine("a", 10.0, now - 7200)], hours=2)
+    assert costs(now - 3600).dollars == pytest.approx(10.0, abs=0.01)
+    assert costs(now + 60).pools == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,8 +95,9 @@ def test_days_add_up_to_the_whole(
 def test_the_command_line_tells_it(ledger: Ledger) -> None:
     said = CliRunner().invoke(cli, ["costs"])
     assert said.exit_code == 0 and "no pool has cost anything" in said.output
-    pool(ledger, "over", [machine("a", 10.0, NOW - 7200)], hours=1.5)
-    pool(ledger, "dear", [machine("d", None, NOW - 7200)], hours=1)
+    now = time.time()
+    pool(ledger, "over", [machine("a", 10.0, now - 7200)], hours=1.5)
+    pool(ledger, "dear", [machine("d", None, now - 7200)], hours=1)
     for by in ("pool", "function", "day"):
         said = CliRunner().invoke(cli, ["costs", "--by", by])
         assert said.exit_code == 0 and said.output.count("$15.00") == 2, said.output

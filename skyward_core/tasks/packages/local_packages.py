@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model.value import Value, value
+from ..parsing import parsed
 
 OURS = "skyward_core"  # other machines have us anyway
 
@@ -118,7 +119,7 @@ def _entries(packages: Path, name: str, folder: Path) -> list[str]:
 
 def _mapped(source: str) -> Iterator[str]:
     """The folders above the packages that such a module of setuptools' finds."""
-    for node in ast.parse(source).body:
+    for node in parsed(source).body:
         target = node.target if isinstance(node, ast.AnnAssign) else None
         if isinstance(target, ast.Name) and target.id == "MAPPING" and isinstance(node, ast.AnnAssign):
             for module, path in ast.literal_eval(node.value or ast.Dict([], [])).items():
