@@ -33,7 +33,8 @@ class BudgetQuestions:
         """Ask where there is something to be asked; take back what somebody else has answered."""
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
-            if self._open.pool not in waiting:
+            # Under another dialog it waits until that is answered.
+            if self._open.pool not in waiting and self._open.is_active:
                 self._open.dismiss("later")
             return
         for pool in waiting:

@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from .. import providers
+from ..model.capabilities import price_of
+from ..model.errors import SkywardError
 from ..store.ledger import Ledger
 from ..store.ledger_rows import Bill, PoolRow, bills_of
 
@@ -73,9 +76,9 @@ def costs(since: float) -> Spending:
 
 
 def _add_up(ledger: Ledger, since: float) -> Spending:
-    now, told = time.time(), Spending()
+    told = Spending()
     for row in [*ledger.live(), *ledger.over(since, EVERY)]:
-        bills = list(_bills(ledger, row, now))
+        bills = list(_bills(ledger, row))
         if not bills and not row.spec.get("rents"):
             continue
         names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
@@ -94,12 +97,17 @@ def _add_up(ledger: Ledger, since: float) -> Spending:
     return told
 
 
-def _bills(ledger: Ledger, row: PoolRow, now: float) -> Iterator[Bill]:
+def _bills(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
     if row.receipt is not None and row.ended_at is not None:
         for each in row.receipt.get("bills", ()):
             yield Bill(**each)
     else:
-        yield from bills_of([*ledger.machines(row.token), *ledger.former(row.token)], {}, now)
+        machines = [*ledger.machines(row.token), *ledger.former(row.token)]
+        try:
+            price = price_of(providers.from_json(row.provider))
+        except SkywardError:  # its package is not here any more
+            price = None
+        yield from bills_of(row, machines, {}, price)
 
 
 def _by_day(bill: Bill, since: float) -> Iterator[tuple[str, float]]:

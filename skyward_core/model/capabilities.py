@@ -36,6 +36,11 @@ class Priced(Protocol):
     price_hourly: float
 
 
+def price_of(provider: object) -> float | None:
+    """What an hour of each of its machines costs in dollars; None where it does not say so of all alike."""
+    return provider.price_hourly if isinstance(provider, Priced) else None
+
+
 @runtime_checkable
 class Rents(Protocol):
     """Its machines cost money, and it does not say how much: nothing is shown as free.

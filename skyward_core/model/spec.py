@@ -198,7 +198,7 @@ class Options(_Spec):
         idle_timeout: seconds without a client and without a run after which the pool ends itself.
         ttl: seconds after which the pool ends itself unless a run is active; None for no limit.
         budget: dollars that the pool's machines may cost. At four fifths of it that is said, at the whole of it the
-            pool is torn down; the app asks first. Clients watch it: where none is there, the lease ends the pool.
+            pool is torn down; the app asks first. Clients watch it; a run that was left behind goes on.
         log_limit: bytes that a rank may print during one run, to each of its streams, as a number or in words
             ("10 GB"); what comes after them is dropped, and a line in the log says so. 0 for no limit.
         keep_results: how long results and logs that nobody has fetched stay on the hosts once the pool has ended, in

@@ -41,7 +41,7 @@ class Budget:
     async def watch(self) -> None:
         """Until the pool ends."""
         view = self._context.view
-        if view.rents:
+        if view.budget is not None and view.rents:
             words = "nobody knows what its machines cost, so its budget cannot be watched"
             self._news.complain(f"{words}: its lease and its time to live alone end pool {view.name}")
         while (budget := view.budget) is not None and not self._context.leaving:
@@ -75,11 +75,11 @@ class Budget:
 
     def _warning(self, spent: float, budget: float) -> str:
         view = self._context.view
+        said = f"pool {view.name} has cost {_dollars(spent)} of its budget of {_dollars(budget)}"
+        if not view.price_hourly:  # any more
+            return said
         hours = (budget - spent) / view.price_hourly
-        return (
-            f"pool {view.name} has cost {_dollars(spent)} of its budget of {_dollars(budget)}; at "
-            f"{_dollars(view.price_hourly)}/h the rest lasts {hours * 60:.0f} min"
-        )
+        return f"{said}; at {_dollars(view.price_hourly)}/h the rest lasts {hours * 60:.0f} min"
 
 
 def _dollars(amount: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import Priced
+from ..model.capabilities import price_of
 from ..model.machine import hourly_of
 from ..store import loggers
 from ..views import events as ev
@@ -148,8 +148,8 @@ class News:
         says of all."""
         context = self._context
         hourly = hourly_of(context.machines)
-        if hourly is None and isinstance(context.provider, Priced):
-            hourly = context.provider.price_hourly * len(context.machines)
+        if hourly is None and (price := price_of(context.provider)) is not None:
+            hourly = price * len(context.machines)
         if hourly is not None and hourly != context.view.price_hourly:
             self.emit(ev.PriceNews(pool=context.name, hourly=hourly))
 

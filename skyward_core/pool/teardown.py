@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..model.capabilities import price_of
 from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
@@ -99,7 +100,7 @@ async def tear_down(
         kept=tuple(map(str, kept)),
         lost=(*rest.lost, *lost),
         stays=tuple(rest.stays),
-        bills=bills_of(machines, ended, time.time()),
+        bills=bills_of(context.row, machines, ended, price_of(context.provider)),
     )
     for link in context.links:
         book.lose_calls(link)

@@ -41,16 +41,21 @@ class Bill(Value):
         return self.hourly * max(0.0, self.until - self.since) / 3600
 
 
-def bills_of(machines: Iterable[Machine], ended: Mapping[str, float], now: float) -> tuple[Bill, ...]:
-    """Of the machines of which it is known what they cost.
+def bills_of(
+    row: PoolRow, machines: Iterable[Machine], ended: Mapping[str, float], price: float | None
+) -> tuple[Bill, ...]:
+    """Of the machines of a pool of which it is known what they cost.
 
     Args:
-        ended: of those that have: id -> when, Unix time.
+        ended: of those that have: id -> when, Unix time; the others are billed until now.
+        price: dollars for an hour of each of which nothing was written down; None where nobody knows.
     """
+    now = time.time()
+    prices = [(each, each.extra.get("hourly", price)) for each in machines]
     return tuple(
-        Bill(each.id, each.extra.get("launched", now), ended.get(each.id, now), each.extra["hourly"])
-        for each in machines
-        if each.extra.get("hourly") is not None
+        Bill(each.id, each.extra.get("launched", row.created_at), ended.get(each.id, now), hourly)
+        for each, hourly in prices
+        if hourly is not None
     )
 
 

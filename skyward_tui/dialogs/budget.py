@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from skyward_core.views.views import PoolView
 
-from ..words import duration, hourly, money
+from ..words import hourly, money
 from .ask import ChoiceScreen
 
 MORE = {"some": 1.5, "much": 3.0}  # times the budget that was
@@ -20,11 +22,11 @@ class BudgetScreen(ChoiceScreen):
 
     def __init__(self, pool: PoolView, now: float) -> None:
         budget = pool.budget or 0.0
-        left = max(0.0, (pool.budget_ends_at or now) - now)
+        ends = time.strftime("%H:%M:%S", time.localtime(pool.budget_ends_at or now))
         text = (
             f"Pool {pool.name} has cost {money(pool.spent(now))} of its budget of {money(budget)}, and costs "
             f"{hourly(pool)}.\n\n"
-            f"If nobody answers, it is torn down in {duration(left)}."
+            f"If nobody answers, it is torn down at {ends}."
         )
         self.pool = pool
         self.budgets = {name: budget * times for name, times in MORE.items()}

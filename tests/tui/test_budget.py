@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from skyward_core.views import events as ev
 from skyward_core.views.views import PoolView
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.ask import AskScreen
 from skyward_tui.dialogs.budget import BudgetScreen
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession
@@ -58,6 +59,22 @@ async def test_who_says_nothing_is_asked_once_and_what_others_answer_is_not_aske
         session.emit(second, ev.BudgetNews(pool="second", budget=99.0, state="within", at=session.now))
         await until(pilot, lambda: not isinstance(app.screen, BudgetScreen))
         assert session.raised == [] and session.torn_down == [] and first.budget_state == "asked"
+
+
+async def test_one_that_lies_under_another_dialog_is_taken_back_later(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        view = spent(session)
+        await asked(app, pilot)
+        above = AskScreen("Something else")
+        app.push_screen(above)
+        await until(pilot, lambda: app.screen is above)
+        session.emit(view, ev.BudgetNews(pool="train", budget=99.0, state="within", at=session.now))
+        app._pump()
+        assert app.screen is above
+        above.dismiss(None)
+        await until(pilot, lambda: len(app.screen_stack) == 1)
 
 
 @at_every_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import skyward_core as sky
+from skyward_core.front.costs import costs
 from skyward_core.model.errors import SpecError
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
@@ -110,10 +113,41 @@ async def test_a_price_that_nobody_knows_is_said(world: Dear) -> None:
         assert watched.states == [] and not world.ended
 
 
-async def test_without_a_budget_nobody_looks(world: Dear) -> None:
+@pytest.mark.parametrize("hourly", [HOURLY, None])
+async def test_without_a_budget_nobody_looks(world: Dear, hourly: float | None) -> None:
+    world.hourly = hourly
     async with started(world, None) as watched:
-        await asyncio.sleep(0)
-        assert watched.states == [] and watched.pool.view.spent(watched.pool.view.created_at + 1) > 0
+        await asyncio.wait_for(watched.pool.budget.watch(), 10)  # it has nothing to wait for
+        assert watched.states == [] and not any("budget" in each for each in watched.words)
+
+
+async def test_a_price_may_come_to_nothing(world: Dear) -> None:
+    async with started(world, 1e6) as watched:
+        view = watched.pool.view
+        view.spent_before, view.price_hourly = 0.9e6, 0.0
+        watching = asyncio.create_task(watched.pool.budget.watch())
+        await until(lambda: watched.states == ["near"] or watching.done())
+        watching.cancel()
+        assert any(each.endswith("of its budget of $1,000,000.00") for each in watched.words)
+
+
+def test_the_runs_of_a_real_pool_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(sky.Local, "price_hourly", HOURLY, raising=False)
+
+    @sky.function
+    def forever() -> None:
+        threading.Event().wait()
+
+    options = sky.Options(console=False, grace=0.1, budget=10.0)
+    said = r"pool dear ends: its budget of \$10\.00 is spent"
+    with sky.Compute(name="dear", options=options) as compute, pytest.raises(sky.Cancelled, match=said):
+        forever() @ compute
+    receipt = compute.receipt
+    assert receipt is not None and receipt.ok and receipt.notes == ("its budget of $10.00 is spent",)
+    assert receipt.spent is not None and receipt.spent >= 10.0 and "; cost $1" in str(receipt)
+    (told,) = costs(0.0).pools
+    assert told.dollars == pytest.approx(receipt.spent) and told.functions == ("forever",)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "much", float("nan"), float("inf"), True])

@@ -42,7 +42,7 @@ def pool(
     ledger.record(opened=[(token, f"r-{name}", ran, "broadcast", 1, time.time())])
     if hours is not None:
         ended = {each.id: each.extra["launched"] + hours * 3600 for each in machines}
-        bills = bills_of(machines, ended, time.time())
+        bills = bills_of(ledger.pool(token), machines, ended, None)
         ledger.ended(token, Receipt(name, len(machines), (0,), (), 1.0, bills=bills))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from ...model.capabilities import Quiets
+from ...model.capabilities import Quiets, price_of
 from ...providers.base import Provider
 from ...providers.told import answered
 from ...store.archive import replay
@@ -48,7 +48,10 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
         kept=tuple(map(str, kept)),
         lost=tuple(lost),
         bills=bills_of(
-            machines, {each.id: each.extra.get("ended", time.time()) for each in seen}, time.time()
+            row,
+            machines,
+            {each.id: each.extra.get("ended", time.time()) for each in seen},
+            price_of(provider),
         ),
     )
     ledger.ended(row.token, receipt, kept)
