@@ -17,6 +17,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if __path__[0].endswith("/all.zip/skyward_core"):  # on a node, which has the rest of us in another file
+    from .node.rest_of_bundle import have_rest
+
+    have_rest(__path__[0])
+
 # Not lazy: the module and the decorator in it share one name, and whoever is bound last would win.
 from .model.function import Function, PendingFunction, PendingGroup, function, gather
 

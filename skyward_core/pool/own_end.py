@@ -45,6 +45,11 @@ class OwnEnd:
         self._leave = leave
         self._task: asyncio.Task[Receipt] | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether it has been asked for."""
+        return self._task is not None
+
     def begin(self, give_up: bool, keep_outputs: int | None) -> asyncio.Task[Receipt]:
         """Tear the pool down, or go on with that; one that came to nothing is begun anew."""
         if self._task is None or (self._task.done() and not self._is_done(self._task)):

@@ -262,6 +262,8 @@ class Pool:
             with suppress(LedgerError):  # who comes next then waits until this process is gone
                 self.ledger.left(self.row.token)
         await self._startup.locks.keep_the_rest()
+        if not self._own_end.begun:
+            await asyncio.gather(*(link.transport.settle() for link in self.links))
         for run in list(self.runs.values()):
             run.leave()
         if self._outputs is not None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import sys
 
+# What lies above it takes a rank a millisecond.
+from _socket import AF_INET, SOCK_DGRAM, if_nameindex, inet_ntoa, socket
+
+# what lies above it takes a rank a millisecond
 from .info import InstanceInfo
 
 _SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
@@ -19,20 +22,23 @@ def interface_of(address: str) -> str | None:
     server has no answer, and finds 127.0.0.1 on hosts whose name points there.
     """
     if address.startswith("127."):
-        names = [name for _, name in socket.if_nameindex()]
+        names = [name for _, name in if_nameindex()]
         return next((name for name in ("lo", "lo0") if name in names), None)
     if sys.platform != "linux":
         return None
     import fcntl
 
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
+    probe = socket(AF_INET, SOCK_DGRAM)
+    try:
+        for _, name in if_nameindex():
             try:
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
             except OSError:  # the interface has no IPv4 address
                 continue
-            if socket.inet_ntoa(answer[20:24]) == address:
+            if inet_ntoa(answer[20:24]) == address:
                 return name
+    finally:
+        probe.close()
     return None
 
 

@@ -193,6 +193,9 @@ class Transport(Protocol):
             PoolError: it cannot travel, or the node cannot be reached.
         """
 
+    async def settle(self) -> None:
+        """Have done, in bounded time, what ``prepare`` has put off until nobody waits for it; ``close`` gives it up."""
+
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
         """Connect to the agent's socket. ``on_lost`` is called once, when the connection is gone.
 

@@ -26,6 +26,7 @@ class HostFacts(TypedDict):
     cpus: int | None
     free: NotRequired[int]
     bundle: NotRequired[bool]
+    rest: NotRequired[bool]
     socket: NotRequired[str]
     shared: NotRequired[bool]
     running: NotRequired[bool]

@@ -59,6 +59,7 @@ FACTS: Checks = {
 FACTS_OF_ROOT: Checks = {
     "free": is_count,
     "bundle": is_flag,
+    "rest": is_flag,
     "socket": is_text,
     "shared": is_flag,
     "running": is_flag,

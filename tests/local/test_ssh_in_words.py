@@ -96,8 +96,8 @@ for answer in json.loads(sys.argv[1]):
 FACTS = {
     "python": sys.executable, "version": [*sys.version_info[:3]], "home": "/root", "hostname": "h", "system": "Linux",
     "machine": "x86_64", "address": "127.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "socket": "/s",
-    "shared": False, "running": False,
+    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
+    "socket": "/s", "shared": False, "running": False,
 }  # fmt: skip
 WANTS = {"folder": "/srv/a", "wanted": [], "doubtful": [], "current": True}
 

@@ -101,6 +101,18 @@ async def test_a_file_that_is_removed_during_a_start_is_left_out(
         assert [path.name for path in copy.iterdir()] == ["model.py"]
 
 
+async def test_the_rest_of_the_bundle_follows_once(host: Host, known: Path) -> None:
+    folders = lambda: {path.parent.name for path in host.home.glob(".cache/skyward/bundle-*/all.zip")}  # noqa: E731
+    for folder, had in (("one.0", 1), ("two.0", 2)):
+        transport = SSHTransport(target(host, known), folder)
+        async with running(transport):
+            await transport.prepare(config(), Reports())
+            assert len(folders()) == had
+            await transport.settle()
+            first, rest = sorted(folders())
+            assert rest == f"{first}-rest"
+
+
 async def test_the_bundle_travels_once_for_all_pools(host: Host, known: Path) -> None:
     for folder, said in (("one.0", "bundle sent"), ("two.0", "bundle is there")):
         transport = SSHTransport(target(host, known), folder)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.node import rest_of_bundle
 from skyward_core.node.boot import bootstrap
 from skyward_core.transport.upload import archive_cache
-from skyward_core.transport.upload.bundle import SOURCELESS, Bundle, bundle, bundle_with_nvml
+from skyward_core.transport.upload.bundle import REST, SOURCELESS, Bundle, bundle, bundle_with_nvml
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
@@ -27,7 +28,6 @@ WORKER_SIDE = (
     "skyward_core",
     "skyward_core.model.function",
     "skyward_core.model.outcome",
-    "skyward_core.tasks.payload",
     "skyward_core.wire.frames",
     "skyward_core.node.agent.agent",
     "skyward_core.node.worker.worker",
@@ -80,7 +80,8 @@ def test_the_name_follows_the_content() -> None:
 
 
 def test_it_is_small() -> None:
-    assert len(bundle().archive) < 1_100_000
+    assert len(bundle().archive) < 650_000  # what a start waits for
+    assert len(bundle().rest) < 600_000
 
 
 def test_what_only_app_and_command_line_use_stays_here() -> None:
@@ -230,14 +231,57 @@ def test_bytecode_that_travels_is_used_and_right(unpacked: Path) -> None:
     assert source.startswith(("class Mig", "@"))
 
 
-def test_any_program_can_read_it(unpacked: Path) -> None:
-    with zipfile.ZipFile(unpacked) as archive:
-        assert archive.testzip() is None  # the checksums, too
-        names = archive.namelist()
+def test_any_program_can_read_it_and_all_is_in_one_of_the_two_files(unpacked: Path, tmp_path: Path) -> None:
+    rest = tmp_path / "rest" / "all.zip"
+    bootstrap.unpack(bundle_with_nvml().rest, str(rest))
+    with zipfile.ZipFile(unpacked) as first, zipfile.ZipFile(rest) as second:
+        assert first.testzip() is None and second.testzip() is None  # the checksums, too
+        names, others = set(first.namelist()), set(second.namelist())
         for path, data in bundle_with_nvml().files:
-            assert path not in names or archive.read(path) == data
-    left_out = {path for path, _ in bundle_with_nvml().files} - set(names)
+            for archive, held in ((first, names), (second, others)):
+                assert path not in held or archive.read(path) == data
+    assert not names & others
+    assert all(path.startswith(REST) for path in others) and not any(path.startswith(REST) for path in names)
+    left_out = {path for path, _ in bundle_with_nvml().files} - names - others
     assert all(path.startswith(SOURCELESS) and path + "c" in names for path in left_out)
+
+
+def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
+    """A process of a node that says when it begins to import a module, and when it has it."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import skyward_core.node.rest_of_bundle as rest\n"
+        "rest.PATIENCE = float(sys.argv[3])\n"
+        "print('begins', flush=True)\n"
+        "__import__(sys.argv[2]); print(sys.modules[sys.argv[2]].__file__)"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", script, str(first), name, str(patience)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path) -> None:
+    rest = Path(rest_of_bundle.rest_of(str(unpacked)))
+    with _imports("skyward_core.providers.ssh.settings", unpacked, 60) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begins\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+        bootstrap.unpack(bundle_with_nvml().rest, str(rest.parent.with_suffix(".part") / rest.name))
+        rest.parent.with_suffix(".part").rename(rest.parent)
+        said, errors = process.communicate(timeout=60)
+    assert said == f"{rest}/skyward_core/providers/ssh/settings.py\n", errors
+    # What is in neither file is nowhere, and nobody waits for it.
+    with _imports("skyward_core.providers.no_such", unpacked, 60) as process:
+        assert "No module named 'skyward_core.providers.no_such'" in process.communicate(timeout=60)[1]
+
+
+def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "bundle-1" / "all.zip"
+    bootstrap.unpack(bundle_with_nvml().archive, str(alone))
+    with _imports("skyward_core.pool.pool", alone, 0.1) as process:
+        errors = process.communicate(timeout=60)[1]
+    assert "skyward_core.pool is not on this node" in errors and "had sent this part" in errors
 
 
 def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from skyward_core.wire.frames import WireError
 FACTS: dict[str, Any] = {
     "python": "/usr/bin/python3", "version": [3, 11, 4], "home": "/root", "hostname": "h", "system": "Linux",
     "machine": "x86_64", "uid": 0, "address": "10.0.0.1", "port": 22, "time": 1.5, "root": "/root/.cache/skyward",
-    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "socket": "/s",
-    "shared": False, "running": False,
+    "unusable": [], "doubted": "", "gpus": [], "nvml": False, "cpus": 2, "free": 1, "bundle": True, "rest": True,
+    "socket": "/s", "shared": False, "running": False,
 }  # fmt: skip
 STATUS: dict[str, Any] = {"kept": {}, "orphans": [], "left": False, "ended": ""}
 

@@ -88,7 +88,7 @@ class Call:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class RunRecord:
     """What a client that comes later is told of a run: headers only, no values."""
 

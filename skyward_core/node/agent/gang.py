@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PORT_TRIES = 64
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Gang:
     """The current epoch.
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from skyward_core.node.boot.host import doubt, facts, is_running, kept_facts, last_sign, lease_over, members
 from skyward_core.node.put_off import import_asyncio, put_off
+from skyward_core.node.rest_of_bundle import rest_of
 from skyward_core.wire.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools
 
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
@@ -71,7 +72,7 @@ def take_bundle(root: str, name: str, size: int) -> None:
 
 
 def unpack(archive: bytes, path: str) -> None:
-    """Write the zip file of a bundle, in a folder of its own."""
+    """Write a zip file of a bundle, in a folder of its own."""
     import zlib
 
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -212,6 +213,9 @@ def serve(asked: dict[str, Any]) -> None:
             if what == "bundle":
                 take_bundle(root, bundle, wanted["size"])
                 starter.news()
+                answer(word)
+            elif what == "rest":
+                take_bundle(root, rest_of(bundle), wanted["size"])
                 answer(word)
             elif what == "start":
                 answer(word)

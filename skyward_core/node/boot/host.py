@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any
 
+from skyward_core.node.rest_of_bundle import rest_of
 from skyward_core.wire.node_paths import NodePaths, pools
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
@@ -175,7 +176,9 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         space = os.statvfs(root)
         known["free"] = space.f_bavail * space.f_frsize
         bundle = os.path.join(root, asked["bundles"][known["nvml"]])
-        known["bundle"] = os.path.exists(bundle) and not doubt(bundle)
+        known["bundle"], known["rest"] = (
+            os.path.exists(each) and not doubt(each) for each in (bundle, rest_of(bundle))
+        )
         known["socket"] = socket_path(root, asked["folder"]) if asked["folder"] else ""
         known["shared"] = is_shared(root) or is_shared(known["socket"])
         place = f"{pools(root)}/{asked['folder']}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...wire.node_frame_types import Started
 
 
-class Orders(NamedTuple):
-    """One worker's.
+class Orders:
+    """One worker's, taken out of a process's variables. (Workers wait for this; a named tuple takes a millisecond to
+    make.)
 
     Attributes:
         capacity: how many calls it runs at once.
@@ -22,26 +23,13 @@ class Orders(NamedTuple):
         folders: the working folder, here and on the client.
     """
 
-    capacity: int
-    patience: float
-    grace: float
-    rendezvous: bool
-    known: Started
-    sources: list[str]
-    folders: list[str]
-
-
-def taken_from(environ: MutableMapping[str, str]) -> Orders:
-    """Take them out of a process's variables."""
-    known: Started = {}
-    if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
-        known["env"] = {name: environ[name] for name in names.split(",") if name in environ}
-    return Orders(
-        capacity=int(environ.pop("SKYWARD_CAPACITY", "1")),
-        patience=float(environ.pop("SKYWARD_PATIENCE", "600")),
-        grace=float(environ.pop("SKYWARD_GRACE", "5")),
-        rendezvous=environ.pop("SKYWARD_RENDEZVOUS", "1") != "0",
-        known=known,
-        sources=environ.pop("SKYWARD_SOURCES", "").split(":"),
-        folders=environ.pop("SKYWARD_FOLDERS", "").split("\n"),
-    )
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        self.known: Started = {}
+        if (names := environ.pop("SKYWARD_VARIABLES", None)) is not None:
+            self.known["env"] = {name: environ[name] for name in names.split(",") if name in environ}
+        self.capacity = int(environ.pop("SKYWARD_CAPACITY", "1"))
+        self.patience = float(environ.pop("SKYWARD_PATIENCE", "600"))
+        self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
+        self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
+        self.sources = environ.pop("SKYWARD_SOURCES", "").split(":")
+        self.folders = environ.pop("SKYWARD_FOLDERS", "").split("\n")

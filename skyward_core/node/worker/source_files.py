@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Any
 
-from ...wire.content_name import name_of
 from .children import AtImport
 
 _open = open  # user code may put something else in the place of what is built in
@@ -23,7 +22,7 @@ class SourceFiles:
 
     def __init__(self, sent: str, here: str = "", there: str | None = None) -> None:
         self._sent, self._here, self._there = sent, here, there
-        self._shown: dict[str, str] = {}  # by name, the file that has the text
+        self._shown: dict[str, tuple[str, str]] = {}  # by name, the file that has the text, and its content
         self._waits = False
 
     def find(self, named: dict[str, tuple[str, str, str]]) -> dict[str, str]:
@@ -36,7 +35,7 @@ class SourceFiles:
         for name, (place, content, called) in named.items():
             sent = f"{self._sent}/{content}/{called}"
             if not place:
-                self._show(name, sent)
+                self._show(name, sent, content)
             elif self._there is not None:
                 found[name] = self._own(place, content, sent) or name
         return found
@@ -48,20 +47,16 @@ class SourceFiles:
 
     def _own(self, place: str, content: str, sent: str) -> str:
         copy = self.moved(place)
-        try:
-            with _open(copy, "rb") as file:
-                same = name_of(file.read()) == content
-        except OSError:
-            return sent if os.path.exists(sent) else ""  # noqa: PTH110  a worker has no pathlib
-        if not same:  # it has been edited since it travelled
-            self._show(copy, sent)
+        if not os.path.isfile(copy):  # noqa: PTH113  a worker has no pathlib
+            return sent if os.path.exists(sent) else ""  # noqa: PTH110
+        self._show(copy, sent, content)
         return copy
 
-    def _show(self, name: str, file: str) -> None:
+    def _show(self, name: str, file: str, content: str) -> None:
         """Have tracebacks and :mod:`inspect` find a text by a name, when they look for it."""
         if not os.path.exists(file):  # noqa: PTH110
             return
-        self._shown[name] = file
+        self._shown[name] = file, content
         if "linecache" in sys.modules:
             self._fill(sys.modules["linecache"])
         elif not self._waits:
@@ -71,7 +66,9 @@ class SourceFiles:
     def _fill(self, linecache: Any) -> None:
         import tokenize
 
-        for name, file in self._shown.items():
+        for name, (file, content) in self._shown.items():
+            if _has(name, content):  # a copy that nobody has edited since it travelled
+                continue
             try:
                 with tokenize.open(file) as text:
                     lines = text.readlines()
@@ -80,3 +77,14 @@ class SourceFiles:
             # Without a time it is never looked for on the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._shown.clear()
+
+
+def _has(file: str, content: str) -> bool:
+    from ...wire.content_name import name_of  # few ranks come to look at a text
+
+    try:
+        # A pipe that was put in its place since would have us wait for who writes.
+        with _open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as read:
+            return name_of(read.read()) == content
+    except OSError:
+        return False

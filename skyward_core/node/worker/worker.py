@@ -26,7 +26,7 @@ from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import AgentChannel
 from .loaded_modules import LoadedModules
-from .orders import Orders, taken_from
+from .orders import Orders
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
@@ -59,7 +59,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
-    orders = taken_from(os.environ)
+    orders = Orders(os.environ)
     worker = WorkerProcess(socket_path, paths, orders, streams, metrics.start(beside + METRICS))
     try:
         code = worker.serve()

@@ -82,6 +82,8 @@ def _editable(packages: Path) -> Iterator[LocalPackage]:
         if not editable:
             continue
         folder = _path_of(origin["url"])
+        if (folder / OURS).is_dir():
+            continue  # where this library is developed; to read how it was installed takes long
         for entry in _entries(packages, name, folder):
             if not (Path(entry) / OURS).is_dir():
                 yield LocalPackage(name.split("-")[0], str(folder), entry)

@@ -161,6 +161,9 @@ class LocalTransport:
     ) -> None:
         return None
 
+    async def settle(self) -> None:
+        return None
+
     async def open(self, on_data: OnData, on_lost: OnLost) -> SocketPipe:
         loop = asyncio.get_running_loop()
         with timed(_log, f"{self.folder}: connecting to its agent"):

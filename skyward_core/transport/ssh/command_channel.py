@@ -42,7 +42,12 @@ WINDOW = 1 << 22
 LONGEST, MOST_LINES = 64 << 20, 100_000
 
 # What runs on a host ahead of :mod:`...node.boot.bootstrap`, which asks it: it imports nothing else of the package.
-FIRST = ("skyward_core.wire.node_paths", "skyward_core.node.put_off", "skyward_core.node.boot.host")
+FIRST = (
+    "skyward_core.wire.node_paths",
+    "skyward_core.node.put_off",
+    "skyward_core.node.rest_of_bundle",
+    "skyward_core.node.boot.host",
+)
 
 Said = Callable[[str], None]
 

@@ -29,6 +29,7 @@ from .asyncssh_import import asyncssh
 from .command_channel import CHUNK, WINDOW, CommandChannel, CommandOutput, Failed, Said, open_session
 from .connect import HostConnection, connect
 from .failures import link_lost
+from .rest_sending import RestSending
 from .target import Target
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class SSHTransport:
         self._facts: HostFacts = nothing  # until the host has told
         self._asked: HostConnection | None = None  # over which the host told its facts
         self._forwards = True  # until the host has refused to
+        self._rest = RestSending(target.host, self._channel_if_up)
         self.untouched = False  # being prepared for the first time, and nothing was left on the host so far
 
     # -- preparing ---------------------------------------------------------------------------------------
@@ -125,6 +127,11 @@ class SSHTransport:
         return await CommandChannel.open(
             link, python=self.python, folder=self.folder, said=said, status=status
         )
+
+    async def _channel_if_up(self) -> CommandChannel:
+        if not self.is_up:
+            raise link_lost(self.target.host)
+        return await self.channel()
 
     @property
     def is_up(self) -> bool:
@@ -208,6 +215,8 @@ class SSHTransport:
             facts["socket"] = started["socket"]
         finally:
             channel.close()
+        if not facts["rest"]:
+            self._rest.begin()
         return installed
 
     async def _send_workdir(
@@ -369,8 +378,12 @@ class SSHTransport:
         """There is no shorter way than asking the agent."""
         return False
 
+    async def settle(self) -> None:
+        await self._rest.settle()
+
     async def close(self) -> None:
         """Close the connection; the agent goes on."""
+        await self._rest.give_up()
         if self._link is not None:
             await self._link.close()
             self._link = None

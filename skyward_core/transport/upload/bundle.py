@@ -1,5 +1,8 @@
-"""The bundle: this library and cloudpickle as one zip file named by its content, for nodes to import from; where an
+"""The bundle: this library and cloudpickle as zip files named by their content, for nodes to import from; where an
 NVIDIA driver may be, pynvml too, which is an eighth of all.
+
+There are two: what nodes start and run functions with, and the rest, which only scripts use that have a pool of their
+own. Half of all is rest, so that it is sent when nobody waits any more (:mod:`...node.rest_of_bundle`).
 
 Built from the installed packages, so that a node runs exactly what the client runs. The name is a hash of
 names and contents, not of the archive, whose bytes depend on the zlib at hand.
@@ -13,7 +16,7 @@ import io
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -40,6 +43,7 @@ LOADED = (
     "skyward_core/node/boot/relay.py",
     "skyward_core/node/boot/working_copy.py",
     "skyward_core/node/put_off.py",
+    "skyward_core/node/rest_of_bundle.py",
     "skyward_core/node/worker/",
     "skyward_core/plugins/__init__.py",
     "skyward_core/plugins/base.py",
@@ -66,6 +70,14 @@ COMPILED = (
     "skyward_core/wire/tls_protocol.py",
     "skyward_core/wire/tls_stream.py",
 )
+# What only clients load, as a script in a rank may be one.
+REST = (
+    "skyward_core/__main__.py",
+    *(
+        f"skyward_core/{name}/"
+        for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
+    ),
+)
 LEVEL = 1  # of compression: more would take longer than it saves, but on the slowest of lines
 # What only app and command line use; what scripts use of the same folder lies in one of its own.
 STAYS = "skyward_core/front"
@@ -80,7 +92,7 @@ class Bundle:
     """What travels to a node.
 
     Attributes:
-        name: of the folder and the file on nodes; it stands for the content.
+        name: of the folder and the first file on nodes; it stands for the content of both.
         files: path in the archive and content.
         origins: where the files lie here.
         variant: a word for its kind, of which one is kept packed.
@@ -93,27 +105,38 @@ class Bundle:
 
     @cached_property
     def archive(self) -> bytes:
-        """What :func:`...node.boot.bootstrap.unpack` takes: the files, and bytecode of those in ``COMPILED``
-        where it lies here already, which every process on a node would have to make by itself otherwise.
+        """What nodes start with, as :func:`...node.boot.bootstrap.unpack` takes it: the files, and bytecode of those
+        in ``COMPILED`` where it lies here already, which every process on a node would have to make by itself
+        otherwise.
 
         One file is written in less time than many, and is there whole or not at all.
         """
-        if kept := archive_cache.load(self.name, self.variant):
+        return self._packed(self.variant, lambda path: not path.startswith(REST))
+
+    @cached_property
+    def rest(self) -> bytes:
+        """The rest, packed alike; the same on all nodes."""
+        return self._packed("rest", lambda path: path.startswith(REST))
+
+    def _packed(self, variant: str, belongs: Callable[[str], bool]) -> bytes:
+        if kept := archive_cache.load(self.name, variant):
             return kept
         complete = True
         loaded: dict[str, bytes] = {}
-        rest: dict[str, bytes] = {}
+        others: dict[str, bytes] = {}
         for (path, data), origin in zip(self.files, self.origins, strict=True):
+            if not belongs(path):
+                continue
             code = _bytecode(origin) if path.startswith(COMPILED) else b""
             complete = complete and bool(code or not path.startswith(COMPILED))
-            part = loaded if path.startswith(LOADED) else rest
+            part = loaded if path.startswith(LOADED) else others
             if not code or not path.startswith(SOURCELESS):
                 part[path] = data
             if code:
                 part[path + "c"] = code
-        archive = _archive(loaded, rest)
+        archive = _archive(loaded, others)
         if complete:  # else bytecode may be here the next time
-            archive_cache.store(self.name, self.variant, archive)
+            archive_cache.store(self.name, variant, archive)
         return archive
 
 

@@ -1,0 +1,69 @@
+"""What a node has of this library comes in two files: the first with what it starts with, the rest when nobody waits
+any more. Whoever imports of the rest before that waits here.
+
+Only scripts do that whose functions, or the modules beside them, name a provider or a pool. Sent to hosts ahead of
+everything else, as :mod:`.boot.bootstrap` is: standard library only, nothing of the package.
+"""
+
+# A rank has no pathlib.
+# ruff: noqa: PTH110, PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's would be imported for it
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+PACKAGE = "skyward_core"
+PATIENCE = 60.0  # seconds for which an import waits: on a slow line it takes that long
+PAUSE = 0.05  # seconds between looks
+
+
+def rest_of(bundle: str) -> str:
+    """Where the rest lies, by the path of the first file: in a folder beside the first one's."""
+    folder, file = os.path.split(bundle)
+    return os.path.join(folder + "-rest", file)
+
+
+def have_rest(path: str) -> None:
+    """Have modules that the first file lacks found in the rest.
+
+    Args:
+        path: where the package lies, in the first file.
+    """
+    # At the end: it is asked for what nobody else has.
+    sys.meta_path.append(_RestFinder(rest_of(os.path.dirname(path))))
+
+
+class _RestFinder:
+    def __init__(self, rest: str) -> None:
+        self._rest = rest
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(PACKAGE + "."):
+            return None
+        from importlib.machinery import PathFinder
+
+        self._wait(fullname)
+        above = fullname.rpartition(".")[0].replace(".", "/")
+        return PathFinder.find_spec(fullname, [f"{self._rest}/{above}"])
+
+    def _wait(self, fullname: str) -> None:
+        import time
+
+        deadline = time.monotonic() + PATIENCE
+        while not os.path.exists(self._rest):
+            if time.monotonic() > deadline:
+                raise ModuleNotFoundError(
+                    f"{fullname} is not on this node: the client that started the pool has left, or was cut off, "
+                    "before it had sent this part of the library. The next pool that is made on this host sends it",
+                    name=fullname,
+                )
+            time.sleep(PAUSE)

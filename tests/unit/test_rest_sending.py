@@ -1,0 +1,101 @@
+"""When the rest of the bundle is sent, and what becomes of it where the host, or the pool, goes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from skyward_core.transport.ssh import rest_sending
+from skyward_core.transport.ssh.rest_sending import RestSending
+from skyward_core.transport.upload.bundle import bundle
+from tests.support.waiting import until
+
+
+class Host:
+    """Stands for what opens command channels on a host, and for these."""
+
+    def __init__(self, there: bool = False) -> None:
+        self.facts: dict[str, Any] = {"rest": there, "nvml": False}
+        self.taken: list[bytes] = []
+        self.opened = self.closed = 0
+        self.fails = 0
+        self.hangs = False
+
+    async def open(self) -> Any:
+        self.opened += 1
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("gone")
+        return self
+
+    async def ask(self, do: str, payload: bytes) -> None:
+        assert do == "rest"
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.taken.append(payload)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_sending, "PAUSES", (3600.0, 0.01, 0.01))
+
+
+def sending(host: Host) -> RestSending:
+    return RestSending("h", host.open)
+
+
+async def test_who_leaves_the_pool_has_it_sent_at_once() -> None:
+    host = Host()
+    rest = sending(host)
+    rest.begin()
+    rest.begin()  # by another preparation
+    await rest.settle()
+    assert host.taken == [bundle().rest] and host.closed == 1
+    await rest.settle()
+    await rest.give_up()
+    assert len(host.taken) == 1
+
+
+async def test_one_that_came_meanwhile_is_not_sent_again() -> None:
+    host = Host(there=True)
+    rest = sending(host)
+    rest.begin()
+    await rest.settle()
+    assert host.opened == host.closed == 1 and not host.taken
+
+
+async def test_a_host_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_sending, "PAUSES", (0.0, 0.0, 0.0))
+    host = Host()
+    host.fails = 2
+    rest = sending(host)
+    rest.begin()
+    await until(lambda: host.taken)
+    assert host.opened == 3
+    await rest.give_up()
+
+
+async def test_a_host_that_takes_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_sending, "SETTLING", 0.05)
+    host = Host()
+    host.hangs = True
+    rest = sending(host)
+    rest.begin()
+    await rest.settle()
+    assert not host.taken and host.closed == 0
+    await rest.give_up()
+    assert host.closed == 1
+
+
+async def test_the_end_of_the_pool_stops_it_before_it_begins() -> None:
+    host = Host()
+    rest = sending(host)
+    await rest.settle()  # nothing to do
+    rest.begin()
+    await rest.give_up()
+    assert host.opened == 0
