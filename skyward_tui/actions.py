@@ -18,6 +18,7 @@ from .panels.table import PANELS
 SCOPES = {
     "app": "Everywhere",
     "pools": "Pools",
+    "sweep": "What accounts hold",
     "launch": "Launch form",
     "run": "Pool and run",
     "panel": "Panels (ranks, nodes, numbers)",
@@ -101,7 +102,19 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the chosen pool"),
     Action("pools.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action("pools.refresh", "r", "refresh", "", "Look for pools again"),
+    Action(
+        "pools.sweep", "w", "sweep", "what is left", "See what cloud accounts hold, and what of it is left"
+    ),
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; asks first while pools are up"),
+    # What accounts hold
+    Action("sweep.open", "enter", "open", "open", "Open the pool, or look at what another ledger made"),
+    Action("sweep.end", "X", "end", "end it", "End what is left of that thing's pool", dangerous=True),
+    Action("sweep.end_all", "E", "end_all", "end all", "End all that is left", dangerous=True),
+    Action("sweep.again", "r", "again", "look again", "Look again"),
+    Action(
+        "sweep.everywhere", "a", "everywhere", "all regions", "Look in all regions, or where pools have been"
+    ),
+    Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
     Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
@@ -210,6 +223,7 @@ ACTIONS: tuple[Action, ...] = (
 # What a person most likely wants next, by what has the focus; the hint line shows of each row what fits.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.launch"),
+    "sweep": ("sweep.open", "sweep.again"),
     "launch": ("launch.launch", "launch.files", "launch.copy"),
     **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
@@ -218,7 +232,10 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
 # Those that are never cut off, and stand last.
-ALWAYS = ("pools.down", "run.down", "pools.quit", "run.leave", "errors.back", "launch.back", "app.help")
+ALWAYS = (
+    "pools.down", "run.down", "sweep.end", "sweep.end_all",
+    "pools.quit", "run.leave", "errors.back", "sweep.back", "launch.back", "app.help",
+)  # fmt: skip
 
 
 def named(*ids: str) -> Iterator[Action]:

@@ -19,7 +19,7 @@ from textual import events, on, work
 from textual.app import SystemCommand
 from textual.screen import Screen
 
-from .actions import bindings
+from .actions import bindings, first_key
 from .app_face import AppFace, settled
 from .budgets import BudgetQuestions
 from .ends import Ends, beside
@@ -88,6 +88,7 @@ class SkywardApp(AppFace):
         self.session_error = ""
         self.unlaunched = None
         self.keys = {}
+        self.leftovers = None
         self.host_keys = HostKeyQuestions(self.post_message, self._show_host_key)
         self.budgets = BudgetQuestions(self._show_budget, self._heed_budget)
         self._session_factory = session_factory
@@ -222,7 +223,8 @@ class SkywardApp(AppFace):
             found = await settled(self.session.sweep())
         except (SkywardError, OSError) as error:
             return self.flash(f"could not look for what is left: {words_of(error)}")
-        if line := line_of(found):
+        self.leftovers = found
+        if line := line_of(found, f"{first_key('pools.sweep', self.keys)} in the list of pools shows it"):
             self.flash(line, "error")
         elif doubts := doubts_of(found):
             self.flash(doubts)
@@ -249,6 +251,11 @@ class SkywardApp(AppFace):
         from .screens.launch import LaunchScreen
 
         self.push_screen(LaunchScreen(pool))
+
+    def show_leftovers(self) -> None:
+        from .screens.sweep import SweepScreen
+
+        self.push_screen(SweepScreen(self.leftovers))
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         from .screens.errors import ErrorsScreen

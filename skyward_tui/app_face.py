@@ -11,6 +11,7 @@ from textual.app import App
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
+    from skyward_core.front.sweeping import Sweep
     from skyward_core.views.views import PoolView, RunView
 
     from .host_keys import HostKeyQuestions
@@ -34,6 +35,7 @@ class AppFace(App[None]):
         unlaunched: what was entered for the last pool, until that is up.
         keys: the person's own keys, by the action's id.
         host_keys: questions about unknown hosts.
+        leftovers: what accounts were found to hold, when the app looked last; None before.
     """
 
     clock: Callable[[], float]
@@ -42,6 +44,7 @@ class AppFace(App[None]):
     unlaunched: Form | None
     keys: Mapping[str, str]
     host_keys: HostKeyQuestions
+    leftovers: Sweep | None
 
     def pools(self) -> list[PoolView]:
         """Every pool that is known of, in the order in which they are listed."""
@@ -79,6 +82,10 @@ class AppFace(App[None]):
 
     def show_launch(self, pool: str = "") -> None:
         """Open the launch form, for a live pool of that name or, without one, for a new pool."""
+        raise NotImplementedError
+
+    def show_leftovers(self) -> None:
+        """Show what cloud accounts hold."""
         raise NotImplementedError
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:

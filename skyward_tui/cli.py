@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from .machine_options import Ranks, of_market, of_offers
 from .script_words import ScriptCommand
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
     from .commands.console import Console
 
 _json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
-
-
-class _Ranks(click.ParamType[int | str]):
-    """A number of ranks, or "gpu"."""
-
-    name = "N|gpu"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        if value == "gpu":
-            return "gpu"
-        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
-            return int(value)
-        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
 
 
 def main() -> NoReturn:
@@ -150,16 +138,10 @@ def cli(context: click.Context) -> int:
     "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
 )
 @click.option(
-    "--ranks-per-node", metavar="N|gpu", type=_Ranks(), help="Processes on each machine.  [default: 1]"
+    "--ranks-per-node", metavar="N|gpu", type=Ranks(), help="Processes on each machine.  [default: 1]"
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
-@click.option(
-    "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
-)
-@click.option(
-    "--max-hourly", "max_hourly_cost", metavar="$", type=click.FloatRange(0, min_open=True),
-    help="What an hour of a machine may cost, with disk and address.",
-)  # fmt: skip
+@of_market
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
 )
@@ -399,24 +381,7 @@ def cancel(run: str, as_json: bool) -> int:
 
 
 @cli.command()
-@click.option("--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8.")
-@click.option(
-    "--max-hourly",
-    metavar="$",
-    type=click.FloatRange(0, min_open=True),
-    help="What an hour may cost, all told.",
-)
-@click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time.")
-@click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable.")
-@click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable.")
-@click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS.")
-@click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs.")
-@click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory.")
-@click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture.")
-@click.option(
-    "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
-)
-@click.option("--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]")
+@of_offers
 @_json
 def offers(as_json: bool, **asked: Any) -> int:
     """List the machines that could be rented, and their prices.

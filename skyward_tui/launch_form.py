@@ -26,7 +26,21 @@ if TYPE_CHECKING:
 
 # Ids on the form's screen beside those of its fields, inside them, too; a provider's field has another.
 OTHER_IDS = frozenset(
-    {"label", "sides", "form", "call", "hint", "options", "last", "launch", "message", "plan", "why"}
+    [
+        "label",
+        "sides",
+        "form",
+        "call",
+        "hint",
+        "options",
+        "last",
+        "launch",
+        "message",
+        "plan",
+        "why",
+        "market",
+        "money",
+    ]
 )
 _NUMBERS = {
     "nodes": ("nodes", 1024),
@@ -40,11 +54,15 @@ class ProviderChoice:
 
     Attributes:
         fields: its settings that have a field in the form, by the field's id.
+        chooses: whether it has offers to choose from.
+        costs: whether its machines may cost money.
     """
 
     name: str
     label: str
     fields: Mapping[str, Setting]
+    chooses: bool = False
+    costs: bool = False
 
     @property
     def names_machines(self) -> bool:
@@ -60,7 +78,7 @@ def provider_choices() -> Mapping[str, ProviderChoice]:
     for each in available():
         shown = {_free_id(own.name, taken): own for own in each.settings if own.field is not None}
         label = f"{each.name}: {each.about}" if each.about else each.name
-        choices[each.name] = ProviderChoice(each.name, label, shown)
+        choices[each.name] = ProviderChoice(each.name, label, shown, each.chooses, each.costs)
         taken |= set(shown)
     return choices
 
@@ -90,6 +108,7 @@ class Form:
         whole: whether the script is run as it stands; ``arguments`` are words of its own then.
         pool: key of a live pool to use, or empty for a new one.
         settings: of providers, by their fields' ids.
+        allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
         nodes: empty for all hosts, where the provider has hosts.
         packages: as :func:`.launch_packages.choice_of` writes it.
     """
@@ -104,6 +123,11 @@ class Form:
     provider: str = DEFAULT
     settings: Mapping[str, str] = field(default_factory=dict)
     accelerator: str = ""
+    allocation: str = ""
+    max_hourly: str = ""
+    selection: str = ""
+    budget: str = ""
+    wait: str = ""
     nodes: str = "4"
     ranks: str = "1"
     plugins: tuple[str, ...] = ()
@@ -187,6 +211,17 @@ def _number(text: str) -> Any:
         return _text(text)
 
 
+def _amount(text: str) -> Any:
+    """As :func:`_number`, with cents."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return _text(text)
+
+
 def _ranks(text: str) -> Any:
     return None if text.strip() == "1" else _number(text)
 
@@ -217,6 +252,20 @@ _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used t
     PROJECT: _Row("packages", lambda text: text == PROJECT),
     "outputs": _Row("outputs", _patterns),
 }
+_MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
+    "allocation": _Row("allocation"),
+    "max_hourly_cost": _Row("max_hourly", _amount),
+    "selection": _Row("selection"),
+    "wait_for_capacity": _Row("wait"),
+}
+_MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _amount)}  # of those whose machines cost something
+
+
+def _rows_of(provider: str) -> dict[str, _Row]:
+    """What is asked of a pool that is made with a provider."""
+    choice = provider_choices().get(provider)
+    market = _MARKET_ROWS if choice and choice.chooses else {}
+    return _ROWS | _POOL_ROWS | market | (_MONEY_ROWS if choice and choice.costs else {})
 
 
 def request_of(form: Form) -> LaunchRequest:
@@ -227,7 +276,7 @@ def request_of(form: Form) -> LaunchRequest:
     """
     from skyward_core.front.launch_request import LaunchRequest
 
-    rows = _ROWS if form.pool else _ROWS | _POOL_ROWS
+    rows = _ROWS if form.pool else _rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
     pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
@@ -335,7 +384,7 @@ def _id_of(field: str, form: Form) -> str:
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
-    row = (_ROWS | _POOL_ROWS).get(field)
+    row = _rows_of(form.provider).get(field)
     return row.field if row else "script"
 
 

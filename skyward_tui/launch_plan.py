@@ -14,7 +14,7 @@ from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
 from .launch_packages import choice_of, near
-from .words import count, hourly
+from .words import count, duration, hourly
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
@@ -25,8 +25,12 @@ HOSTS_SHOWN = 6
 ATTEMPTS_SHOWN = 5
 
 
-def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """What will happen, as (heading, text). Asks the script's interpreter what it has, which may take its time."""
+def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str]]:
+    """What will happen, as (heading, text). Asks the script's interpreter what it has, which may take its time.
+
+    Args:
+        may_remember: whether what a provider said a minute ago will do.
+    """
     from skyward_core.front.scripts import advice
 
     pool = plan.pool
@@ -34,7 +38,7 @@ def rows(plan: LaunchPlan) -> list[tuple[str, str]]:
     where = "one rank" if plan.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
-        *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool)),
+        *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember)),
         ("runs", f"{_call(plan)} on {where}{streams}"),
     ]
     if plan.plugins:
@@ -94,20 +98,20 @@ def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:
     return ""  # who loads the script says it
 
 
-def _created(plan: LaunchPlan, spec: PoolSpec) -> Iterator[tuple[str, str]]:
+def _created(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
     what = f"{count(spec.nodes, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
     yield "creates", f"pool {spec.name}: {what}, world size {spec.world_size:,}"
     if plan.hosts:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _needs(spec.accelerator)
-    yield from _rented(plan)
+    yield from _rented(plan, may_remember)
 
 
-def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+def _rented(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
     """What it costs, and what is tried and made for it."""
     try:
-        rental = plan.rental()
+        rental = plan.rental(may_remember=may_remember)
     except SkywardError as error:
         yield "cost", hourly(plan)
         yield "note", what_of(error)
@@ -117,6 +121,11 @@ def _rented(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "tries" if number == 1 else "or", field(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
         yield "or", count(more, "other offer")
+    if plan.spec is not None and plan.spec.options.budget is not None:
+        yield "budget", f"${plan.spec.options.budget:,.2f} in all, of which the app asks when it is spent"
+    if plan.spec is not None and plan.spec.options.wait_for_capacity:
+        wait = duration(float(plan.spec.options.wait_for_capacity))
+        yield "waits", f"for up to {wait} where there are no machines to be had"
     for made in rental.creates:
         yield "makes", field(made)
     for sent in rental.requests:

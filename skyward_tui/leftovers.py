@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from skyward_core.wire.safe_text import field
 
 from .words import ago, count, duration, money
 
@@ -15,15 +18,21 @@ if TYPE_CHECKING:
 COMMAND = "skyward-tui sweep"
 
 
-def line_of(sweep: Sweep) -> str:
-    """What nobody needs, as one line; "" where there is nothing."""
-    if not sweep.left:
-        return ""
-    prices = [each.thing.hourly for each in sweep.left if each.thing.is_machine]
+def amount_of(found: Sequence[Found]) -> str:
+    """How many machines and other things, and what they cost an hour."""
+    prices = [each.thing.hourly for each in found if each.thing.is_machine]
     machines = len(prices)
     parts = [f"{count(machines, 'machine')} ({_total(prices)})"] if machines else []
-    parts += [count(len(sweep.left) - machines, "other thing")] if len(sweep.left) > machines else []
-    return f"{' and '.join(parts)} of pools that are over {'is' if len(sweep.left) == 1 else 'are'} left: {COMMAND}"
+    parts += [count(len(found) - machines, "other thing")] if len(found) > machines else []
+    return " and ".join(parts)
+
+
+def line_of(sweep: Sweep, how: str = COMMAND) -> str:
+    """What nobody needs, as one line that ends with how to have it ended; "" where there is nothing."""
+    if not sweep.left:
+        return ""
+    is_are = "is" if len(sweep.left) == 1 else "are"
+    return f"{amount_of(sweep.left)} of pools that are over {is_are} left: {how}"
 
 
 def doubts_of(sweep: Sweep) -> str:
@@ -35,38 +44,145 @@ def doubts_of(sweep: Sweep) -> str:
 def others_of(sweep: Sweep) -> Iterator[str]:
     """What other ledgers have there."""
     for (ledger, owner), (machines, more) in sweep.others.items():
-        things = " and ".join(
-            count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many
-        )
+        things = _things(machines, more)
         yield f"not looked at: {things} of ledger {ledger} ({owner}): --ledger {ledger} has them looked at"
 
 
 def rows_of(found: Sequence[Found]) -> list[tuple[str, ...]]:
     """A table: what it is, of which pool, where, how old, and what is to be made of it."""
     rows: list[tuple[str, ...]] = [("pool", "what", "id", "where", "age", "cost", "expires", "state")]
-    for each in sorted(found, key=lambda one: (one.thing.pool, one.thing.token, not one.thing.is_machine)):
+    now = time.time()
+    for each in _sorted(found):
         thing = each.thing
-        age = duration(time.time() - thing.since) if thing.since else "-"
         rows.append(
             (
                 thing.pool,
                 thing.what,
                 thing.id,
                 thing.place,
-                age,
+                _age(thing, now),
                 _cost(thing),
-                _expires(each),
-                _STATES[each.verdict],
+                _expires(each, now),
+                state_of(each),
             )
         )
     return rows
 
 
-_STATES = {
-    "up": "its pool is up",
-    "expired": "its time is over, and no agent lives there",
-    "left": "left: no pool here has it",
-}
+def _sorted(found: Sequence[Found]) -> list[Found]:
+    return sorted(found, key=lambda one: (one.thing.pool, one.thing.token, not one.thing.is_machine))
+
+
+def state_of(found: Found) -> str:
+    """What is to be made of it, in words."""
+    if found.verdict == "left":
+        return f"left: {'its pool is over' if found.pool else 'no pool here has it'}"
+    return _STATES[found.verdict]
+
+
+_OVER = "its time is over, and "
+_STATES = {"up": "its pool is up", "expired": f"{_OVER}no agent lives there"}
+
+
+@dataclass(frozen=True)
+class LeftoverRow:
+    """A row of the screen: a thing, or what a ledger of others has, or a place that could not be looked at.
+
+    Attributes:
+        id: what tells it from the others.
+        text: in words; of a thing, what follows its state where there is room.
+        ledger: of others; only that row has one.
+    """
+
+    id: str
+    text: str
+    found: Found | None = None
+    ledger: str = ""
+
+
+def list_of(sweep: Sweep) -> list[LeftoverRow]:
+    """All that a look has found."""
+    rows = [
+        LeftoverRow(
+            f"{each.thing.what} {each.thing.id}",
+            f": {state_of(each).removeprefix('left: ').removeprefix(_OVER)}",
+            each,
+        )
+        for each in _sorted(sweep.found)
+    ]
+    for (ledger, owner), (machines, more) in sweep.others.items():
+        text = f"{_things(machines, more)} of ledger {ledger or '?'} ({owner or 'nobody'})"
+        rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))
+    for place, why in sweep.unknown.items():
+        rows.append(LeftoverRow(f"place {place}", f"! {field(place)} could not be looked at: {field(why)}"))
+    return rows
+
+
+def cells_of(found: Found, now: float) -> dict[str, str]:
+    """A thing by column."""
+    thing = found.thing
+    return {
+        "POOL": thing.pool,
+        "WHAT": thing.what,
+        "ID": thing.id,
+        "WHERE": thing.place,
+        "AGE": _age(thing, now),
+        "COST": _total([thing.hourly]) if thing.is_machine else "-",
+        "SO FAR": "-" if thing.spent_by(now) is None else money(thing.spent_by(now) or 0.0),
+        "EXPIRES": _expires(found, now),
+    }
+
+
+def detail_of_row(row: LeftoverRow, now: float) -> str:
+    """All that is known of what is chosen."""
+    if row.found is None:
+        if not row.ledger:
+            return f"{row.text}\nWhat is there is not known: it may cost money."
+        return f"{row.text}\nNothing of it is touched. Enter has it looked at, as if it were made from here."
+    thing = row.found.thing
+    price = ""
+    if thing.is_machine:
+        spent = "" if thing.spent_by(now) is None else f", {money(thing.spent_by(now) or 0.0)} so far"
+        price = f", {_total([thing.hourly])} when it was made{spent}"
+    verb = "expired" if _is_expired(thing, now) else "expires"
+    end = "" if thing.expires is None else f", {verb} {_expires(row.found, now)}"
+    age = "" if thing.since is None else f", {duration(now - thing.since)} old"
+    whose = "" if thing.ours else f"\nIt is of ledger {thing.ledger} ({thing.owner}), not of this one."
+    return (
+        f"{thing.what} {thing.id} in {thing.place}{age}{price}{end}\n"
+        f"pool {thing.pool}: {state_of(row.found).removeprefix('left: ')}{whose}"
+    )
+
+
+def named(found: Sequence[Found], now: float) -> Iterator[str]:
+    """What is to be ended, a line for each pool and for each thing of it."""
+    pool = None
+    for each in _sorted(found):
+        thing = each.thing
+        if pool != (thing.pool, thing.token):
+            pool = thing.pool, thing.token
+            yield f"pool {thing.pool}: {state_of(each).removeprefix('left: ')}"
+        facts = [f"{thing.what} {thing.id} in {thing.place}"]
+        facts += [] if thing.since is None else [f"{duration(now - thing.since)} old"]
+        if thing.is_machine:
+            facts.append(_total([thing.hourly]))
+            spent = thing.spent_by(now)
+            facts += [] if spent is None else [f"{money(spent)} so far"]
+        yield f"  {', '.join(facts)}"
+
+
+def _things(machines: int, more: int) -> str:
+    return " and ".join(
+        count(many, what) for many, what in ((machines, "machine"), (more, "other thing")) if many
+    )
+
+
+def _age(thing: Leftover, now: float) -> str:
+    return duration(now - thing.since) if thing.since else "-"
+
+
+def _is_expired(thing: Leftover, now: float) -> bool:
+    return thing.expires is not None and thing.expires < now
 
 
 def _total(prices: Sequence[float | None]) -> str:
@@ -82,8 +198,8 @@ def _cost(thing: Leftover) -> str:
     return _total([thing.hourly]) + spent
 
 
-def _expires(found: Found) -> str:
+def _expires(found: Found, now: float) -> str:
     at = found.thing.expires
     if at is None:
         return "-"
-    return ago(time.time() - at) if found.thing.is_expired else f"in {duration(at - time.time())}"
+    return ago(now - at) if at < now else f"in {duration(at - now)}"

@@ -40,7 +40,7 @@ def planned(form: Form, pools: Collection[PoolView]) -> Planned:
         plan = check(form, pools)
     except FieldError as error:
         return Planned(form, error=error)
-    return Planned(form, plan, rows(plan))
+    return Planned(form, plan, rows(plan, may_remember=True))
 
 
 class Planner:

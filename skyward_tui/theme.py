@@ -30,6 +30,9 @@ _LOOKS = {
     "stopping": Look("◍", "stopping", "$text-warning"),
     "gone": Look("○", "gone", "$muted"),
     "unreachable": Look("!", "unreachable", "$text-error"),
+    # what accounts hold
+    "expired": Look("◍", "expired", "$text-warning"),
+    "left": Look("✗", "left", "$text-error"),
     # runs
     "done": Look("✓", "done", "$text-success"),
     "failed": Look("✗", "failed", "$text-error"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from ..model.spec import PoolSpec
@@ -72,8 +73,18 @@ class Front(Protocol):
     def raise_budget(self, pool: str, dollars: float) -> Future[None]:
         """Let a pool cost more."""
 
-    def sweep(self) -> Future[Sweep]:
-        """Look through the accounts in which pools have been for what is left there; changes nothing."""
+    def sweep(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:
+        """Look through the accounts in which pools have been, or through those of providers by name, for what is left
+        there; changes nothing."""
+
+    def end_left(self, sweep: Sweep) -> Future[list[str]]:
+        """End what was found that nobody needs; gives what remains, in words."""
 
     def on_host_key(self, ask: Ask) -> None:
         """Have ``ask`` judge, on the pools' thread, keys of hosts that no file knows; before, none is believed."""

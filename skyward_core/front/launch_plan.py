@@ -106,13 +106,20 @@ class LaunchPlan:
         found = local_packages(image, self.interpreter.prefix, self.interpreter.minor)
         return travelling(found, str(self.spec.image.workdir or Path.cwd()))
 
-    def rental(self) -> RentalPlan:
+    def rental(self, *, may_remember: bool = False) -> RentalPlan:
         """What the launch rents, in the order in which it is tried; nothing is made. Asks the provider.
+
+        Args:
+            may_remember: whether what it said a minute ago will do.
 
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        return RentalPlan(nodes=0, attempts=()) if self.spec is None else planned(self.spec)
+        return (
+            RentalPlan(nodes=0, attempts=())
+            if self.spec is None
+            else planned(self.spec, may_remember=may_remember)
+        )
 
     @property
     def price_hourly(self) -> float:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.capabilities import RunsHere, settings_of
+from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
 from ..model.errors import SkywardError, SpecError, UsageError
-from ..model.spec import Image, PoolSpec, Worker
+from ..model.spec import Image, Options, PoolSpec, Worker
 from ..model.wrong_field import of_field
 from ..plugins import by_name as plugin
 from ..providers import DEFAULT, by_name, own_names
@@ -42,6 +42,9 @@ OPTIONS: Mapping[str, str] = {
     "accelerator": "--accelerator",
     "allocation": "--allocation",
     "max_hourly_cost": "--max-hourly",
+    "selection": "--selection",
+    "budget": "--budget",
+    "wait_for_capacity": "--wait-for-capacity",
     "plugins": "--plugin",
     "lock": "--lock",
     "requirements": "--requirements",
@@ -55,7 +58,7 @@ OPTIONS: Mapping[str, str] = {
 }
 PACKAGES = ("lock", "requirements", "project")
 """Fields that are an image's; each names a file of the project with its packages."""
-_MACHINES = ("accelerator", "allocation", "max_hourly_cost")
+_MACHINES = ("accelerator", "allocation", "max_hourly_cost", "selection", "budget", "wait_for_capacity")
 _SHAPE = ("provider", "settings", "nodes", "ranks_per_node", *_MACHINES, "plugins", *PACKAGES, "outputs")
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
@@ -83,6 +86,9 @@ class LaunchRequest:
         accelerator: what each of them carries, such as "A100-80GB:8".
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both.
         max_hourly_cost: dollars that an hour of one of them may cost, with disk and address.
+        selection: "cheapest" first, or the region that was named "first".
+        budget: dollars that the pool may cost.
+        wait_for_capacity: how long a start tries again where there are no machines to be had, as a text ("2h").
         plugins: names, in order of entry.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
@@ -107,6 +113,9 @@ class LaunchRequest:
     accelerator: str | None = None
     allocation: str | None = None
     max_hourly_cost: float | None = None
+    selection: str | None = None
+    budget: float | None = None
+    wait_for_capacity: str | None = None
     plugins: Sequence[str] = ()
     lock: str | None = None
     requirements: str | None = None
@@ -238,6 +247,8 @@ class LaunchRequest:
                 accelerator=self.accelerator,
                 allocation=self.allocation,
                 max_hourly_cost=self.max_hourly_cost,
+                selection=self.selection,
+                options=self._options(provider),
                 image=self._image(),
                 plugins=plugins,
                 worker=Worker(ranks_per_node=1 if self.ranks_per_node is None else self.ranks_per_node),
@@ -249,6 +260,29 @@ class LaunchRequest:
                 check_travels(Path(self.script))
         found, packages = script_python(Path(self.script), self.python, spec)
         return replace(spec, interpreter=found if found.chosen else None), found, packages
+
+    def _options(self, provider: Any) -> Options | None:
+        """How the pool behaves, where that is said.
+
+        Raises:
+            UsageError: it cannot behave so with that provider.
+        """
+        said: dict[str, Any] = {}
+        if self.budget is not None:
+            if not isinstance(provider, Rents | Priced):
+                with of_field("budget"):
+                    raise UsageError(
+                        f"machines of provider {provider.name} cost nothing: leave the budget out"
+                    )
+            said["budget"] = self.budget
+        if self.wait_for_capacity is not None:
+            if not isinstance(provider, Offers):
+                with of_field("wait_for_capacity"):
+                    raise UsageError(
+                        f"provider {provider.name} takes machines as they are, and waits for none: leave the wait out"
+                    )
+            said["wait_for_capacity"] = _time(self.wait_for_capacity)
+        return Options(**said) if said else None
 
     def _image(self) -> Image:
         return Image(
@@ -360,6 +394,14 @@ def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"], f"{name}={text}"
+
+
+def _time(text: str) -> float | str:
+    """Seconds, or words for them."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _from_here(path: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
-from ..model.spec import Image
+from ..model.spec import Image, Options
 from ..model.wrong_field import of_field
 from ..plugins import built_in
 from ..tasks.scripts import parse
@@ -122,6 +122,12 @@ def _compute(
         yield f"allocation={spec.wish.allocation!r}"
         if spec.wish.max_hourly is not None:
             yield f"max_hourly_cost={source.of(spec.wish.max_hourly)}"
+        if spec.wish.selection != "cheapest":
+            yield f"selection={spec.wish.selection!r}"
+    usual = Options()
+    options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity")}
+    if options := {name: given for name, given in options.items() if given != getattr(usual, name)}:
+        yield f"options={source.call(Options, options)}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}
     image["outputs"] = list(spec.image.outputs)
     if image := {name: given for name, given in image.items() if given not in (None, False, [])}:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import settings_of
+from ..model.capabilities import Offers, Priced, Rents, settings_of
 from ..model.errors import SkywardError
 from ..providers import DEFAULT, by_name, names
 
@@ -25,12 +25,16 @@ class ProviderInfo:
         name: how people name it.
         about: what it is, in a few words; "" of one that cannot be had.
         settings: what a person may choose.
+        chooses: whether it has offers to choose from: markets, prices, regions.
+        costs: whether its machines may cost money.
         trouble: why it cannot be had; "" where it can.
     """
 
     name: str
     about: str = ""
     settings: Sequence[Setting] = ()
+    chooses: bool = False
+    costs: bool = False
     trouble: str = ""
 
 
@@ -47,4 +51,5 @@ def _info(name: str) -> ProviderInfo:
         found = by_name(name)
     except SkywardError as error:
         return ProviderInfo(name, trouble=str(error))
-    return ProviderInfo(name, found.about, settings_of(found))
+    costs = isinstance(found, Rents | Priced)
+    return ProviderInfo(name, found.about, settings_of(found), isinstance(found, Offers), costs)

@@ -515,9 +515,13 @@ class Session:
 
         return self._submit(work())
 
-    def remove_left(self, sweep: Sweep) -> Future[list[str]]:
-        """End what a sweep found of pools that are over; gives what remains, in words."""
-        return self._submit(sweeping.remove(sweep))
+    def end_left(self, sweep: Sweep, tell: Callable[[str], None] = lambda said: None) -> Future[list[str]]:
+        """End what a sweep found that nobody needs, as :func:`.sweeping.end` does; gives what remains, in words."""
+
+        async def down(pool: str) -> Receipt:
+            return await asyncio.wrap_future(self.down(pool))
+
+        return self._submit(sweeping.end(sweep, self.ledger, down, tell))
 
     def outlives_us(self, pool: str, run: str) -> Future[bool]:
         """Whether a run would go on without us now: not one of ours that waits, and that no node has got."""

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
-from typing import Any, Literal
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any
 
 from .. import providers
-from ..model.capabilities import Sweeps
 from ..model.errors import PoolError, SkywardError, UsageError, what_of
-from ..model.leftover import Leftover
+from ..model.leftover import Inventory
 from ..model.value import Value, value
+from ..pool.leftovers import Found as Found
+from ..pool.leftovers import Verdict as Verdict
+from ..pool.leftovers import judged, made_again, row_of, sweeper
 from ..providers.making import make
-from ..providers.told import answered, told
+from ..providers.told import ANSWER, NoAnswer, answered, told
 from ..store.ledger import Ledger
-from ..store.ledger_rows import PoolRow
-
-Verdict = Literal["up", "expired", "left"]
-"""Of a pool that is up; of one that should have ended and has no agent; of one that the ledger does not have as up."""
+from ..store.ledger_rows import PoolRow, Receipt
 
 LOOK = "a look through the account"  # what the log calls it in place of a pool
-
-
-@value
-class Found(Value):
-    """One thing, and what is to be made of it.
-
-    Attributes:
-        account: index of the account that has it.
-        pool: the key of the pool that is up, or "".
-    """
-
-    thing: Leftover
-    verdict: Verdict
-    account: int
-    pool: str = ""
 
 
 @value
@@ -58,10 +43,14 @@ class Sweep(Value):
         """What nobody needs, as far as can be told."""
         return [each for each in self.found if each.verdict != "up"]
 
+    def of(self, found: Sequence[Found]) -> Sweep:
+        """The same with some of what was found alone."""
+        return replace(self, found=tuple(found))
+
 
 def sweepers() -> list[str]:
     """The providers that have accounts to look through."""
-    return [name for name in providers.names() if _sweeper(name) is not None]
+    return [name for name in providers.names() if sweeper(name) is not None]
 
 
 def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None) -> list[Any]:
@@ -82,29 +71,13 @@ def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None
             used[data["provider"]].append(data)
     found: list[Any] = []
     for name, rows in used.items():
-        kind = _sweeper(name)
+        kind = sweeper(name)
         if kind is not None:
             more = [] if asked is None else [make(kind, dict(map(_setting, asked[name])))]
-            found += kind.accounts([*filter(None, (_made(kind, row) for row in rows)), *more])
+            found += kind.accounts([*filter(None, (made_again(kind, row) for row in rows)), *more])
         elif asked is not None:
             raise UsageError(f"provider {name!r} has no account to look through; {', '.join(sweepers())} has")
     return found
-
-
-def _sweeper(name: str) -> Any:
-    """A provider's class, where it has accounts to look through."""
-    try:
-        found = providers.by_name(name)
-    except UsageError:
-        return None  # its package is not here; whoever looks at its pools is told
-    return found if isinstance(found, Sweeps) else None
-
-
-def _made(kind: Any, row: dict[str, Any]) -> Any:
-    try:
-        return kind.from_json(row)
-    except (SkywardError, TypeError):
-        return None  # of another version of this library, which knows its accounts by itself
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -127,19 +100,17 @@ async def look(
     others: dict[tuple[str, str], tuple[int, int]] = {}
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    for index, account in enumerate(accounts):
-        try:
-            inventory = await answered("inventory", LOOK, account.inventory(everywhere=everywhere))
-        except (SkywardError, OSError) as error:
-            unknown[account.name] = what_of(error)
-            continue
-        unknown |= inventory.unknown
+    # All at once: one that does not answer holds the others up for no longer than itself.
+    inventories = await asyncio.gather(*(_inventory(each, everywhere) for each in accounts))
+    for index, inventory in enumerate(inventories):
+        for place, why in inventory.unknown.items():  # two accounts may have places of one name
+            unknown[f"{place} of account {index + 1}" if place in unknown else place] = why
         for thing in inventory.things:
             if (thing.what, thing.id) in seen:
                 continue
             seen.add((thing.what, thing.id))
             if thing.ours or thing.ledger in ledgers:
-                found.append(_judged(thing, ledger.find(f"{thing.pool}.{thing.token}"), index))
+                found.append(judged(thing, row_of(thing, ledger), index))
             else:
                 key = thing.ledger, thing.owner
                 machines, more = others.get(key, (0, 0))
@@ -147,10 +118,15 @@ async def look(
     return Sweep(tuple(accounts), tuple(await _looked_at(ledger, found)), others, unknown)
 
 
-def _judged(thing: Leftover, row: PoolRow | None, account: int) -> Found:
-    if row is None or row.ended_at is not None:
-        return Found(thing, "left", account)
-    return Found(thing, "expired" if thing.is_machine and thing.is_expired else "up", account, row.key)
+async def _inventory(account: Any, everywhere: bool) -> Inventory:
+    """What an account holds; of one that cannot be asked, why."""
+    try:
+        found: Inventory = await answered("inventory", LOOK, account.inventory(everywhere=everywhere))
+    except NoAnswer:
+        return Inventory((), {account.name: f"no answer within {ANSWER:g} s"})
+    except (SkywardError, OSError) as error:
+        return Inventory((), {account.name: what_of(error)})
+    return found
 
 
 async def _looked_at(ledger: Ledger, found: Sequence[Found]) -> list[Found]:
@@ -160,9 +136,7 @@ async def _looked_at(ledger: Ledger, found: Sequence[Found]) -> list[Found]:
         row = ledger.find(key)
         alive[key] = row is not None and await _is_alive(ledger, row)
     return [
-        Found(each.thing, "up", each.account, each.pool)
-        if each.verdict == "expired" and alive[each.pool]
-        else each
+        replace(each, verdict="up") if each.verdict == "expired" and alive[each.pool] else each
         for each in found
     ]
 
@@ -176,8 +150,40 @@ async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
     return any(machine.state in ("running", "orphaned") for machine in seen)
 
 
-async def remove(sweep: Sweep) -> list[str]:
-    """End what is left of pools that are not up, and see it gone; gives what remains, in words."""
+async def end(
+    sweep: Sweep,
+    ledger: Ledger,
+    down: Callable[[str], Awaitable[Receipt]],
+    tell: Callable[[str], None] = lambda said: None,
+) -> list[str]:
+    """End what nobody needs of what was found, and see it gone; gives what remains, in words.
+
+    A pool whose time is over is torn down as any other, unless an agent of it lives by now.
+
+    Args:
+        down: tears the pool with that key down.
+        tell: hears what became of each pool that was.
+    """
+    remains: list[str] = []
+    for key in sorted({each.pool for each in sweep.left if each.verdict == "expired"}):
+        row = ledger.find(key)
+        if row is not None and await _is_alive(ledger, row):
+            remains.append(
+                f"pool {row.name}: an agent lives there again, or may; tear the pool down if you want that"
+            )
+            continue
+        try:
+            receipt = await down(key)
+        except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
+            remains.append(f"pool {key}: {what_of(error)}")
+            continue
+        tell(f"{key}: {receipt}")
+        remains += receipt.unaccounted
+    return remains + await _remove(sweep)
+
+
+async def _remove(sweep: Sweep) -> list[str]:
+    """End what is left of pools that are not up."""
     remains: list[str] = []
     for index, account in enumerate(sweep.accounts):
         things = [each.thing for each in sweep.left if each.verdict == "left" and each.account == index]

@@ -44,9 +44,13 @@ class Leftover(Value):
     @property
     def spent(self) -> float | None:
         """Dollars that it has cost; None where nobody can tell."""
+        return self.spent_by(time.time())
+
+    def spent_by(self, now: float) -> float | None:
+        """The same at some Unix time."""
         if self.hourly is None or self.since is None:
             return None
-        return self.hourly * max(0.0, time.time() - self.since) / 3600
+        return self.hourly * max(0.0, now - self.since) / 3600
 
     @property
     def is_expired(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
+from ..model.errors import LedgerError
 from ..model.states import BudgetStatus
 from ..views import events as ev
 from .context import PoolContext
@@ -34,7 +36,12 @@ class Budget:
         self.asks = False
 
     def raise_to(self, dollars: float) -> None:
-        """From now on the pool may cost this much."""
+        """From now on the pool may cost this much, whichever client watches it.
+
+        Raises:
+            LedgerError: it could not be written down; the pool may cost no more than before.
+        """
+        self._context.ledger.allow(self._context.token, dollars)
         self._tell("within", dollars)
         self._raised.set()
 
@@ -44,7 +51,7 @@ class Budget:
         if view.budget is not None and view.rents:
             words = "nobody knows what its machines cost, so its budget cannot be watched"
             self._news.complain(f"{words}: its lease and its time to live alone end pool {view.name}")
-        while (budget := view.budget) is not None and not self._context.leaving:
+        while not self._context.leaving and (budget := self._known()) is not None:
             now = time.time()
             spent = view.spent(now)
             if spent >= budget:
@@ -62,13 +69,29 @@ class Budget:
 
     async def _is_raised(self, budget: float) -> bool:
         self._raised.clear()
-        self._tell("asked", budget, time.time() + ANSWER)
+        ends_at = time.time() + ANSWER
+        self._tell("asked", budget, ends_at)
+        while (left := ends_at - time.time()) > 0:
+            with suppress(TimeoutError):  # somebody else may be asked, too, and answers there
+                await asyncio.wait_for(self._raised.wait(), min(left, LOOK))
+                return True
+            if self._known() != budget:
+                return True
+        return False
+
+    def _known(self) -> float | None:
+        """The budget, which another client may have changed."""
+        view = self._context.view
+        if view.budget is None:
+            return None
         try:
-            async with asyncio.timeout(ANSWER):
-                await self._raised.wait()
-        except TimeoutError:
-            return False
-        return True
+            options = self._context.ledger.pool(self._context.token).spec.get("options", {})
+        except LedgerError:
+            return view.budget  # whoever writes to it says so
+        written = options.get("budget")
+        if written is not None and written != view.budget:
+            self._tell("within", float(written))
+        return view.budget
 
     def _tell(self, state: BudgetStatus, budget: float, ends_at: float | None = None) -> None:
         self._news.emit(ev.BudgetNews(pool=self._context.name, budget=budget, state=state, ends_at=ends_at))

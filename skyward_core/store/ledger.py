@@ -182,6 +182,12 @@ class Ledger:
         self._write([("UPDATE pools SET state=? WHERE token=? AND ended_at IS NULL", (state, token))])
         self._trace(token)
 
+    def allow(self, token: str, dollars: float) -> None:
+        """From now on a pool may cost this much, whichever client watches that."""
+        put = "UPDATE pools SET spec=json_set(spec, '$.options.budget', ?) WHERE token=?"
+        self._write([(put, (dollars, token))], flush=True)
+        self._trace(token)
+
     def left(self, token: str) -> None:
         """A pool is not being made by this process any more, which may live on."""
         self._write([("UPDATE pools SET pid=NULL WHERE token=? AND state='starting'", (token,))])

@@ -11,12 +11,11 @@ from skyward_core.front.sweeping import Found, Sweep, sweepers
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 
-from ..hints import words_of
 from ..leftovers import doubts_of, line_of, others_of, rows_of
 from .console import Console
 from .follow import Follower
 from .reach import opened
-from .report import receipt_line, table
+from .report import table
 
 
 def sweep(
@@ -94,18 +93,9 @@ def _may_end(found: Sweep, yes: bool, console: Console) -> bool:
 
 def _end(session: Session, found: Sweep, console: Console) -> list[str]:
     """End it, and see it gone; gives what remains."""
-    follower, remains = Follower(console), []
+    follower = Follower(console)
     with follower.signals():
-        for pool in sorted({each.pool for each in found.left if each.pool}):
-            try:
-                receipt = follower.wait(session.down(pool), heed=False)
-            except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
-                remains.append(f"pool {pool}: {words_of(error)}")
-                continue
-            console.note(f"{pool}: {receipt_line(receipt)}")
-            remains += receipt.unaccounted
-        more: list[str] = follower.wait(session.remove_left(found), heed=False)
-        remains += more
+        remains: list[str] = follower.wait(session.end_left(found, console.note), heed=False)
     for each in remains:
         console.note(f"still there: {each}")
     if not remains:

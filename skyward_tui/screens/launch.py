@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,21 @@ if TYPE_CHECKING:
 _NEW = "new pool"
 _WHOLE = ":whole"  # stands among the names of functions, and is none
 ARGUMENTS, WORDS = "name=value …", "words of its own, such as --epochs 3"
-_OF_POOL = ("name", "provider", "nodes", "ranks", "accelerator", "plugins", "packages", "outputs")
+_OF_POOL = (
+    "name", "provider", "nodes", "ranks", "accelerator", "allocation", "max_hourly", "selection", "budget", "wait",
+    "plugins", "packages", "outputs",
+)  # fmt: skip
+_TEXTS = (
+    "arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs", "max_hourly", "budget", "wait",
+)  # fmt: skip
+_MARKETS = [
+    ("on demand", ""),
+    ("spot", "spot"),
+    ("spot, else on demand", "spot-if-available"),
+    ("cheapest of both", "cheapest"),
+]
+_ORDERS = [("cheapest first", ""), ("first region first", "first")]
+TYPING = 0.3  # seconds after the last letter in which a provider is not asked yet
 USUAL_NODES = "4"
 ROOM = 120  # characters that fit beside the button, however narrow the form
 
@@ -115,6 +130,16 @@ class LaunchScreen(BaseScreen[None]):
                     inner("accelerator"),
                     line("accelerator", "any; ctrl+g lists"),
                 )
+                markets = Choice(_MARKETS, value="", allow_blank=False, id="allocation", compact=True)
+                orders = Choice(_ORDERS, value="", allow_blank=False, id="selection", compact=True)
+                yield row(
+                    "Market", markets, inner("at most $/h"), line("max_hourly", "any"), inner("tries"), orders,
+                    id="market",
+                )  # fmt: skip
+                yield row(
+                    "Budget $", line("budget", "none"),
+                    inner("wait for machines", id="wait-label"), line("wait", "not; or 2h"), id="money",
+                )  # fmt: skip
                 yield row("Plugins", Plugins(available(), id="plugins"))
                 packages = Choice(
                     choices_for(None, ""), value="", allow_blank=False, id="packages", compact=True
@@ -174,6 +199,11 @@ class LaunchScreen(BaseScreen[None]):
             provider=provider if isinstance(provider, str) else DEFAULT,
             settings={id: text for id in self._settings() if (text := self._text(id))},
             accelerator=self._text("accelerator"),
+            allocation=self._choice("allocation"),
+            max_hourly=self._text("max_hourly"),
+            selection=self._choice("selection"),
+            budget=self._text("budget"),
+            wait=self._text("wait"),
             nodes=self._text("nodes"),
             ranks=self._text("ranks"),
             plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
@@ -186,11 +216,18 @@ class LaunchScreen(BaseScreen[None]):
     def _text(self, field: str) -> str:
         return self.query_one(f"#{field}", Input).value
 
+    def _choice(self, field: str) -> str:
+        value = self.query_one(f"#{field}", Select).value
+        return value if isinstance(value, str) else ""
+
     def _fill(self, form: Form) -> None:
         """Have the fields say what a launch said."""
         with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
-            for field in ("arguments", "python", "name", "accelerator", "nodes", "ranks", "outputs"):
+            for field in _TEXTS:
                 self.query_one(f"#{field}", Input).value = getattr(form, field)
+            for field, listed in (("allocation", _MARKETS), ("selection", _ORDERS)):
+                known = getattr(form, field) in [value for _, value in listed]
+                self.query_one(f"#{field}", Select).value = getattr(form, field) if known else ""
             for id in self._settings():
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
             self.query_one("#script", Input).value = _near(Path(form.script)) if form.script else ""
@@ -289,6 +326,10 @@ class LaunchScreen(BaseScreen[None]):
         choice = provider_choices().get(provider)
         for id in self._settings():
             self.query_one(f"#{id}-row").display = choice is not None and id in choice.fields
+        self.query_one("#market").display = choice is not None and choice.chooses
+        self.query_one("#money").display = choice is not None and choice.costs
+        for waits in ("#wait", "#wait-label"):
+            self.query_one(waits).display = choice is not None and choice.chooses
         named = choice is not None and choice.names_machines
         self.query_one("#nodes", Input).placeholder = "all" if named else ""
 
@@ -323,6 +364,9 @@ class LaunchScreen(BaseScreen[None]):
     @work(exclusive=True, group="plan")
     async def _plan(self, form: Form) -> None:
         """The newest wins: an edit cancels this one, and what it would have shown."""
+        choice = provider_choices().get(form.provider)
+        if choice is not None and choice.chooses and not form.pool:
+            await asyncio.sleep(TYPING)  # whoever types on cancels this, and the provider is not asked
         found = await self._work_out(form)
         if self.display:  # it loses its widgets one by one as it is left
             self._wait = None

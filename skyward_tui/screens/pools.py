@@ -9,8 +9,9 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.message import Message
 
-from ..actions import bindings
+from ..actions import Action, bindings
 from ..hints import detail_of
+from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
@@ -158,6 +159,8 @@ class PoolsScreen(BaseScreen[None]):
             Content.styled(f"{money(sum(pool.price_hourly for pool in live))}/h{unknown}", "$muted"),
             Content.styled(f"spent {money(sum(pool.spent(now) for pool in live))}", "$muted"),
         ]
+        if app.leftovers is not None and app.leftovers.left:
+            status.insert(0, Content.styled(f"! {amount_of(app.leftovers.left)} left", "$text-error"))
         self.query_one(Crumbs).show(["pools"], status)
         note = ""
         if app.session_error:
@@ -175,7 +178,7 @@ class PoolsScreen(BaseScreen[None]):
             return chosen is not None and not chosen.is_over
         if action == "launch_here":
             return chosen is not None and chosen.is_live
-        if action == "new":
+        if action in ("new", "sweep"):
             return self.app.session is not None
         return True
 
@@ -198,6 +201,12 @@ class PoolsScreen(BaseScreen[None]):
 
         if (chosen := self.query_one(PoolList).chosen) is not None:
             self.app.push_screen(TeardownScreen([chosen.key]))
+
+    def action_sweep(self) -> None:
+        self.app.show_leftovers()
+
+    def is_useful(self, action: Action) -> bool:
+        return action.call != "sweep" or bool(self.app.leftovers and self.app.leftovers.left)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

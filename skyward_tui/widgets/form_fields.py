@@ -59,14 +59,14 @@ class Plugins(Toggles):
                 around.border_subtitle = Content(text)
 
 
-def row(label: str, *content: Widget) -> Horizontal:
+def row(label: str, *content: Widget, id: str | None = None) -> Horizontal:
     """A line of the form: fields behind a label."""
-    return Horizontal(Label(label), *content, classes="row")
+    return Horizontal(Label(label), *content, classes="row", id=id)
 
 
-def inner(label: str) -> Label:
+def inner(label: str, *, id: str | None = None) -> Label:
     """What a field is called that stands behind another in its row."""
-    return Label(label, classes="inner")
+    return Label(label, classes="inner", id=id)
 
 
 def setting_row(id: str, setting: Setting) -> Horizontal:

@@ -118,7 +118,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     with session() as opened:
         found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
         assert len(found.left) == 4
-        assert opened.remove_left(found).result(60) == []
+        assert opened.end_left(found).result(60) == []
     assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
 
@@ -137,8 +137,12 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
         assert [each.verdict for each in found.left] == ["expired"] * 2
         assert {each.pool for each in found.left} == {f"q.{TOKEN}"}
     with session() as opened:
-        assert opened.remove_left(found).result(60) == [] and len(bed.instances("running")) == 2
-        assert opened.down(f"q.{TOKEN}").result(60).ok
+        monkeypatch.setitem(LIVES, "state", "running")
+        assert "an agent lives there again" in opened.end_left(found).result(60)[0]
+        assert len(bed.instances("running")) == 2
+        monkeypatch.setitem(LIVES, "state", "gone")
+        said: list[str] = []
+        assert opened.end_left(found, said.append).result(60) == [] and "verified gone 2" in said[0]
     assert left(bed) == [] and look().found == ()
 
 

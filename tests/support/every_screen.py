@@ -11,6 +11,7 @@ from textual.screen import Screen
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.dialogs.ask import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.budget import BudgetScreen
+from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.files import FilesScreen
 from skyward_tui.dialogs.help import HelpScreen
 from skyward_tui.dialogs.host_key import HostKeyScreen
@@ -21,8 +22,10 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.sweep import SweepScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.host_key import shown
+from tests.support.leftovers import leftovers
 
 
 def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
@@ -39,6 +42,8 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),
         lambda: BudgetScreen(view, session.now),
+        SweepScreen,
+        lambda: EndLeftScreen(leftovers(), lambda: None),
         HelpScreen,
         AcceleratorsScreen,
         lambda: AskScreen("Go to rank"),

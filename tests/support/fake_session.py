@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,9 @@ class FakeSession:
     raised: list[tuple[str, float]] = field(default_factory=list)
     swept: Sweep = field(default_factory=Sweep)
     sweeps: int = 0
+    looks: list[Any] = field(default_factory=list)
+    ended_left: list[list[str]] = field(default_factory=list)
+    ending_left: Future[list[str]] = field(default_factory=Future)
 
     # What the app calls
 
@@ -124,9 +128,20 @@ class FakeSession:
         self.emit(view, ev.BudgetNews(pool=view.name, budget=dollars, state="within", at=self.now))
         return done(None)
 
-    def sweep(self) -> Future[Sweep]:
+    def sweep(
+        self,
+        asked: Mapping[str, Sequence[str]] | None = None,
+        *,
+        everywhere: bool = False,
+        ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:
         self.sweeps += 1
+        self.looks.append((asked, everywhere, tuple(ledgers)))
         return done(self.swept)
+
+    def end_left(self, sweep: Sweep) -> Future[list[str]]:
+        self.ended_left.append([each.thing.id for each in sweep.found])
+        return self.ending_left
 
     def on_host_key(self, ask: Ask) -> None:
         self.ask = ask

@@ -10,7 +10,7 @@ from typing import Any
 from skyward_core.front.launch_request import PACKAGES, LaunchRequest
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import UsageError
-from skyward_tui.launch_form import _POOL_ROWS, _ROWS, Form, _fields_of, path_of
+from skyward_tui.launch_form import Form, _fields_of, _rows_of, path_of
 from skyward_tui.launch_packages import choice_of
 
 
@@ -29,6 +29,8 @@ WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "keep": bool,
     "provider": lambda name: name or DEFAULT,
     "ranks_per_node": lambda ranks: _written(ranks or 1),
+    "allocation": lambda market: "" if market == "on-demand" else _written(market),
+    "selection": lambda order: "" if order == "cheapest" else _written(order),
     "plugins": tuple,
     "outputs": _patterns,
 }
@@ -42,7 +44,7 @@ def form_of(request: LaunchRequest) -> Form:
     """
     values = {
         row.field: WRITTEN.get(name, _written)(getattr(request, name))
-        for name, row in (_ROWS | _POOL_ROWS).items()
+        for name, row in _rows_of(request.provider or DEFAULT).items()
         if name not in PACKAGES
     }
     values["packages"] = next(

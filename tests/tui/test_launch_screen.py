@@ -17,6 +17,7 @@ from skyward_core.model.hint import Hint
 from skyward_tui.app import SkywardApp
 from skyward_tui.dialogs.accelerators import AcceleratorsScreen
 from skyward_tui.launch_form import FieldError, Form, check, command_line, free_name
+from skyward_tui.planning import Planned
 from skyward_tui.recent import recent, remember
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
@@ -41,6 +42,11 @@ def evaluate(note: str = "x"):
 '''
 
 
+WITHOUT_CREDENTIALS = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+}
 GROUPS = """
 [hosts]
 lab = ["gpu1", "gpu2", "me@gpu3:2222"]
@@ -72,6 +78,58 @@ async def test_a_launch_from_form_to_run_screen(app: SkywardApp, session: FakeSe
         assert [(pool, task.name) for pool, task in session.launched] == [("train", "train")]
         await pilot.press("escape")
         await until(pilot, lambda: "▶ train" in screen_text(app))
+
+
+async def test_what_only_some_providers_heed_is_asked_for_those_alone(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in WITHOUT_CREDENTIALS.items():
+        monkeypatch.setenv(name, text)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        market, money = screen.query_one("#market"), screen.query_one("#money")
+        assert not market.display and not money.display
+        screen.query_one("#provider", Select).value = "aws"
+        await until(pilot, lambda: market.display and money.display)
+        screen.query_one("#allocation", Select).value = "spot-if-available"
+        for field, text in (
+            ("region", "us-east-1"), ("max_hourly", "30"), ("budget", "25.5"), ("wait", "2h"),
+            ("arguments", "epochs=1"),
+        ):  # fmt: skip
+            screen.query_one(f"#{field}", Input).value = text
+        said = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
+        assert said in command_line(screen.form())
+        await until(pilot, lambda: "budget   $25.50 in all" in screen_text(app))
+        assert "waits    for up to 2:00:00" in screen_text(app)
+        screen.query_one("#budget", Input).value = "much"
+        await until(pilot, lambda: "should be a number of dollars" in screen_text(app))
+        assert screen.query_one("#budget").has_class("-wrong")
+        screen.query_one("#provider", Select).value = "local"
+        await until(pilot, lambda: not market.display)
+        assert "--budget" not in command_line(screen.form())
+
+
+async def test_a_provider_is_asked_once_somebody_stops_typing(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def planned(form: Form, pools: Any) -> Planned:
+        asked.append(form.nodes)
+        return Planned(form, told=[("creates", f"{form.nodes} machines")])
+
+    monkeypatch.setattr("skyward_tui.screens.launch.planned", planned)
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await launch_form(app, pilot, "train.py")
+        screen.query_one("#provider", Select).value = "aws"
+        await until(
+            pilot, lambda: screen.form().provider == "aws" and not screen.query_one("#nodes").disabled
+        )
+        asked.clear()
+        for nodes in ("5", "56", "567"):
+            screen.query_one("#nodes", Input).value = nodes
+        await until(pilot, lambda: "567 machines" in screen_text(app))
+        assert asked == ["567"]
 
 
 async def test_a_plugin_of_another_package_is_listed(

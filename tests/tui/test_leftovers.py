@@ -10,9 +10,12 @@ from skyward_core.front.sweeping import Found, Sweep
 from skyward_core.model.errors import PoolError
 from skyward_core.model.leftover import Leftover
 from skyward_tui.app import SkywardApp
+from skyward_tui.dialogs.end_left import EndLeftScreen
 from skyward_tui.dialogs.teardown import TeardownScreen
-from tests.support.app_driver import screen_text, until
-from tests.support.fake_session import FakeSession
+from skyward_tui.screens.sweep import SweepScreen
+from tests.support.app_driver import screen_text, typed, until
+from tests.support.fake_session import FakeSession, done
+from tests.support.leftovers import leftovers
 
 MACHINE = Leftover("instance", "i-1", "us-east-1", "p", "t", "l", True, "me", is_machine=True, hourly=1.5)
 SIZE = (100, 30)
@@ -22,7 +25,7 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
     app: SkywardApp, session: FakeSession
 ) -> None:
     answer: Future[Sweep] = Future()
-    session.sweep = lambda: answer  # type: ignore[method-assign]
+    session.sweep = lambda *_, **__: answer  # type: ignore[method-assign]
     session.pool("p", 2)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "▶ " in screen_text(app))
@@ -30,7 +33,8 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
         await until(
             pilot,
             lambda: (
-                "1 machine ($1.50/h) of pools that are over is left: skyward-tui sweep" in screen_text(app)
+                "1 machine ($1.50/h) of pools that are over is left: w in the list of pools shows it"
+                in screen_text(app)
             ),
         )
 
@@ -38,7 +42,7 @@ async def test_what_is_left_is_said_at_the_start_and_nothing_else_waits_for_it(
 async def test_accounts_that_cannot_be_asked_are_no_alarm(app: SkywardApp, session: FakeSession) -> None:
     failed: Future[Sweep] = Future()
     failed.set_exception(PoolError("no such profile"))
-    session.sweep = lambda: failed  # type: ignore[method-assign]
+    session.sweep = lambda *_, **__: failed  # type: ignore[method-assign]
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "could not look for what is left: no such profile" in screen_text(app))
 
@@ -56,3 +60,67 @@ async def test_it_looks_again_after_rented_machines_have_ended(
         await pilot.press(*("p", "enter") if price else ("tab", "enter"))
         await until(pilot, lambda: "Torn down" in screen_text(app))
         assert session.torn_down == ["p"] and session.sweeps == (2 if price else 1)
+
+
+async def test_the_screen_ends_what_is_left_of_a_pool_once_its_name_is_typed(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.swept = leftovers()
+    session.pool("llama-ft", 2)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "! 2 machines ($34.27/h) and 1 other thing left" in screen_text(app))
+        await pilot.press("w")
+        await until(pilot, lambda: "ap-south-1 could not be looked at" in screen_text(app))
+        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, False, ()))
+        await pilot.press("X")  # on the first, whose pool is up
+        assert isinstance(app.screen, SweepScreen)
+        await pilot.press("down", "X")
+        await until(pilot, lambda: isinstance(app.screen, EndLeftScreen) and "to end it" in screen_text(app))
+        shown = screen_text(app)
+        assert "pool lost: no pool here has it" in shown and "$1.50/h, $39.00 so far" in shown
+        await typed(app, pilot, "los")
+        await pilot.press("enter")
+        await until(pilot, lambda: "'los' is not 'lost'" in screen_text(app))
+        assert session.ended_left == []
+        await typed(app, pilot, "t")
+        await pilot.press("enter")
+        await until(pilot, lambda: "Until the account says that it is gone" in screen_text(app))
+        assert session.ended_left == [["i-0aaaaaaaaaaaaaaaa", "sg-0aaaaaaaaaaaaaaaa"]]
+        looked = session.sweeps
+        session.ending_left.set_result(["instance i-0aaaaaaaaaaaaaaaa (eu-west-1): no answer"])
+        await until(pilot, lambda: "still there: instance i-0aaaaaaaaaaaaaaaa" in screen_text(app))
+        assert app.screen.query_one("#dialog").border_title == "Something may be left"
+        await until(pilot, lambda: session.sweeps == looked + 2)  # the screen's look, and the app's
+
+
+async def test_what_other_ledgers_made_is_looked_at_once_somebody_says_so(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    session.swept = leftovers()
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: session.sweeps == 1)
+        await pilot.press("w")
+        await until(pilot, lambda: session.sweeps == 2 and "of ledger 0123" in screen_text(app))
+        await pilot.press("a")
+        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, True, ()))
+        await pilot.press("G", "k", "enter")
+        await until(pilot, lambda: session.looks[-1] == ({"aws": ()}, True, ("0123456789abcdef",)))
+
+
+async def test_an_account_that_does_not_answer_blocks_no_key(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: session.sweeps == 1)
+        silent: Future[Sweep] = Future()
+        session.sweep = lambda *_, **__: silent  # type: ignore[method-assign]
+        await pilot.press("w")
+        await until(pilot, lambda: "asking accounts … 0:00" in screen_text(app))
+        session.now += 7
+        await until(pilot, lambda: "asking accounts … 0:07" in screen_text(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, SweepScreen))
+        session.sweep = lambda *_, **__: done(leftovers())  # type: ignore[method-assign]
+        await pilot.press("w")
+        await until(pilot, lambda: "sweep-7" in screen_text(app))
+        silent.set_result(Sweep())
+        await pilot.pause()
+        assert "sweep-7" in screen_text(app)

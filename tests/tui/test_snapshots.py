@@ -10,6 +10,7 @@ from skyward_core.views.views import PoolView, RunView
 from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
+from tests.support.leftovers import leftovers
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
@@ -127,6 +128,20 @@ async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     failed_run(session, session.pool("llama-ft"))
     await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
+
+
+@at_every_size
+async def test_sweep(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    session.swept = leftovers()
+    session.pool("llama-ft", 2)
+    await show(app, snap, "sweep", size, ["w", "down"], "no answer within")
+
+
+@at_every_size
+async def test_end_left(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    session.swept = leftovers()
+    session.pool("llama-ft", 2)
+    await show(app, snap, "end-left", size, ["w", "down", "E"], "to end it:")
 
 
 @at_every_size

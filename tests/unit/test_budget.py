@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.costs import costs
-from skyward_core.model.errors import SpecError
+from skyward_core.model.errors import LedgerError, SpecError
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool import budget
@@ -97,6 +97,41 @@ async def test_who_is_asked_may_raise_it(world: Dear) -> None:
         await until(lambda: watched.states[-1] == "within")
         assert watched.pool.view.budget == 1e6 and watched.pool.view.budget_ends_at is None
         assert not world.ended and not watched.pool.context.leaving
+        pool = watched.pool
+        assert pool.context.ledger.pool(pool.row.token).spec["options"]["budget"] == 1e6
+        later = Pool(pool.context.ledger.pool(pool.row.token), world, pool.context.ledger, observer=True)
+        assert later.row.spec["options"] == pool.row.spec["options"] | {"budget": 1e6}
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_another_client_allows_holds_here(
+    world: Dear, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "LOOK", 0.01)
+    async with started(world, 1e3 if asks else 1e6, asks=asks) as watched:
+        pool = watched.pool
+        if asks:
+            pool.view.spent_before = 1e3
+            await until(lambda: "asked" in watched.states)
+        with closing(Ledger()) as other:
+            other.allow(pool.row.token, 2e6)
+        pool.view.spent_before = 1.5e6
+        await until(lambda: pool.view.budget == 2e6)
+        assert watched.states[-1] in ("within", "near") and not pool.context.leaving and not world.ended
+
+
+async def test_what_cannot_be_written_down_is_not_allowed(
+    world: Dear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(world, 1e6) as watched:
+
+        def full(token: str, dollars: float) -> None:
+            raise LedgerError("no room")
+
+        monkeypatch.setattr(watched.pool.context.ledger, "allow", full)
+        with pytest.raises(LedgerError):
+            watched.pool.budget.raise_to(2e6)
+        assert watched.pool.view.budget == 1e6
 
 
 async def test_where_nobody_answers_it_ends(world: Dear, monkeypatch: pytest.MonkeyPatch) -> None:

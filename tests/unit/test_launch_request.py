@@ -180,6 +180,9 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         settings={} if hosts is None else {"hosts": ",".join(hosts)},
         allocation=draw(st.sampled_from([None, "spot", "spot-if-available", "on-demand"])) if rents else None,
         max_hourly_cost=draw(st.none() | st.floats(0.01, 1e4)) if rents else None,
+        selection=draw(st.sampled_from([None, "cheapest", "first"])) if rents else None,
+        budget=draw(st.none() | st.floats(0.01, 1e6)) if rents else None,
+        wait_for_capacity=draw(st.sampled_from([None, "2h", "90", "1.5 days"])) if rents else None,
         nodes=draw(st.none() | st.integers(1, len(hosts) if hosts else 64)),
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
@@ -209,6 +212,9 @@ HOSTILE = st.builds(
     accelerator=st.none() | TEXT,
     allocation=st.none() | TEXT,
     max_hourly_cost=st.none() | st.floats(0.01, 1e4),
+    selection=st.none() | TEXT,
+    budget=st.none() | st.floats(0.01, 1e6),
+    wait_for_capacity=st.none() | TEXT,
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
@@ -290,8 +296,6 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     only_of_commands: dict[str, Any] = {
         "detach": False,
         "timeout": None,
-        "allocation": None,
-        "max_hourly_cost": None,
     }
     request = replace(request, **only_of_commands)
     form = form_of(request)
@@ -299,7 +303,12 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     assert same_spec(again.spec(), request.spec())
     expected = request
     if not form.pool:  # the form shows what holds where nothing is said
-        expected = replace(request, provider=request.provider or DEFAULT)
+        expected = replace(
+            request,
+            provider=request.provider or DEFAULT,
+            allocation=None if request.allocation == "on-demand" else request.allocation,
+            selection=None if request.selection == "cheapest" else request.selection,
+        )
         if request.ranks_per_node == 1:
             expected = replace(expected, ranks_per_node=None)
     assert again == expected

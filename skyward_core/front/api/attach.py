@@ -22,6 +22,7 @@ from ...transport.background_loop import submit
 from ...views.views import PoolView, RunView
 from .console import ScriptConsole
 from .dispatch import Dispatching
+from .ending import down
 
 
 class Attached(Dispatching):
@@ -83,7 +84,7 @@ class Attached(Dispatching):
         Returns:
             The proof: what is gone, and what may still run.
         """
-        receipt = submit(self.pool.down()).result()
+        receipt = submit(down(self.pool)).result()
         self._stack.close()
         return receipt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...store import debug_log, home
 from ...tasks import loader
 from ...transport.background_loop import submit
 from .dispatch import Dispatching
+from .ending import down, tell
 
 if TYPE_CHECKING:
     from ...model.offer import RentalPlan
@@ -195,7 +196,7 @@ class Compute(Dispatching):
         receipt = self._end()
         if receipt.ok:
             if receipt.kept:
-                _tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
+                tell(f"pool {self.name}: {receipt}; sky.results(run) fetches them")
             return
         said = f"pool {self.name}: {receipt}"
         if receipt.unaccounted:
@@ -206,12 +207,12 @@ class Compute(Dispatching):
             )
         if error is None:
             raise failure
-        _tell(str(failure))
+        tell(str(failure))
 
     def _end(self) -> Receipt:
         """Tear down, whatever happens meanwhile: a ctrl-c or a signal here must not leave half a teardown."""
         pool, self._pool = self.pool, None
-        work = submit(pool.down())
+        work = submit(down(pool))
         interrupted: KeyboardInterrupt | SystemExit | None = None
         while True:
             try:
@@ -221,14 +222,8 @@ class Compute(Dispatching):
                 if interrupted is not None:
                     raise
                 interrupted = again
-                _tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
+                tell(f"tearing down pool {self.name}; ctrl-c again leaves it to end by itself")
         self._stack.close()
         if interrupted is not None:
             raise interrupted
         return self.receipt
-
-
-def _tell(text: str) -> None:
-    """Say it to whoever still reads: a terminal that is gone keeps no pool from its end."""
-    with suppress(OSError):
-        sys.stderr.write(f"{text}\n")

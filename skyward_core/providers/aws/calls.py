@@ -17,6 +17,7 @@ from typing import Any
 from ...model.errors import CredentialsRefused, SkywardError, UsageError
 from ...model.value import Value, value
 from ...store.loggers import logger
+from ..remembering import RememberedAnswers
 from . import failures
 
 _log = logger("provider")
@@ -25,6 +26,15 @@ AT_ONCE = 8  # calls
 CONNECT, ANSWER = 5.0, 30.0  # seconds for a connection, and for an answer
 PATIENCE = 120.0  # seconds for which a call that is throttled is tried again
 TRIES = 4  # of a call that got no answer
+# What kinds of machines, networks and images there are; never what machines are doing.
+QUESTIONS = (
+    "describe_images",
+    "describe_instance_type",
+    "describe_security_groups",
+    "describe_subnets",
+    "get_parameter",
+    "get_caller_identity",
+)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
@@ -54,6 +64,7 @@ class Calls:
         self._clients: dict[tuple[str, str], Any] = {}
         self._session: Any = None
         self._rates: dict[tuple[str, str], _Rate] = {}
+        self._remembered = RememberedAnswers()
 
     def region(self) -> str | None:
         """The region that environment or profile name; reads files, and imports boto3."""
@@ -84,6 +95,10 @@ class Calls:
         Raises:
             SkywardError: it came to nothing; says why and what to do.
         """
+        question = (service, region, action, repr(params))
+        asks = action.startswith(QUESTIONS)
+        if asks and (before := self._remembered.find(question)) is not None:
+            return dict(before)
         rate = self._rates.setdefault((service, region), _Rate())
         deadline, tries = time.monotonic() + PATIENCE, 0
         while True:
@@ -110,6 +125,8 @@ class Calls:
                     self._forget()  # the next call reads them anew
                 raise translated from error
             rate.speed_up()
+            if asks:
+                self._remembered.keep(question, dict(answer))
             return answer
 
     async def call_all(self, service: str, region: str, action: str, key: str, **params: Any) -> list[Any]:
@@ -180,6 +197,7 @@ class Calls:
         with self._lock:
             self._session = None
             self._clients.clear()
+            self._remembered.forget()
 
 
 @cache

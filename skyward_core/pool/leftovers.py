@@ -1,0 +1,132 @@
+"""What accounts hold that was made for pools, judged by the ledger; and one look of a pool that has just ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from .. import providers
+from ..model.capabilities import Sweeps
+from ..model.errors import SkywardError, UsageError, what_of
+from ..model.leftover import Inventory, Leftover
+from ..model.value import Value, value
+from ..providers.told import told
+from ..store.ledger import Ledger
+from ..store.ledger_rows import PoolRow
+
+Verdict = Literal["up", "expired", "left"]
+"""Of a pool that is up; of one that should have ended and has no agent; of one that the ledger does not have as up."""
+
+PATIENCE = 10.0  # seconds in which accounts are looked through after a teardown
+_NAMED = 5  # ids in a note
+
+
+@value
+class Found(Value):
+    """One thing, and what is to be made of it.
+
+    Attributes:
+        account: index of the account that has it.
+        pool: the key of its pool; "" where the ledger knows of none, as after the loss of a laptop.
+    """
+
+    thing: Leftover
+    verdict: Verdict
+    account: int
+    pool: str = ""
+
+
+def judged(thing: Leftover, row: PoolRow | None, account: int) -> Found:
+    """A thing, by its pool's row and its own tags."""
+    if row is None or row.ended_at is not None:
+        return Found(thing, "left", account, "" if row is None else row.key)
+    return Found(thing, "expired" if thing.is_machine and thing.is_expired else "up", account, row.key)
+
+
+def row_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:
+    """The pool that it was made for, as the ledger knows it."""
+    return ledger.find(f"{thing.pool}.{thing.token}")
+
+
+def sweeper(name: str) -> Any:
+    """A provider's class, where it has accounts to look through."""
+    try:
+        found = providers.by_name(name)
+    except UsageError:
+        return None  # its package is not here; whoever looks at its pools is told
+    return found if isinstance(found, Sweeps) else None
+
+
+def made_again(kind: Any, row: dict[str, Any]) -> Any:
+    """The provider that wrote a row."""
+    try:
+        return kind.from_json(row)
+    except (SkywardError, TypeError):
+        return None  # of another version of this library, which knows its accounts by itself
+
+
+def accounts_of(rows: Iterable[dict[str, Any]]) -> list[Any]:
+    """The accounts of providers, by what they wrote of themselves."""
+    used: dict[str, list[dict[str, Any]]] = {}
+    for data in rows:
+        used.setdefault(data["provider"], []).append(data)
+    found: list[Any] = []
+    for name, written in used.items():
+        if (kind := sweeper(name)) is not None:
+            found += kind.accounts(
+                [each for each in (made_again(kind, row) for row in written) if each is not None]
+            )
+    return found
+
+
+async def notes_after(row: PoolRow, ledger: Ledger) -> list[str]:
+    """What is left in the accounts of a pool that has ended, of that pool or of others, in words.
+
+    It is one look, which changes nothing and takes :data:`PATIENCE` at most; where it could not tell, that is said.
+    """
+    accounts = await asyncio.to_thread(accounts_of, providers.parts(row.provider))
+    if not accounts:
+        return []
+    looks = (_looked(row.name, each) for each in accounts)
+    inventories = await asyncio.gather(*looks)
+    found = [
+        judged(thing, row_of(thing, ledger), 0)
+        for inventory in inventories
+        for thing in inventory.things
+        if thing.ours
+    ]
+    notes = [_left([each for each in found if each.verdict != "up"])]
+    unknown = {place: why for each in inventories for place, why in each.unknown.items()}
+    if unknown:
+        said = "; ".join(f"{place} ({why})" for place, why in unknown.items())
+        notes.append(f"whether anything else of pools that are over is left there is not known: {said}")
+    return list(filter(None, notes))
+
+
+async def _looked(pool: str, account: Any) -> Inventory:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            found: Inventory = await told("inventory", pool, account.inventory(everywhere=False))
+    except TimeoutError:
+        return Inventory((), {account.name: f"no answer within {PATIENCE:g} s"})
+    except (SkywardError, OSError) as error:
+        return Inventory((), {account.name: what_of(error)})
+    return found
+
+
+def _left(found: list[Found]) -> str:
+    if not found:
+        return ""
+    prices = [each.thing.hourly for each in found if each.thing.is_machine]
+    price = "$?/h" if None in prices else f"${sum(filter(None, prices)):,.2f}/h"
+    others = len(found) - len(prices)
+    parts = [f"{len(prices)} machine{'s' * (len(prices) != 1)} ({price})"] if prices else []
+    parts += [f"{others} other thing{'s' * (others != 1)}"] if others else []
+    first = sorted(found, key=lambda each: not each.thing.is_machine)[:_NAMED]
+    ids = ", ".join(f"{each.thing.id} in {each.thing.place}" for each in first)
+    more = ", …" if len(found) > _NAMED else ""
+    is_are = "is" if len(found) == 1 else "are"
+    return (
+        f"{' and '.join(parts)} of pools that are over {is_are} still there ({ids}{more}): sweep the account"
+    )

@@ -1,0 +1,93 @@
+"""Options of commands that say what machines have to be, and what they may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+Decorated = Callable[..., Any]
+
+
+class Ranks(click.ParamType[int | str]):
+    """A number of ranks, or "gpu"."""
+
+    name = "N|gpu"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
+        if value == "gpu":
+            return "gpu"
+        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
+            return int(value)
+        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
+
+
+def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+# Of a pool that is made for a run.
+of_market = _all(
+    (
+        click.option(
+            "--allocation", metavar="MARKET", help="on-demand, spot, spot-if-available or cheapest of both."
+        ),
+        click.option(
+            "--max-hourly",
+            "max_hourly_cost",
+            metavar="$",
+            type=click.FloatRange(0, min_open=True),
+            help="What an hour of a machine may cost, with disk and address.",
+        ),
+        click.option(
+            "--selection", metavar="WHICH", help="cheapest, or first: the region that is named first."
+        ),
+        click.option(
+            "--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."
+        ),
+        click.option(
+            "--wait-for-capacity",
+            metavar="TIME",
+            help="Try for so long where there are no machines, such as 2h.",
+        ),
+    )
+)
+# Of machines that are looked for, and not made.
+of_offers = _all(
+    (
+        click.option(
+            "--accelerator", metavar="NAME[:N]", help="What a machine has to carry, such as H100:8."
+        ),
+        click.option(
+            "--max-hourly",
+            metavar="$",
+            type=click.FloatRange(0, min_open=True),
+            help="What an hour may cost, all told.",
+        ),
+        click.option("--spot", is_flag=True, help="Spot machines only, which can be taken back at any time."),
+        click.option("--region", "regions", metavar="R", multiple=True, help="Where; repeatable."),
+        click.option("--zone", "zones", metavar="Z", multiple=True, help="Only there; repeatable."),
+        click.option("--efa", is_flag=True, help="With EFA, the fast network between machines of AWS."),
+        click.option(
+            "--vcpus", metavar="N", type=click.IntRange(0), default=0, help="At least so many vCPUs."
+        ),
+        click.option(
+            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="At least so much memory."
+        ),
+        click.option(
+            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Of this architecture."
+        ),
+        click.option(
+            "--block", metavar="HOURS", type=click.IntRange(1), help="What can be bought ahead, for so long."
+        ),
+        click.option(
+            "--nodes", metavar="N", type=click.IntRange(1), help="So many machines of it.  [default: 1]"
+        ),
+    )
+)

@@ -1,0 +1,37 @@
+"""What a look through accounts may find: a bit of everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from skyward_core.front.sweeping import Found, Sweep
+from skyward_core.model.leftover import Leftover
+from tests.support.fake_session import NOW
+
+HOUR = 3600.0
+MACHINE = Leftover(
+    "instance", "i-0a1b2c3d4e5f60718", "us-east-1", "sweep-7", "t7", "mine", True, "me@laptop",
+    is_machine=True, since=NOW - 26 * HOUR, expires=NOW - 2 * HOUR, hourly=32.77,
+)  # fmt: skip
+
+
+def leftovers() -> Sweep:
+    """Of a pool that is up, of one that should have ended, of one that nobody remembers, of another ledger."""
+    up = replace(
+        MACHINE, id="i-0f0f0f0f0f0f0f0f0", pool="llama-ft", token="0", expires=NOW + HOUR, hourly=0.0
+    )
+    lost = replace(MACHINE, id="i-0aaaaaaaaaaaaaaaa", pool="lost", token="tl", place="eu-west-1", hourly=1.5)
+    group = replace(
+        lost, what="security group", id="sg-0aaaaaaaaaaaaaaaa", is_machine=False, since=None, hourly=None
+    )
+    return Sweep(
+        (),
+        [
+            Found(up, "up", 0, "llama-ft.0"),
+            Found(MACHINE, "expired", 0, "sweep-7.t7"),
+            Found(lost, "left", 0),
+            Found(group, "left", 0),
+        ],
+        {("0123456789abcdef", "me@old-laptop"): (2, 1)},
+        {"ap-south-1": "no answer within 60 s"},
+    )
