@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
     from .commands.console import Console
 
 _json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
-
-
-class _Ranks(click.ParamType[int | str]):
-    """A number of ranks, or "gpu"."""
-
-    name = "N|gpu"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        if value == "gpu":
-            return "gpu"
-        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
-            return int(value)
-        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
 
 
 def main() -> NoReturn:
@@ -147,10 +135,11 @@ def cli(context: click.Context) -> int:
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
 )
 @click.option(
-    "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
-)
+    "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
+    help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
+)  # fmt: skip
 @click.option(
-    "--ranks-per-node", metavar="N|gpu", type=_Ranks(), help="Processes on each machine.  [default: 1]"
+    "--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]"
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @click.option(

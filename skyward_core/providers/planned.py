@@ -17,5 +17,5 @@ def planned(spec: PoolSpec) -> RentalPlan:
         UsageError: nothing fits; says what comes nearest.
     """
     if not isinstance(spec.provider, Plans):
-        return RentalPlan(nodes=spec.nodes, attempts=())
+        return RentalPlan(nodes=spec.most_nodes, attempts=())
     return submit(spec.provider.plan(spec)).result()
