@@ -37,6 +37,7 @@ _WHERE = {
     "Worker": "model.spec",
     "Options": "model.spec",
     "PoolSpec": "model.spec",
+    "Nodes": "model.spec",
     "Spec": "model.spec",
     "Local": "providers.local.provider",
     "SSH": "providers.ssh.provider",
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
     from .model.hint import Hint as Hint
     from .model.run_future import RunFuture as RunFuture
     from .model.spec import Image as Image
+    from .model.spec import Nodes as Nodes
     from .model.spec import Options as Options
     from .model.spec import PipIndex as PipIndex
     from .model.spec import PoolSpec as PoolSpec

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .machine_options import Ranks, of_market, of_offers
+from .machine_options import of_market, of_offers
+from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
@@ -135,10 +136,11 @@ def cli(context: click.Context) -> int:
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
 )
 @click.option(
-    "-n", "--nodes", metavar="N", type=click.IntRange(1, 1024), help="Machines.  [default: 1, or all hosts]"
-)
+    "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
+    help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
+)  # fmt: skip
 @click.option(
-    "--ranks-per-node", metavar="N|gpu", type=Ranks(), help="Processes on each machine.  [default: 1]"
+    "--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]"
 )
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @of_market

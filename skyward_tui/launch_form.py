@@ -109,7 +109,7 @@ class Form:
         pool: key of a live pool to use, or empty for a new one.
         settings: of providers, by their fields' ids.
         allocation, max_hourly, selection, budget, wait: heeded where the provider has offers, or costs something.
-        nodes: empty for all hosts, where the provider has hosts.
+        nodes: a number, or a range such as "2:8"; empty for all hosts, where the provider has hosts.
         packages: as :func:`.launch_packages.choice_of` writes it.
     """
 
@@ -243,7 +243,7 @@ _ROWS: dict[str, _Row] = {
 _POOL_ROWS: dict[str, _Row] = {  # those that have no say where a pool is used that is up
     "pool": _Row("name"),
     "provider": _Row("provider", str),
-    "nodes": _Row("nodes", _number),
+    "nodes": _Row("nodes", _number),  # a range stays text
     "ranks_per_node": _Row("ranks", _ranks),
     "accelerator": _Row("accelerator"),
     "plugins": _Row("plugins", tuple),
@@ -366,8 +366,8 @@ def _check_numbers(form: Form, plan: LaunchPlan) -> None:
     for id in _NUMBERS:
         if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
             raise FieldError(id, _not_a_number(id, form))
-    if plan.hosts and plan.spec is not None and plan.spec.nodes > len(plan.hosts):
-        nodes, there = plan.spec.nodes, count(len(plan.hosts), "host")
+    if plan.hosts and plan.spec is not None and plan.spec.least_nodes > len(plan.hosts):
+        nodes, there = plan.spec.least_nodes, count(len(plan.hosts), "host")
         raise FieldError(
             "nodes", f"{nodes} nodes, and {there}: name more hosts, or leave nodes empty for all"
         )
@@ -375,7 +375,10 @@ def _check_numbers(form: Form, plan: LaunchPlan) -> None:
 
 def _not_a_number(id: str, form: Form) -> str:
     what, most = _NUMBERS[id]
-    return f"{what}: a whole number from 1 to {most:,}, not {getattr(form, id).strip() or 'nothing'}"
+    range_of = " or a range such as 2:8," if id == "nodes" else ""
+    return (
+        f"{what}: a whole number from 1 to {most:,},{range_of} not {getattr(form, id).strip() or 'nothing'}"
+    )
 
 
 def _id_of(field: str, form: Form) -> str:

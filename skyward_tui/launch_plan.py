@@ -14,7 +14,7 @@ from skyward_core.views.views import PoolView
 from skyward_core.wire.safe_text import field
 
 from .launch_packages import choice_of, near
-from .words import count, duration, hourly
+from .words import between, count, duration, hourly
 
 if TYPE_CHECKING:
     from skyward_core.front.launch_plan import LaunchPlan
@@ -36,6 +36,8 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str
     pool = plan.pool
     world = pool.world_size
     where = "one rank" if plan.one else count(world, "rank") if world == 1 else f"all {world:,} ranks"
+    if plan.spec is not None and plan.spec.least_nodes < plan.spec.most_nodes and not plan.one:
+        where = "all ranks that there are then"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
         *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember)),
@@ -99,8 +101,10 @@ def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:
 
 
 def _created(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
-    what = f"{count(spec.nodes, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
-    yield "creates", f"pool {spec.name}: {what}, world size {spec.world_size:,}"
+    least, most = spec.least_nodes, spec.most_nodes
+    what = f"{between(least, most, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
+    at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
+    yield "creates", f"pool {spec.name}: {what}, world size {at_least}{spec.world_size:,}"
     if plan.hosts:
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:

@@ -10,19 +10,6 @@ import click
 Decorated = Callable[..., Any]
 
 
-class Ranks(click.ParamType[int | str]):
-    """A number of ranks, or "gpu"."""
-
-    name = "N|gpu"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        if value == "gpu":
-            return "gpu"
-        if isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= 64:
-            return int(value)
-        self.fail(f"{value!r} is neither a number from 1 to 64 nor gpu", param, ctx)
-
-
 def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
     def decorate(command: Decorated) -> Decorated:
         for option in reversed(options):

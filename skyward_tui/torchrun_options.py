@@ -10,6 +10,8 @@ from typing import Any, Literal, NoReturn
 
 import click
 
+from .number_options import number_of_nodes
+
 MEETS = "the ranks meet at node 0 of the pool, at a port that is free there"
 LOGS = (
     "every rank's log is shown with the rank in front, and kept: skyward-tui logs shows it, --rank one rank's"
@@ -99,22 +101,16 @@ def _refuse(name: str, why: str) -> NoReturn:
     raise click.UsageError(f"--{name}: {why}")
 
 
-def nodes_of(text: str | None) -> int | None:
-    """``--nnodes`` as a number; None where nothing was said.
+def nodes_of(text: str | None) -> int | str | None:
+    """``--nnodes`` as a number, or a range as ``run --nodes`` takes it; None where nothing was said.
 
     Raises:
-        click.UsageError: it is no number, or a range.
+        click.UsageError: it is neither.
     """
-    least, _, most = (text or "").partition(":")
-    if text is None:
-        return None
-    if most and most != least:
-        _refuse(
-            "nnodes", f"{text} is a range, and a pool has as many nodes as it is asked for: say one number"
-        )
-    if not least.isdecimal() or not 1 <= int(least) <= 1024:
-        _refuse("nnodes", f"{text!r} is no number from 1 to 1024")
-    return int(least)
+    try:
+        return None if text is None else number_of_nodes(text)
+    except ValueError as error:
+        _refuse("nnodes", str(error))
 
 
 def ranks_of(text: str, *, is_here: bool) -> int | Literal["gpu"]:

@@ -78,6 +78,11 @@ def count(many: int, one: str) -> str:
     return f"{many:,} {one if many == 1 else one + 's'}"
 
 
+def between(least: int, most: int, one: str) -> str:
+    """``2 to 8 nodes``; where both are the same, ``4 nodes``."""
+    return count(most, one) if least == most else f"{least:,} to {count(most, one)}"
+
+
 def clip(text: str, width: int) -> str:
     """Cut to a number of cells, with an ellipsis where something went."""
     if cell_len(text) <= width:

@@ -95,7 +95,8 @@ class LaunchPlan:
         """The machines that the pool is made of, where they have names already."""
         if self.spec is None or not isinstance(self.spec.provider, HasHosts):
             return ()
-        return self.spec.provider.hosts[: self.spec.nodes]
+        hosts = self.spec.provider.hosts
+        return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
     def travelling(self) -> list[LocalPackage]:
@@ -126,7 +127,7 @@ class LaunchPlan:
         """Dollars an hour that the launch adds."""
         if self.spec is None or not isinstance(self.spec.provider, Priced):
             return 0.0
-        return self.spec.provider.price_hourly * self.spec.nodes
+        return self.spec.provider.price_hourly * self.spec.most_nodes
 
     @property
     def rents(self) -> bool:

@@ -81,7 +81,8 @@ class LaunchRequest:
         pool: the pool's name: one that is up is used as it is; None for a new one with a name made up.
         provider: its name.
         settings: of the provider, by the names that it declares, as texts.
-        nodes: how many machines; None for as many as the provider gives where nobody says.
+        nodes: how many machines, or text such as "2:8" for as many as can be had; None for as many as the provider
+            gives where nobody says.
         ranks_per_node: ranks on each of them; "gpu" for one per GPU.
         accelerator: what each of them carries, such as "A100-80GB:8".
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both.
@@ -108,7 +109,7 @@ class LaunchRequest:
     pool: str | None = None
     provider: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    nodes: int | None = None
+    nodes: int | str | None = None
     ranks_per_node: int | Literal["gpu"] | None = None
     accelerator: str | None = None
     allocation: str | None = None

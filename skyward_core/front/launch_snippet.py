@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import date
 from keyword import iskeyword
 from math import isfinite
@@ -12,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
-from ..model.spec import Image, Options
+from ..model.spec import Image, Nodes, Options
 from ..model.wrong_field import of_field
 from ..plugins import built_in
 from ..tasks.scripts import parse
@@ -115,7 +116,8 @@ def _compute(
         yield f"name={name!r}"
     with of_field("settings"):
         yield f"provider={source.call(provider, settings)}"
-    yield f"nodes={spec.nodes}"
+    nodes = source.call(Nodes, asdict(spec.nodes)) if isinstance(spec.nodes, Nodes) else str(spec.nodes)
+    yield f"nodes={nodes}"
     if spec.accelerator is not None:
         yield f"accelerator={str(spec.accelerator)!r}"
     if spec.wish is not None:

@@ -123,8 +123,9 @@ class RentalPlan(Value):
     """What would be done to have machines; nothing is made by asking for it.
 
     Attributes:
-        nodes: how many machines.
-        attempts: what is tried, in this order, until one of them gives all machines.
+        nodes: how many machines, at most.
+        least: how many at least, where fewer will do; None where all are needed.
+        attempts: what is tried, in this order, until one of them gives all machines, or at least the least of them.
         creates: what comes into being with the first that does, and ends with the pool, in words.
         requests: what is sent to the provider to have the machines of the first attempt, as it takes it; what is only
             made at a start stands there in words. None where that is not known.
@@ -133,13 +134,15 @@ class RentalPlan(Value):
 
     nodes: int
     attempts: Sequence[Offer]
+    least: int | None = None
     creates: Sequence[str] = ()
     requests: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
 
     @property
     def hourly(self) -> float | None:
-        """Dollars an hour of all machines of the first attempt; None where nobody knows, 0 where nothing is rented."""
+        """Dollars an hour of all machines of the first attempt, as many as there may be; None where nobody knows, 0
+        where nothing is rented."""
         if not self.attempts:
             return 0.0
         price = self.attempts[0].billed_hourly
@@ -148,7 +151,11 @@ class RentalPlan(Value):
     @property
     def cost(self) -> str:
         """The same in words."""
-        return "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
+        if self.hourly is None:
+            return "$?/h"
+        if self.least is None or not self.attempts:
+            return f"${self.hourly:,.2f}/h"
+        return f"${self.hourly * self.least / self.nodes:,.2f} to ${self.hourly:,.2f}/h"
 
     def __str__(self) -> str:
         if not self.attempts:

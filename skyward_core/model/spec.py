@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -288,13 +288,65 @@ class Options(_Spec):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Nodes(_Spec):
+    """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
+
+    Args:
+        min: so many at least, or the pool does not start.
+        max: so many at most.
+
+    Raises:
+        SpecError: a value makes no sense.
+    """
+
+    min: int
+    max: int
+
+    _checks: ClassVar[Checks] = {"min": spec_checks.whole(1, 1024), "max": spec_checks.whole(1, 1024)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max < self.min:
+            raise SpecError(f"should be {self.min} or more, as min is (got {self.max})", "max")
+
+    def __str__(self) -> str:
+        return f"{self.min}:{self.max}"
+
+
+def _number_of_nodes(value: Any) -> int | Nodes:
+    """A number, or a range of them, which may be text; a range of one number is that number."""
+    if isinstance(value, str):
+        least, _, most = value.partition(":")
+        try:
+            value = Nodes(min=_written(least), max=_written(most))
+        except ValueError as error:
+            why = f"; {error.field} {error.reason}" if isinstance(error, SpecError) else ""
+            raise ValueError(
+                f'should be a whole number from 1 to 1024, or a range of them such as "2:8" (got {value!r:.60}{why})'
+            ) from None
+    if isinstance(value, Nodes):
+        return value if value.min < value.max else value.min
+    return _number(value)
+
+
+def _written(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("no number")
+    return int(text)
+
+
+_number: Callable[[Any], int] = spec_checks.whole(1, 1024)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Spec(_Spec):
     """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
 
     Args:
         provider: where machines come from; ``Local`` when None.
         accelerator: what each node needs, as ``sky.accelerators`` makes it or as text; None for nothing.
-        nodes: how many machines, the same in all specs of a pool; None for what ``Compute`` was told.
+        nodes: how many machines, or a range of numbers as ``Compute`` takes it, the same in all specs of a pool; None
+            for what ``Compute`` was told.
         vcpus: processor threads of each machine.
         memory_gb: memory of each in GB.
         architecture: "x86_64" or "arm64".
@@ -309,7 +361,7 @@ class Spec(_Spec):
 
     provider: Any = None
     accelerator: Any = None
-    nodes: int | None = None
+    nodes: int | Nodes | str | None = None
     vcpus: int | None = None
     memory_gb: float | None = None
     architecture: str | None = None
@@ -318,7 +370,7 @@ class Spec(_Spec):
     allocation: str | None = None
 
     _checks: ClassVar[Checks] = {
-        "nodes": spec_checks.optional(spec_checks.whole(1, 1024)),
+        "nodes": spec_checks.optional(_number_of_nodes),
         "vcpus": spec_checks.optional(spec_checks.whole(1, 4096)),
         "memory_gb": spec_checks.optional(spec_checks.amount),
         "architecture": spec_checks.optional(spec_checks.one_of("x86_64", "arm64")),
@@ -343,7 +395,7 @@ class PoolSpec(_Spec):
     Args:
         name: the pool's name: 1 to 48 lower-case letters, digits and hyphens.
         provider: where machines come from.
-        nodes: how many machines.
+        nodes: how many machines; ``Nodes``, or text such as "2:8", for as many as can be had.
         accelerator: what each node needs; None for nothing.
         wish: what else each machine has to be, where the provider can choose; None for nothing.
         image: what the nodes' environment holds.
@@ -358,7 +410,7 @@ class PoolSpec(_Spec):
 
     name: str
     provider: Any
-    nodes: int = 1
+    nodes: int | Nodes = 1
     accelerator: Any = None
     wish: Wish | None = None
     image: Image = field(default_factory=Image)
@@ -369,7 +421,7 @@ class PoolSpec(_Spec):
 
     _checks: ClassVar[Checks] = {
         "name": _pool_name,
-        "nodes": spec_checks.whole(1, 1024),
+        "nodes": _number_of_nodes,
         "image": spec_checks.instance(Image),
         "plugins": spec_checks.several(spec_checks.anything),
         "worker": spec_checks.instance(Worker),
@@ -391,9 +443,19 @@ class PoolSpec(_Spec):
         return self.worker.ranks_per_node if isinstance(self.worker.ranks_per_node, int) else 1
 
     @property
+    def least_nodes(self) -> int:
+        """Machines without which the pool does not start."""
+        return self.nodes.min if isinstance(self.nodes, Nodes) else self.nodes
+
+    @property
+    def most_nodes(self) -> int:
+        """Machines that it has at most."""
+        return self.nodes.max if isinstance(self.nodes, Nodes) else self.nodes
+
+    @property
     def world_size(self) -> int:
-        """Ranks of the whole gang, as far as is known: see ``ranks_per_node``."""
-        return self.nodes * self.ranks_per_node
+        """Ranks of the whole gang at most, as far as is known: see ``ranks_per_node``."""
+        return self.most_nodes * self.ranks_per_node
 
     @property
     def may_have_peers(self) -> bool:
@@ -407,7 +469,7 @@ class PoolSpec(_Spec):
         return told | {
             "name": self.name,
             "provider": self.provider.name,
-            "nodes": self.nodes,
+            "nodes": self.most_nodes,  # until the machines are written down
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],
             "worker": asdict(self.worker),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.errors import SpecError, UsageError
-from ..model.spec import Image, Options, PoolSpec, Spec, Worker, made_up_name
+from ..model.spec import Image, Nodes, Options, PoolSpec, Spec, Worker, made_up_name
 from ..model.wrong_field import of_field
 from ..plugins.base import check_plugins
 from . import resolve
@@ -17,7 +17,7 @@ def pool_spec(
     script: str,
     *specs: Spec,
     name: str | None = None,
-    nodes: int | None = None,
+    nodes: int | Nodes | str | None = None,
     image: Image | None = None,
     plugins: Sequence[Any] = (),
     worker: Worker | None = None,
@@ -55,7 +55,7 @@ def pool_spec(
     return PoolSpec(
         name=name or made_up_name(script),
         provider=provider,
-        nodes=next(iter(counts)),
+        nodes=next(iter(counts)),  # type: ignore[arg-type]  # text is none any more
         accelerator=accelerator,
         wish=wish,
         image=image or Image(),

@@ -23,7 +23,7 @@ def planned(spec: PoolSpec, *, may_remember: bool = False) -> RentalPlan:
         UsageError: nothing fits; says what comes nearest.
     """
     if not isinstance(spec.provider, Plans):
-        return RentalPlan(nodes=spec.nodes, attempts=())
+        return RentalPlan(nodes=spec.most_nodes, attempts=())
 
     async def ask() -> RentalPlan:
         with remembering() if may_remember else nullcontext():

@@ -160,10 +160,18 @@ class Ledger:
         return self.pool(token)
 
     def created(self, token: str, machines: Iterable[Machine]) -> None:
-        """Record the machines that a pool has."""
+        """Record the machines that a pool has; their number is that of its nodes from now on."""
+        machines = list(machines)
         sql = "INSERT OR REPLACE INTO machines (token, node, machine) VALUES (?,?,?)"
-        self._write([(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines], flush=True)
+        rows = [(sql, (token, m.node, json.dumps(m.to_json()))) for m in machines]
+        self._write([*rows, self._nodes(token, machines)], flush=True)
         self._trace(token)
+
+    def _nodes(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
+        """What has a pool's spec say how many nodes there are: of a range nobody knew it before."""
+        spec, last = self.pool(token).spec, max((each.node for each in machines), default=None)
+        known = {} if last is None else {"nodes": last + 1}
+        return "UPDATE pools SET spec=? WHERE token=?", (json.dumps(spec | known), token)
 
     def found(self, token: str, machines: Iterable[Machine]) -> None:
         """Record machines of a pool that nobody had written down: as its node's, or, where that has one, among the
@@ -172,6 +180,9 @@ class Ledger:
         keep = f"INSERT INTO former SELECT ?, ? WHERE NOT {free}"
         put = "INSERT OR IGNORE INTO machines (token, node, machine) VALUES (?,?,?)"
         statements: list[tuple[str, tuple[Any, ...]]] = []
+        machines = list(machines)
+        if self.pool(token).state == "starting":  # who made them has not written down how many there are
+            statements.append(self._nodes(token, (*self.machines(token), *machines)))
         for each in machines:
             text = json.dumps(each.to_json())
             statements += [(keep, (token, text, token, each.node)), (put, (token, each.node, text))]

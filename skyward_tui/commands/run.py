@@ -24,7 +24,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..as_json import pool_json, run_json
 from ..launch_plan import lacking, rows
 from ..packaged import meant
-from ..words import count, duration
+from ..words import between, count, duration
 from .console import Console
 from .follow import Choice, Follower, Interrupted
 from .reach import opened, up
@@ -148,7 +148,8 @@ class _Job:
         up = spec is None
         try:
             if spec is not None:
-                self.console.note(f"pool {spec.name}: {count(spec.nodes, 'node')} on {spec.provider.name}")
+                nodes = between(spec.least_nodes, spec.most_nodes, "node")
+                self.console.note(f"pool {spec.name}: {nodes} on {spec.provider.name}")
                 self.key, self.begun = "", Future()
                 self.begun.add_done_callback(self._watch)
                 self.follower.wait(self.session.create(spec, begun=self.begun))

@@ -124,7 +124,7 @@ class LaunchScreen(BaseScreen[None]):
                     yield setting_row(id, setting)
                 yield row(
                     "Nodes",
-                    line("nodes", value=USUAL_NODES, type="integer"),
+                    line("nodes", value=USUAL_NODES),
                     inner("ranks per node"),
                     line("ranks", value="1", type="integer"),
                     inner("accelerator"),

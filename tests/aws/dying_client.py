@@ -66,7 +66,8 @@ def main() -> None:
     if stage == "fetching":
         Session().down("left").result()
     options = sky.Options(console=False, grace=0.5)
-    with sky.Compute(name="pair", provider=rented(ssh_from=sys.argv[2]), nodes=2, options=options) as compute:
+    provider, nodes = rented(ssh_from=sys.argv[2]), sys.argv[3]
+    with sky.Compute(name="pair", provider=provider, nodes=nodes, options=options) as compute:
         _ = where() @ compute
         if stage == "run":
             die()

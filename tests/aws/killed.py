@@ -18,12 +18,16 @@ CLIENTS = Loaded(
 )
 
 
-def killed_at(stage: str, bed: Bed, tmp_path: Path) -> None:
-    """Have a client die there."""
+def killed_at(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2") -> None:
+    """Have a client die there.
+
+    Args:
+        nodes: how many it asks for, as a range.
+    """
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
     with (tmp_path / "said").open("w") as said:
         child = CLIENTS.start(
-            ["client", stage, f"{bed.client_address()}/32"], env=env | bed.environment(), cwd=tmp_path,
+            ["client", stage, f"{bed.client_address()}/32", nodes], env=env | bed.environment(), cwd=tmp_path,
             stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
         )  # fmt: skip
         assert child.wait(90) == -signal.SIGKILL, (tmp_path / "said").read_text()

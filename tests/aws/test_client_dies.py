@@ -71,6 +71,21 @@ def test_while_machines_are_made(
     assert not list((tmp_path / "home" / "aws").glob("pair.*"))
 
 
+def test_of_a_range_all_are_found_that_came_and_nobody_heard_of(
+    simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machines, "VISIBLE", 1.0)
+    simulated_bed.no_capacity(left=3)
+    killed_at("unanswered", simulated_bed, tmp_path, "2:5")
+    next_one = session(simulated_bed)
+    assert machines_left(tmp_path, monkeypatch) == 3
+    (view,) = next_one.refresh(over=True).result(60)
+    assert "3 machines" in view.detail
+    receipt = next_one.down("pair").result(60)
+    assert (receipt.ok, receipt.created, receipt.gone) == (True, 3, (0, 1, 2))
+    assert left(simulated_bed) == []
+
+
 def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """What somebody finds who has lost all but the account, and knows the ledger's name."""
     mark = tmp_path / "home" / "aws" / "ledger-id"

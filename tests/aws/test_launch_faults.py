@@ -60,7 +60,7 @@ def ledger(bed: Bed) -> Iterator[Ledger]:
     ledger.close()
 
 
-def spec(nodes: int = 2, **wishes: Any) -> PoolSpec:
+def spec(nodes: Any = 2, **wishes: Any) -> PoolSpec:
     return PoolSpec(
         name="q",
         provider=rented(ssh_from="10.0.0.1/32", **wishes),
@@ -69,7 +69,7 @@ def spec(nodes: int = 2, **wishes: Any) -> PoolSpec:
     )
 
 
-async def create(nodes: int = 2, **wishes: Any) -> list[Machine]:
+async def create(nodes: Any = 2, **wishes: Any) -> list[Machine]:
     wanted = spec(nodes, **wishes)
     return await wanted.provider.create(wanted, TOKEN)  # type: ignore[no-any-return]
 
@@ -97,7 +97,7 @@ async def test_an_answer_that_is_lost_buys_nothing_twice(bed: Bed) -> None:
 async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:
     bed.fail_half("RunInstances")
     pool = await Pool.intend(spec(), ledger)
-    with pytest.raises(PoolError, match="EC2 gave 1 machines where all 2 or none were asked for"):
+    with pytest.raises(PoolError, match="EC2 gave 1 machines where 2 or none were asked for"):
         await pool.start(spec())
     assert ledger.pool(pool.row.token).ended_at is not None
     assert left(bed) == [] and len(bed.instances()) == 1
@@ -123,6 +123,35 @@ async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
     assert {each.extra["zone"] for each in made} == {"us-east-1c"}
     assert len(bed.instances()) == 2
     await end(made)
+    assert left(bed) == []
+
+
+async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_enough(bed: Bed) -> None:
+    bed.no_capacity(zone="us-east-1a", left=1)
+    bed.no_capacity(zone="us-east-1b", left=3)
+    bed.lose_answer("RunInstances")  # and asked again it is the same
+    told: list[str] = []
+    with hearing(told.append):
+        made = await create("2:8")
+    assert ([each.node for each in made], {each.extra["zone"] for each in made}) == (
+        [0, 1, 2],
+        {"us-east-1b"},
+    )
+    assert "3 of 8 machines were to be had" in told[-1]
+    counts = {(call["params"]["MinCount"], call["params"]["MaxCount"]) for call in bed.calls("RunInstances")}
+    assert counts == {("2", "8")} and len(bed.instances()) == 3
+    assert [each.id for each in await create("2:8")] == [each.id for each in made], (
+        "the same token makes no others"
+    )
+    plan = await rented(ssh_from="10.0.0.1/32").plan(spec("2:8"))
+    assert plan.hourly is not None and plan.cost == f"${plan.hourly * 2 / 8:,.2f} to ${plan.hourly:,.2f}/h"
+    assert plan.creates[0].startswith("2 to 8 machines, each")
+    await end(made)
+    for zone in "bcdef":
+        bed.no_capacity(zone=f"us-east-1{zone}", left=1)
+    with pytest.raises(NoCapacity, match="us-east-1a"):
+        await spec("2:8").provider.create(spec("2:8"), TOKEN[::-1])
+    await rented().teardown("q")
     assert left(bed) == []
 
 

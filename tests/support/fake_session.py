@@ -77,7 +77,7 @@ class FakeSession:
                 each.set_exception(PoolExistsError(f"a pool named {spec.name} is already up"))
             return future
         self.created.append(spec)
-        view = self.pool(spec.name, spec.nodes, spec.ranks_per_node, state="starting", phase="requested")
+        view = self.pool(spec.name, spec.most_nodes, spec.ranks_per_node, state="starting", phase="requested")
         self.creating[spec.name] = future
         begun.set_result(view)
         if self.auto:

@@ -49,6 +49,7 @@ class World:
         prepared: ids of the machines on which an agent was asked for, with what it was told.
         states: id of a machine -> what the provider says of it.
         refuses: id of a machine -> what connecting to its agent comes to.
+        room: how many machines there may be.
         ranks: id of a machine -> ranks that its agent tells of.
         remembers: id of a machine -> runs that its agent tells of to whoever comes.
         pipes: id of a machine -> the latest connection to its agent.
@@ -63,6 +64,7 @@ class World:
         self.prepared: list[tuple[str, Header]] = []
         self.states: dict[str, MachineStatus] = {}
         self.refuses: dict[str, Exception] = {}
+        self.room = 1024
         self.ranks: dict[str, int] = {}
         self.remembers: dict[str, list[Header]] = {}
         self.pipes: dict[str, Pipe] = {}
@@ -76,7 +78,7 @@ class World:
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         await self.on_create()
-        return [machine(node) for node in range(spec.nodes)]
+        return [machine(node) for node in range(min(self.room, spec.most_nodes))]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]

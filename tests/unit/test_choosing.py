@@ -43,7 +43,7 @@ class Shop:
         found = in_order((await self.offers(spec.needs)).offers, spec.needs)
         if not found:
             raise UsageError(f"{self.name} has nothing that fits")
-        return RentalPlan(nodes=spec.nodes, attempts=found, creates=[f"tills of {self.name}"])
+        return RentalPlan(nodes=spec.most_nodes, attempts=found, creates=[f"tills of {self.name}"])
 
     def within(self, regions: Any) -> Shop:
         return self
@@ -51,7 +51,9 @@ class Shop:
     async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
         for each in in_order((await self.offers(spec.needs)).offers, spec.needs):
             if each.instance_type not in self.sold_out:
-                return [Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.nodes)]
+                return [
+                    Machine(f"{each.instance_type}-{node}", node, "", "") for node in range(spec.most_nodes)
+                ]
         raise NoCapacity("sold out")
 
     async def describe(self, pool: str, known: list[Machine]) -> list[Machine]:

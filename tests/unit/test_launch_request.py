@@ -155,6 +155,12 @@ PACKAGES_SAID: list[dict[str, Any]] = [
 ]
 
 
+def numbers_of_nodes(most: int) -> st.SearchStrategy[int | str]:
+    """A number, or a range of them as a command line has it."""
+    ends = st.tuples(st.integers(1, most), st.integers(1, most)).filter(lambda pair: pair[0] != pair[1])
+    return st.integers(1, most) | ends.map(lambda pair: f"{min(pair)}:{max(pair)}")
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> LaunchRequest:
     """Those that make sense."""
@@ -183,7 +189,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         selection=draw(st.sampled_from([None, "cheapest", "first"])) if rents else None,
         budget=draw(st.none() | st.floats(0.01, 1e6)) if rents else None,
         wait_for_capacity=draw(st.sampled_from([None, "2h", "90", "1.5 days"])) if rents else None,
-        nodes=draw(st.none() | st.integers(1, len(hosts) if hosts else 64)),
+        nodes=draw(st.none() | numbers_of_nodes(len(hosts) if hosts else 64)),
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
         plugins=draw(st.lists(st.sampled_from(("torch", "mig", "joblib")), unique=True)),
@@ -207,7 +213,7 @@ HOSTILE = st.builds(
     pool=st.none() | TEXT,
     provider=st.none() | TEXT | st.sampled_from(["local", "ssh"]),
     settings=st.dictionaries(TEXT | st.sampled_from(["hosts", "user"]), TEXT, max_size=2),
-    nodes=st.none() | st.integers(-2, 2000),
+    nodes=st.none() | st.integers(-2, 2000) | TEXT,
     ranks_per_node=st.none() | st.integers(-2, 70) | st.just("gpu"),
     accelerator=st.none() | TEXT,
     allocation=st.none() | TEXT,
@@ -562,6 +568,7 @@ def test_a_list_is_written_with_commas_only_where_it_is_read_so_again() -> None:
         ({"settings": {"user": "me"}}, "provider", "local has no setting 'user'; it has none"),
         ({"nodes": 0}, "nodes", "from 1 to 1024"),
         ({"nodes": "-"}, "nodes", "from 1 to 1024"),
+        ({"nodes": "8:2"}, "nodes", "max should be 8 or more"),
         ({"ranks_per_node": 65}, "ranks_per_node", "from 1 to 64"),
         ({"accelerator": "H10O"}, "accelerator", "did you mean H100"),
         ({"accelerator": ""}, "accelerator", ""),

@@ -16,7 +16,7 @@ from skyward_core.model.errors import (
     Unreachable,
 )
 from skyward_core.model.machine import Machine
-from skyward_core.model.spec import Image, Options, PoolSpec
+from skyward_core.model.spec import Image, Nodes, Options, PoolSpec
 from skyward_core.model.states import MachineStatus
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.pool import Pool
@@ -89,6 +89,26 @@ async def test_nodes_come_up_together_and_none_installs_before_all_are_there(
     assert [(name, told["node"], told["nodes"]) for name, told in world.prepared] == [
         ("m0", 0, 3), ("m1", 1, 3), ("m2", 2, 3),
     ]  # fmt: skip
+
+
+async def test_of_a_range_a_pool_has_the_nodes_that_there_were(world: World) -> None:
+    """Its world, its view and its row in the ledger are of what was got."""
+    world.room = 3
+    ledger = Ledger()
+    wanted = PoolSpec(
+        name="q", provider=world, nodes=Nodes(min=2, max=5), options=Options(console=False, grace=0.1)
+    )
+    pool = await Pool.intend(wanted, ledger)
+    assert len(pool.view.nodes) == 5, "until it is known"
+    starting = asyncio.create_task(pool.start(wanted))
+    await until(lambda: pool.view.state == "up")
+    await starting
+    assert (len(pool.view.nodes), pool.view.world_size) == (3, 3)
+    assert [told["nodes"] for _, told in world.prepared] == [3, 3, 3]
+    assert ledger.pool(pool.row.token).spec["nodes"] == 3
+    receipt = await pool.down()
+    assert (receipt.created, receipt.gone) == (3, (0, 1, 2))
+    ledger.close()
 
 
 def written() -> list[Machine]:

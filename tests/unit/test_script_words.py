@@ -153,9 +153,11 @@ def test_torchruns_options(asked):
     request = asked("torchrun --requirements r.txt --output *.pt plain.py --project")
     assert isinstance(request, LaunchRequest), request
     assert (request.requirements, request.outputs, request.project) == ("r.txt", ("*.pt",), False)
+    request = asked("torchrun --nnodes 1:4 plain.py")
+    assert isinstance(request, LaunchRequest) and request.nodes == "1:4"
     for line, says in (
-        ("--nnodes 1:4 plain.py", "is a range"),
-        ("--nnodes x plain.py", "no number from 1"),
+        ("--nnodes 4:1 plain.py", "a whole number from 1 to 1024, or a range"),
+        ("--nnodes x plain.py", "a whole number from 1 to 1024, or a range"),
         ("--nproc-per-node 65 plain.py", "no number from 1 to 64"),
         ("--nproc-per-node cpu --hosts a plain.py", "on this machine also cpu"),
         ("--node_rank 1 plain.py", "one command starts all nodes"),

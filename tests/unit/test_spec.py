@@ -53,7 +53,39 @@ def test_a_pool_without_a_name_is_called_after_the_script(monkeypatch: pytest.Mo
         assert sky.Compute(provider=sky.Local()).spec.name.startswith(begins)
 
 
-@pytest.mark.parametrize("nodes", [0, -1, 1025, 1.5, "many", "4", True, None])
+@pytest.mark.parametrize(
+    ("nodes", "kept"),
+    [
+        (4, 4),
+        (sky.Nodes(min=2, max=8), sky.Nodes(min=2, max=8)),
+        ("2:8", sky.Nodes(min=2, max=8)),
+        ("3:3", 3),
+    ],
+)
+def test_numbers_of_nodes(nodes: Any, kept: Any) -> None:
+    asked = spec(nodes=nodes)
+    assert asked.nodes == kept
+    assert (asked.least_nodes, asked.most_nodes) == ((2, 8) if nodes not in (4, "3:3") else (kept, kept))
+    assert (asked.describe()["nodes"], asked.world_size) == (asked.most_nodes, asked.most_nodes)
+    assert sky.Compute(provider=sky.Local(), nodes=nodes).spec.nodes == kept
+    with pytest.raises(SpecError, match="these differ"):
+        sky.Compute(sky.Spec(provider=sky.Local(), nodes=nodes), nodes="5:6")
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "field"),
+    [(3, 2, "max"), (0, 2, "min"), (True, 2, "min"), (1, 1025, "max"), (1, 2.5, "max")],
+)
+def test_ranges_that_make_no_sense(least: Any, most: Any, field: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        sky.Nodes(min=least, max=most)
+    assert caught.value.field == field
+    with pytest.raises(SpecError, match='or a range of them such as "2:8"') as caught:
+        spec(nodes=f"{least}:{most}")
+    assert caught.value.field == "nodes"
+
+
+@pytest.mark.parametrize("nodes", [0, -1, 1025, 1.5, "many", "4", "2:", ":2", "2:3:4", "-1:2", True, None])
 def test_nodes_that_make_no_sense(nodes: Any) -> None:
     with pytest.raises(SpecError, match="nodes") as caught:
         spec(nodes=nodes)

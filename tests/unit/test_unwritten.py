@@ -39,7 +39,7 @@ class Finder(World):
         self.halt.set()
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        self.made[token] = [machine(node) for node in range(spec.nodes)]
+        self.made[token] = [machine(node) for node in range(spec.most_nodes)]
         await self.halt.wait()
         return self.made[token]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...model.capabilities import RunsHere
 from ...model.errors import TeardownError
 from ...model.hint import Hint
-from ...model.spec import Image, Options, Spec, Worker
+from ...model.spec import Image, Nodes, Options, Spec, Worker
 from ...runtime.phase import refuse_pool_while_loading
 from ...store import debug_log, home
 from ...tasks import loader
@@ -45,7 +45,8 @@ class Compute(Dispatching):
         *specs: ways to have the machines, each with its provider, accelerator and what else machines have to be; none
             where that is said here.
         provider: where machines come from; ``Local`` when None.
-        nodes: how many machines; when None one, or as many as the provider has hosts.
+        nodes: how many machines; ``Nodes(min=2, max=8)``, or "2:8", for as many as can be had and at least so many;
+            when None one, or as many as the provider has hosts.
         accelerator: what each node needs, as ``sky.accelerators`` makes it or as a string ("A100:8"); None for nothing.
         vcpus: processor threads that each machine has at least; as the next five only of providers with offers.
         memory_gb: memory in GB that each has at least.
@@ -77,7 +78,7 @@ class Compute(Dispatching):
         self,
         *specs: Spec,
         provider: Any = None,
-        nodes: int | None = None,
+        nodes: int | Nodes | str | None = None,
         accelerator: Any = None,
         vcpus: int | None = None,
         memory_gb: float | None = None,

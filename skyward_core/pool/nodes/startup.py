@@ -60,11 +60,12 @@ class Startup:
             PoolError: says which node failed, at what, and what to do; what was created is still there.
         """
         context = self._context
-        for node in range(spec.nodes):
+        for node in range(spec.most_nodes):
             self._news.emit(ev.NodePhase(pool=context.name, node=node, phase="requested"))
         with hearing(self._news.complain):
             context.machines[:] = await hunting.machines(context, self._news, spec)
         context.ledger.created(context.token, context.machines)
+        self._learn_nodes()
         self._news.learn_price()
         self._refuse_ended()
         self._knowledge.know_secrets(
@@ -74,6 +75,13 @@ class Startup:
         gate = Gate(len(context.links))
         await _all(self._bring_up(link, gate) for link in context.links)
         self._agree()
+
+    def _learn_nodes(self) -> None:
+        """How many nodes there are is known once their machines are: of a range there may be fewer than its most."""
+        context = self._context
+        if len(context.view.nodes) != len(context.machines):
+            context.row = context.ledger.pool(context.token)
+            self._news.opened()
 
     def _refuse_ended(self) -> None:
         """Another client may have torn the pool down meanwhile, and have seen nothing of these machines.
@@ -102,6 +110,7 @@ class Startup:
             pool.name, pool.token, pool.provider, pool.ledger
         ):
             pool.machines[:] = pool.ledger.machines(pool.token)
+            self._learn_nodes()
             self._news.learn_price()
         seen = await answered("describe", pool.name, pool.provider.describe(pool.name, pool.machines))
         self._refuse_unfinished(seen)

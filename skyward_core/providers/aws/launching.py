@@ -1,4 +1,5 @@
-"""Having machines: attempts in order, each of which gets all machines or none, and none of which can be made twice."""
+"""Having machines: attempts in order, each of which gets all machines (of a range at least the least of them) or none,
+and none of which can be made twice."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class Wishes(Value):
     """What all attempts of a launch have in common.
 
     Attributes:
-        count: how many machines.
+        count: how many machines, at most.
+        least: so many at least, or none.
         token: idempotency token of this creation.
         node: the one that a machine in another's place is for.
         ttl: seconds after which they should be gone.
@@ -79,6 +81,7 @@ class Wishes(Value):
     """
 
     count: int
+    least: int
     token: str
     node: int | None
     ttl: float | None
@@ -164,9 +167,11 @@ class Launch:
             self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
             raise
         made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
-        if len(made) < wishes.count:
+        if len(made) < wishes.least:
             await self._end(made)
-            raise PoolError(f"EC2 gave {len(made)} machines where all {wishes.count} or none were asked for")
+            raise PoolError(f"EC2 gave {len(made)} machines where {wishes.least} or none were asked for")
+        if len(made) < wishes.count:
+            progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
         return await self._come_up(made, facts)
 
     def _note_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -198,7 +203,7 @@ class Launch:
         }  # fmt: skip
         request: dict[str, Any] = {
             "ClientToken": client_token(wishes.token, attempt),
-            "MinCount": wishes.count,
+            "MinCount": wishes.least,
             "MaxCount": wishes.count,
             "InstanceType": attempt.kind.name,
             "ImageId": image.ami,

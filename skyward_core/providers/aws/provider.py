@@ -115,7 +115,8 @@ class AWS:
     # -- the verbs ---------------------------------------------------------------------------------------
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """Rent machines, all of one type in one zone: the first that has as many as are asked for.
+        """Rent machines, all of one type in one zone: the first that has as many as are asked for, or of a range at
+        least the least.
 
         Raises:
             NoCapacity: none has; says why of each.
@@ -123,7 +124,7 @@ class AWS:
         """
         folder = PoolFolder(spec.name, token)
         there = await rented.find(self._calls, folder, ()) if folder.notes() else []
-        if len(there) == spec.nodes and all(each.address for each in there):
+        if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
             return sorted(there, key=lambda machine: machine.node)  # by this token already
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
@@ -136,7 +137,8 @@ class AWS:
         lease = spec.options.idle_timeout
         deadman = max(LEAST_DEADMAN, math.ceil(lease / 60) + BEYOND)
         return Wishes(
-            count=spec.nodes,
+            count=spec.most_nodes,
+            least=spec.least_nodes,
             token=token,
             node=None,
             ttl=spec.options.ttl,
@@ -163,6 +165,7 @@ class AWS:
         noted = next((each for each in folder.notes() if each["what"] == "wishes"), {})
         wishes = Wishes(
             count=1,
+            least=1,
             token=token,
             node=node,
             ttl=noted.get("ttl"),
@@ -220,7 +223,7 @@ class AWS:
         Raises:
             UsageError: nothing fits; says what comes nearest.
         """
-        wish, nodes = self._narrowed(spec.needs), spec.nodes
+        wish, least, most = self._narrowed(spec.needs), spec.least_nodes, spec.most_nodes
         found = await self.offers(wish)
         notes, there = list(found.notes), None
         try:
@@ -242,13 +245,21 @@ class AWS:
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
         address = "a public address" if self.public else "no public address"
+        many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
         creates = [
-            f"{nodes} machine{'s' * (nodes > 1)}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            f"{many}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
             *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
             "a key pair, made here",
         ]
         notes = list(dict.fromkeys(notes))
-        return RentalPlan(nodes=nodes, attempts=order, creates=creates, requests=requests, notes=notes)
+        return RentalPlan(
+            nodes=most,
+            least=least if least < most else None,
+            attempts=order,
+            creates=creates,
+            requests=requests,
+            notes=notes,
+        )
 
     async def _first_request(self, spec: PoolSpec, offer: Offer, place: network.Zone) -> dict[str, Any]:
         """What is sent for an offer."""

@@ -50,8 +50,9 @@ class Local:
         return "Local()"
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        """Folders for as many nodes as may be: this machine has room for all."""
         root = _root(spec.name, token)
-        return [self._make(root, node, str(node)) for node in range(spec.nodes)]
+        return [self._make(root, node, str(node)) for node in range(spec.most_nodes)]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]

@@ -28,6 +28,7 @@ from ...transport.ssh.dial import Dials
 from ...transport.ssh.target import Policy, Target
 from ...transport.upload.bundle import bundle
 from ..agents_over_ssh import CHECK_PATIENCE, all_of, end, look
+from ..told import progress
 from .settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -125,16 +126,19 @@ class SSH:
     # -- the verbs ---------------------------------------------------------------------------------------
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
-        """The first hosts; nothing is created, and nothing contacted, until a node is prepared.
+        """The first hosts; nothing is created, and nothing contacted, until a node is prepared. Of a range of nodes
+        the first hosts that answer.
 
         Raises:
             TooFewHosts: there are fewer hosts than nodes.
+            NoCapacity: too few of them answer; says why of each that does not.
         """
-        if spec.nodes > len(self.hosts):
+        if spec.least_nodes > len(self.hosts):
             raise TooFewHosts(
-                f"{spec.nodes} nodes were asked for, and there are {len(self.hosts)} hosts: "
+                f"{spec.least_nodes} nodes were asked for, and there are {len(self.hosts)} hosts: "
                 f"{', '.join(self.hosts)}. Ask for fewer nodes, or name more hosts."
             )
+        hosts = self.hosts[: spec.nodes] if isinstance(spec.nodes, int) else await self._there(spec)
         return [
             Machine(
                 id=host,
@@ -143,8 +147,21 @@ class SSH:
                 private_address="",
                 extra={"host": host, "folder": f"{spec.name}.{token[:8]}.{node}"},
             )
-            for node, host in enumerate(self.hosts[: spec.nodes])
+            for node, host in enumerate(hosts)
         ]
+
+    async def _there(self, spec: PoolSpec) -> Sequence[str]:
+        """The hosts that a range of nodes has: as many as answer, in their order."""
+        whys = dict(zip(self.hosts, await all_of(map(self._answers, self.hosts)), strict=True))
+        there = [host for host, why in whys.items() if not why]
+        away = "; ".join(f"{host}: {why}" for host, why in whys.items() if why)
+        if len(there) < spec.least_nodes:
+            raise NoCapacity(
+                f"{spec.least_nodes} nodes are needed at least, and {len(there)} of {len(whys)} hosts answer: {away}"
+            )
+        if away:
+            progress(f"{len(there)} of {len(whys)} hosts answer: {away}")
+        return there[: spec.most_nodes]
 
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
@@ -262,8 +279,8 @@ class SSH:
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will give, and have Python started there."""
-        if self.host_keys == "ask":
-            yield  # a question comes when its pool is there to be seen
+        if self.host_keys == "ask" or not isinstance(spec.nodes, int):
+            yield  # a question comes when its pool is there to be seen; which hosts answer, only asking tells
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = Dials(targets)
