@@ -20,6 +20,7 @@ class Orders(NamedTuple):
         known: what an agent that did not start it has to be told.
         sources: folders below which modules may be edited.
         folders: the working folder, here and on the client.
+        hears_notices: whether it may be told that machines are taken back.
     """
 
     capacity: int
@@ -29,6 +30,7 @@ class Orders(NamedTuple):
     known: Started
     sources: list[str]
     folders: list[str]
+    hears_notices: bool
 
 
 def taken_from(environ: MutableMapping[str, str]) -> Orders:
@@ -44,4 +46,5 @@ def taken_from(environ: MutableMapping[str, str]) -> Orders:
         known=known,
         sources=environ.pop("SKYWARD_SOURCES", "").split(":"),
         folders=environ.pop("SKYWARD_FOLDERS", "").split("\n"),
+        hears_notices=bool(environ.pop("SKYWARD_NOTICES", "")),
     )
