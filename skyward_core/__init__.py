@@ -45,6 +45,7 @@ _WHERE = {
     "instance_info": "runtime.info",
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
+    "on_preempt": "runtime.preempt",
     "shard": "runtime.shard",
     "stdout": "runtime.output",
     "stderr": "runtime.output",
@@ -139,6 +140,7 @@ if TYPE_CHECKING:
     from .runtime.output import silent as silent
     from .runtime.output import stderr as stderr
     from .runtime.output import stdout as stdout
+    from .runtime.preempt import on_preempt as on_preempt
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard
     from .tasks.whole_script import script as script

@@ -62,6 +62,11 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
         "nodes": len(pool.nodes),
         "nodes_ready": pool.nodes_ready,
         "price_hourly": None if pool.rents else pool.price_hourly,
+        "notices": [
+            {"node": node.index, "kind": node.notice, "ends_at": node.notice_ends_at}
+            for node in pool.nodes
+            if node.notice
+        ],
         "unfetched": pool.unfetched,
         "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
     }

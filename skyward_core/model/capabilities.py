@@ -179,6 +179,29 @@ class Dates(Protocol):
 
 
 @runtime_checkable
+class TakesBack(Protocol):
+    """It may take machines back, and says so a while ahead; ``describe`` says of one that it took, under "preempted" in
+    ``extra``, how that is known."""
+
+    def notices(self, machine: Machine) -> str:
+        """A program for the machine's Python, of the standard library alone, that says when the machine is about to be
+        taken back; "" where it never is.
+
+        It prints a line of JSON for each thing that it learns: {"kind": "terminate", "left": 120.0} with "stop" or
+        "hibernate" in its place, seconds left, or null where nobody knows; {"kind": "rebalance", "left": null} where it
+        has only become likelier; {"error": "..."} where it cannot be told. It ends when its standard input does.
+
+        Args:
+            machine: the machine.
+        """
+
+
+def notices_of(provider: object, machine: Machine) -> str:
+    """What says on a machine that it is about to be taken back; "" where it never is."""
+    return provider.notices(machine) if isinstance(provider, TakesBack) else ""
+
+
+@runtime_checkable
 class Sweeps(Protocol):
     """It can tell all that was ever made for pools in its account and is there still, whoever remembers it."""
 

@@ -17,6 +17,8 @@ BudgetStatus = Literal["within", "near", "asked", "spent"]
 
 # A node's way up, in this order.
 NodePhase = Literal["requested", "running", "connected", "synced", "installed", "ready", "gone"]
+# What is said ahead of a rented machine's end, which is not ours to decide. rebalance: it is likelier than it was.
+NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 # What a rank's process is at; "" where it is idle, as far as is known.
 RankPhase = Literal["", "starting", "importing", "joining", "running"]
 

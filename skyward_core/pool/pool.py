@@ -26,6 +26,7 @@ from .intent import write
 from .links.link import Link
 from .news import News
 from .nodes.heal import Healing
+from .nodes.notices import Notices
 from .nodes.replace import Replacements
 from .nodes.roster import Roster
 from .nodes.startup import Startup
@@ -78,6 +79,7 @@ class Pool:
         self.launch = Launcher(context, news, background, book, roster, upkeep, knowledge, modules)
         self._replacements = Replacements(context, news, roster, startup, upkeep.renewed)
         self.healing = Healing(context, news, roster, startup, upkeep.renewed)
+        self._notices = Notices(context, news)
         self._endings = Endings(context, news, background, book)
         self._expiry = Expiry(context, news)
         self.watch = Watch(
@@ -203,6 +205,8 @@ class Pool:
                 self._endings.by_others(PoolEnd.told(self.name, header))
             case "phase":
                 self.news.enter_phase(link, header)
+            case "notice":
+                self._notices.heard(link, header)
             case "modules":
                 self._modules.learn(link, header["files"])
             case "pong":
@@ -236,6 +240,7 @@ class Pool:
         self.news.learn_unfetched(link, link.welcome)
         self._modules.learn(link, link.welcome.get("modules", {}))
         self.book.catch_up(link)
+        self._notices.greeted(link)
         if not link.epoch and not self.context.observer:
             self.launch.agent_is_new()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Dates, Finds, Offers, Quiets
+from ..model.capabilities import Dates, Finds, Offers, Quiets, notices_of
 from ..model.errors import NoCapacity, UsageError, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
@@ -262,6 +262,10 @@ class Several:
         """The way to one machine, as its provider has it."""
         way: Transport = self._providers[machine.extra.get(OF, 0)].transport(pool, machine)
         return way
+
+    def notices(self, machine: Machine) -> str:
+        """What says on a machine that it is about to be taken back, where its provider has that."""
+        return notices_of(self._providers[machine.extra.get(OF, 0)], machine)
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": "several", "of": [each.to_json() for each in self._providers]}

@@ -65,6 +65,16 @@ class NodeLink(Event):
 
 
 @value(kw_only=True)
+class NodeNotice(Event):
+    """A node's machine is about to be taken back, at ``ends_at`` (Unix time, by our clock) where that is known; or
+    ("rebalance") that is likelier than it was."""
+
+    node: int
+    kind: states.NoticeKind
+    ends_at: float | None = None
+
+
+@value(kw_only=True)
 class RunOpened(Event):
     """A run was dispatched. ``total``: ranks or tasks."""
 
@@ -177,6 +187,7 @@ for _kind in (
     PoolState,
     NodePhase,
     NodeLink,
+    NodeNotice,
     RunOpened,
     RankPhase,
     RankBegan,
@@ -226,6 +237,7 @@ __all__ = [
     "ItemYielded",
     "LeaseNews",
     "NodeLink",
+    "NodeNotice",
     "NodePhase",
     "OutputFetched",
     "PoolEnded",

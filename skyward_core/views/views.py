@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
-from ..model.states import BudgetStatus, NodePhase, PoolStatus, RunKind, RunStatus, TaskStatus
+from ..model.states import BudgetStatus, NodePhase, NoticeKind, PoolStatus, RunKind, RunStatus, TaskStatus
 from ..wire.safe_text import field as safe
 from ..wire.safe_text import paragraph, value
 from . import events as ev
@@ -32,7 +32,10 @@ TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always amo
 
 @dataclass(slots=True)
 class NodeView:
-    """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection."""
+    """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
+
+    ``notice``: what was said of its machine's end, "" for nothing; ``notice_ends_at``: the Unix time of that, if known.
+    """
 
     index: int
     phase: NodePhase = "requested"
@@ -43,6 +46,13 @@ class NodeView:
     link_up: bool | None = None
     link_since: float = 0.0
     link_detail: str = ""
+    notice: NoticeKind | Literal[""] = ""
+    notice_ends_at: float | None = None
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether its machine is about to go."""
+        return self.notice not in ("", "rebalance")
 
 
 @dataclass(slots=True)
@@ -303,8 +313,17 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.phase != event.phase:
         node.phase, node.since = event.phase, event.at
+    if event.phase == "gone":
+        node.notice, node.notice_ends_at = "", None
     node.detail, node.retry_at = safe(event.detail), event.retry_at
     node.address = safe(event.address) or node.address
+
+
+@_apply.register
+def _(event: ev.NodeNotice, view: PoolView) -> None:
+    node = view.nodes[event.node]
+    if event.kind != "rebalance" or not node.is_taken_back:
+        node.notice, node.notice_ends_at = event.kind, event.ends_at
 
 
 @_apply.register

@@ -18,6 +18,7 @@ Sizes = dict[str, int]  # log file -> bytes
 Spans = dict[str, list[int]]  # log file -> from where to where
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
 Phase = Literal["", "starting", "importing", "joining", "running"]  # agents tell of no others
+NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 RunKind = Literal["", "broadcast", "single", "gather"]
 
 
@@ -149,6 +150,17 @@ class AgentPhase(RankPhaseKeys):
     t: Literal["phase"]
 
 
+class NoticeKeys(TypedDict):
+    """What is said of a machine's end ahead of it."""
+
+    kind: NoticeKind
+    left: float | None
+
+
+class AgentNotice(NoticeKeys):
+    t: Literal["notice"]
+
+
 class AgentWelcome(TypedDict):
     t: Literal["welcome"]
     version: int
@@ -167,6 +179,7 @@ class AgentWelcome(TypedDict):
     unfetched: NotRequired[Sizes]
     modules: NotRequired[dict[str, str]]
     cwd: NotRequired[str]
+    notices: NotRequired[list[NoticeKeys]]
     spent: NotRequired[bool]
 
 
@@ -489,6 +502,12 @@ class ClientUse(TypedDict):
     t: Literal["use"]
 
 
+class ClientWarn(TypedDict):
+    t: Literal["warn"]
+    node: int
+    left: float
+
+
 class ClientPing(TypedDict):
     t: Literal["ping"]
     id: NotRequired[int]
@@ -525,6 +544,7 @@ FromAgent = (
     | AgentGang
     | AgentPhase
     | AgentModules
+    | AgentNotice
     | AgentPong
     | AgentKnown
     | AgentFormed
@@ -556,6 +576,7 @@ FromClient = (
     | ClientGang
     | ClientHello
     | ClientUse
+    | ClientWarn
     | ClientPing
     | ClientLock
     | ClientUnlock

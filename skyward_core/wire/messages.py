@@ -40,6 +40,9 @@ from .value_checks import (
     or_none,
 )
 
+# What may be said of a machine's end, ahead of it; "rebalance": that it is likelier than it was.
+NOTICES = ("terminate", "stop", "hibernate", "rebalance")
+PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -135,6 +138,7 @@ _REMEMBERED = made_of(
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = each_of(is_run, is_count)
+_NOTICE: Checks = {"kind": one_of(*NOTICES), "left": or_none(is_number)}
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
 _WRITTEN = made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
 _MODULES = each_of(is_text, is_text)
@@ -159,6 +163,7 @@ FROM_AGENT: Forms = {
             "unfetched": _UNFETCHED,
             "modules": _MODULES,
             "cwd": is_text,
+            "notices": all_of(made_of(_NOTICE)),
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,
@@ -241,6 +246,11 @@ FROM_AGENT: Forms = {
         {"unfetched": _UNFETCHED},
     ),
     "ending": FrameForm("The pool is being torn down, by whom and why.", {"by": is_text, "why": is_text}),
+    "notice": FrameForm(
+        "The node's machine is about to be taken back, in `left` seconds where that is known, or (`rebalance`) that is "
+        "likelier than it was.",
+        _NOTICE,
+    ),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
     "moved": FrameForm("What follows comes over the node's own line, and nothing more over this one."),
     "wanted": FrameForm("Another client waits for the lock on the gang."),
@@ -346,6 +356,10 @@ FROM_CLIENT: Forms = {
         {"watch": is_flag, "observer": is_flag, "who": is_text},
     ),
     "use": FrameForm("The client that only looked uses the pool from now on."),
+    "warn": FrameForm(
+        "Tell the ranks that another node's machine is about to be taken back, in so many seconds.",
+        {"node": is_rank, "left": is_number},
+    ),
     "ping": FrameForm("Keep the lease, and say how long it is.", {}, _ASKED),
     "lock": FrameForm("Have the lock on the gang, as soon as nobody else has it."),
     "unlock": FrameForm(

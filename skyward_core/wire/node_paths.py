@@ -81,6 +81,11 @@ class NodePaths:
         return f"{self.folder}/spool/error.{pid}.json"
 
     @property
+    def notices(self) -> str:
+        """Which machines of the pool are about to be taken back, for the ranks."""
+        return self.folder + "/notices.json"
+
+    @property
     def kept_facts(self) -> str:
         """What a folder holds that was kept, and until when."""
         return self.folder + "/kept.json"

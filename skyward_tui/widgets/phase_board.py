@@ -9,7 +9,7 @@ from skyward_core.views.views import PHASES, NodeView, PoolView
 from ..hints import detail_of
 from ..theme import node_look
 from ..words import clip, duration
-from .rank_state import link_note
+from .rank_state import link_note, notice_note
 from .roll import Roll
 
 _ROAD = PHASES[:-1]
@@ -36,7 +36,8 @@ class PhaseBoard(Roll):
         nodes = pool.nodes
         if len(nodes) > self.size.height:
             nodes = sorted(
-                nodes, key=lambda node: (node.phase == "ready" and not link_note(node), node.index)
+                nodes,
+                key=lambda node: (node.phase == "ready" and not (link_note(node) or node.notice), node.index),
             )
         self._rows = [self._node(node, now) for node in nodes]
         self.refresh()
@@ -64,6 +65,8 @@ class PhaseBoard(Roll):
         ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
+        if said := notice_note(node, now):
+            parts.append((f"  ! {said}", "$text-error" if node.is_taken_back else "$text-warning"))
         if note := link_note(node):
             parts.append((f"  ! {note}", "$text-error"))
         elif said := node.detail or node.address:

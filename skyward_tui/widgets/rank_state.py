@@ -69,7 +69,9 @@ def _state(
     began = task.began_at if task.began_at is None or phase != "running" else max(task.began_at, since)
     seconds = None if began is None else now - began
     numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
-    note = link_note(node) or numbers or task_note(task) or last_line(run, pool, rank)
+    note = (
+        link_note(node) or notice_note(node, now) or numbers or task_note(task) or last_line(run, pool, rank)
+    )
     return RankState(rank, node.index, task.state, seconds, note)
 
 
@@ -113,6 +115,16 @@ def link_note(node: NodeView) -> str:
         return ""
     detail = f" ({node.link_detail})" if node.link_detail else ""
     return f"link down since {clock(node.link_since)}{detail}"
+
+
+def notice_note(node: NodeView, now: float) -> str:
+    """``taken back in 1:42 (terminate)`` where its machine is about to go; that it may be, where that is all."""
+    if node.notice == "rebalance":
+        return "may soon be taken back"
+    if not node.is_taken_back:
+        return ""
+    left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
+    return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
 
 
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:

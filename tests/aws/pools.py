@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from typing import Any
 
 import skyward_core as sky
+from skyward_core.store.ledger import Ledger
 from tests.aws import Bed
 
 
@@ -28,3 +30,10 @@ def left(bed: Bed, region: str = "us-east-1") -> list[str]:
     keys = [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]]
     volumes = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
     return [*alive, *(name for name in groups if name != "default"), *keys, *volumes]
+
+
+def machine_ids() -> list[str]:
+    """The machines of the one pool that is up, by node, by the ledger's word."""
+    with closing(Ledger()) as ledger:
+        (row,) = ledger.live()
+        return [each.id for each in sorted(ledger.machines(row.token), key=lambda each: each.node)]

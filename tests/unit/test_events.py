@@ -45,8 +45,9 @@ def test_what_another_version_wrote_can_be_read() -> None:
 
 def test_journals_of_older_releases_call_events_so() -> None:
     assert set(ev.Event.kinds) == {
-        "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodePhase", "OutputFetched", "PoolGone", "PoolOpened",
-        "PoolState", "PriceNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded", "RunOpened", "UnfetchedNews",
+        "BudgetNews", "ItemYielded", "LeaseNews", "NodeLink", "NodeNotice", "NodePhase", "OutputFetched", "PoolGone",
+        "PoolOpened", "PoolState", "PriceNews", "RankBegan", "RankEnded", "RankPhase", "RunEnded", "RunOpened",
+        "UnfetchedNews",
     }  # fmt: skip
     ended = ev.PoolEnded(pool="p", at=1.0, receipt={})
     assert ev.to_json(ended)["event"] == "PoolGone" and ev.from_json(ev.to_json(ended)) == ended

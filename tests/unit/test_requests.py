@@ -29,6 +29,7 @@ class Life:
     def __init__(self) -> None:
         self.ends: list[tuple[str, str]] = []
         self.given_up: list[str] = []
+        self.warned: list[tuple[int, float]] = []
         self.keep = 0.0
 
     def in_use(self) -> bool:
@@ -42,6 +43,12 @@ class Life:
 
     async def halt(self, who: str) -> None:
         self.ends.append((who, "halted"))
+
+    def notices(self) -> list[Header]:
+        return []
+
+    def warn(self, node: int, left: float) -> None:
+        self.warned.append((node, left))
 
 
 class Served(Node):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
+from skyward_core.model.states import NoticeKind
 from skyward_core.model.value import value
 from skyward_core.views import events as ev
 from skyward_core.views import views
@@ -65,6 +66,7 @@ STORY: list[ev.Event] = [
     ev.PriceNews(pool="p", at=28.0, hourly=7.9),
     ev.BudgetNews(pool="p", at=28.5, budget=25.0, state="near"),
     ev.UnfetchedNews(pool="p", at=28.0, runs={"r1": 12}),
+    ev.NodeNotice(pool="p", at=29.0, node=1, kind="terminate", ends_at=149.0),
     ev.OutputFetched(
         pool="p", at=29.0, run="r1", node=0, path="o\udcff", size=3, target="/o/o\x1b[2J", error="full"
     ),
@@ -94,6 +96,22 @@ def test_what_nobody_has_fetched_is_known_by_run() -> None:
     assert view.unfetched == {"r1": 12}
     apply(view, ev.UnfetchedNews(pool="p", runs={}))
     assert view.unfetched == {}
+
+
+def test_what_is_said_of_a_machine_s_end_stands_until_the_node_is_gone() -> None:
+    def said(kind: NoticeKind, ends_at: float | None = None) -> ev.Event:
+        return ev.NodeNotice(pool="p", at=11.0, node=1, kind=kind, ends_at=ends_at)
+
+    view = view_of(OPENED, said("rebalance"))
+    node = view.nodes[1]
+    assert (node.notice, node.is_taken_back, view.nodes[0].notice) == ("rebalance", False, "")
+    apply(view, said("terminate", 131.0))
+    apply(view, said("rebalance"))  # is no news beside that
+    assert (node.notice, node.notice_ends_at, node.is_taken_back) == ("terminate", 131.0, True)
+    apply(view, ev.NodePhase(pool="p", at=13.0, node=1, phase="ready", detail="a new agent took over"))
+    assert node.is_taken_back
+    apply(view, ev.NodePhase(pool="p", at=131.0, node=1, phase="gone"))
+    assert (node.notice, node.notice_ends_at) == ("", None)
 
 
 def test_a_pool_is_opened() -> None:

@@ -18,19 +18,30 @@ class Stage:
     """A pool of two nodes of which node 1 is down; ``done``: what the watch made of that."""
 
     def __init__(
-        self, state: MachineStatus, why: str = "", *, alone: bool = False, other_up: bool = True
+        self,
+        state: MachineStatus,
+        why: str = "",
+        *,
+        alone: bool = False,
+        other_up: bool = True,
+        preempted: str = "",
+        noticed: bool = False,
     ) -> None:
         self.done: list[str] = []
         self.told: list[Any] = []
         self.start_fails = ""
         self.written_fails = False
         self.ended = False
-        extra = {"why": why} if why else {}
+        extra = ({"why": why} if why else {}) | ({"preempted": preempted} if preempted else {})
+        view = SimpleNamespace(nodes=[SimpleNamespace(is_taken_back=each) for each in (False, noticed)])
         self.machine = Machine("m1", 1, "h1", "", state=state, extra=extra)
         self.links = [self.link(0, up=other_up), self.link(1, up=False)]
         stage = self
 
         class Provider:
+            def notices(self, machine: Machine) -> str:
+                return "asks" if preempted else ""
+
             async def describe(self, pool: str, machines: Any) -> list[Machine]:
                 return [stage.machine]
 
@@ -53,7 +64,7 @@ class Stage:
 
         context: Any = SimpleNamespace(
             name="p", token="t", links=self.links, machines=[None, self.machine], provider=Provider(), alone=alone,
-            leaving=False, ending=None, observer=False, options=SimpleNamespace(lost_after=None),
+            view=view, leaving=False, ending=None, observer=False, options=SimpleNamespace(lost_after=None),
             ledger=SimpleNamespace(pool=written, pool_state=written),
         )  # fmt: skip
         news: Any = SimpleNamespace(
@@ -71,8 +82,8 @@ class Stage:
     def link(self, node: int, *, up: bool) -> Any:
         link = SimpleNamespace(node=node, up=up, gone=False, finished=False, lost_why="")
 
-        def lose(why: str = "") -> None:
-            link.gone, link.lost_why = True, why
+        def lose(why: str = "", *, taken_back: bool = False) -> None:
+            link.gone, link.lost_why, link.taken_back = True, why, taken_back
 
         link.lose = lose
         return link
@@ -158,3 +169,17 @@ async def test_a_node_that_came_back_meanwhile_is_left_alone() -> None:
     stage = Stage("gone")
     stage.links[1].up = True
     assert await stage.decide() == []
+
+
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_machine_that_was_taken_back_is_said_to_be(finished: bool) -> None:
+    """By its notice, or, where nobody heard of one, by its provider's word; a pool whose only node it was goes on."""
+    said = "preempted: the machine of node 1 was taken back by its provider"
+    how = "EC2 took it back"
+    for stage, words in (
+        (Stage("gone", noticed=True, other_up=False), said),
+        (Stage("gone", preempted=how, other_up=False), f"{said}: {how}"),
+    ):
+        stage.links[1].finished = finished
+        assert (await stage.decide())[:2] == LOST
+        assert (stage.links[1].lost_why, stage.links[1].taken_back) == (words, True)

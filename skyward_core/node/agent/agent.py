@@ -8,7 +8,9 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ...wire.frames import Header
 from ..boot.host import members
 from .audience import Audience
 from .call_desk import CallDesk
@@ -21,6 +23,9 @@ from .requests import Requests
 from .signals import act_on
 from .slots import Slots
 from .take_over import take_over
+
+if TYPE_CHECKING:
+    from .notice_desk import NoticeDesk
 
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
 STUBBORN = 5.0  # seconds for what a node ran to end once it is killed
@@ -37,6 +42,7 @@ class Agent:
         self._slots = Slots(state, self._audience, self._desk, phases)
         self._requests = Requests(state, self._audience, self._desk, self._slots, phases, self)
         self._end = asyncio.Event()
+        self._notices: NoticeDesk | None = None
         self._given_up: set[str] = set()  # runs whose client ends the pool
         self._deadman = Deadman(config.deadman)
         self._outlived = False  # the lease is over, and nobody needs the machine
@@ -62,6 +68,7 @@ class Agent:
                 slots.begin()
             else:
                 loop.call_later(GREETING, slots.begin)
+            self._hear_of_the_end()
             clients = await loop.create_unix_server(self._requests.accept, config.socket)
         finally:
             os.umask(old)
@@ -71,6 +78,8 @@ class Agent:
         await self._end.wait()
         for task in watching:
             task.cancel()
+        if self._notices is not None:
+            self._notices.end()
         clients.close()
         await self._close()
         hear_no_workers()
@@ -95,6 +104,27 @@ class Agent:
         from .gpus import ask_meanwhile  # only where there may be some
 
         ask_meanwhile(state.config, known)
+
+    def _hear_of_the_end(self) -> None:
+        """Ask whether the machine is about to be taken back, where that may be."""
+        if self._state.config.notices:
+            from .notice_desk import NoticeDesk
+
+            self._notices = NoticeDesk(self._state, self._audience, self._desk, self._slots)
+            self._notices.begin()
+
+    def notices(self) -> list[Header]:
+        """What a client that comes is told of that."""
+        if not self._state.notices:
+            return []
+        from .notice_desk import frame_of
+
+        return [frame_of(*each) for each in self._state.notices.items()]
+
+    def warn(self, node: int, left: float) -> None:
+        """Another node's machine is; seconds left."""
+        if self._notices is not None:
+            self._notices.warn(node, left)
 
     # -- the lease ---------------------------------------------------------------------------------------
 

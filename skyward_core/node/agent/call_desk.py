@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...wire.frames import NONE, NONE_SUMMARY, WINDOW, WORK, Heard, encoded, frame
+from ...wire.messages import PREEMPTED
 from .audience import Audience
 from .calls import Call
 from .connection import Connection
 from .error_file import error_of
 from .node_state import NodeState
-from .process import Process, ended_from_outside, ended_with_worker, exit_words
+from .process import ON_SIGTERM, Process, ended_as_told, ended_from_outside, ended_with_worker, exit_words
 from .rank_logs import RankLogs
 from .slow_calls import SlowCalls
 from .yields import Yields
@@ -130,10 +131,14 @@ class CallDesk:
             killed: why the agent had ended the worker, where it had.
         """
         told: Heard = header
+        taken_back = self._state.is_taken_back
         if call.stop_reason and header["kind"] != "returned":
             told |= call.stopped()
         elif header["kind"] == "collateral":
-            told |= self._ended_with(killed) if killed else ended_from_outside()
+            nobody = self._preempted() if taken_back else ended_from_outside()
+            told |= self._ended_with(killed) if killed else nobody
+        elif taken_back and header["kind"] == "exited" and header.get("exit_code") == ON_SIGTERM:
+            told |= self._preempted()
         elif header["kind"] == "raised":
             self._note_full_disk(header)
             if process is not None:
@@ -192,13 +197,16 @@ class CallDesk:
         """The worker of a call ended before the call did."""
         body = b""
         more: Heard = {}
-        if process.ended_well(status) and not call.stop_reason:
+        taken_back = self._state.is_taken_back
+        if process.ended_well(status) and not call.stop_reason and not taken_back:
             ended: Ended = {"kind": "returned"}
             more, body = {"summary": NONE_SUMMARY, "size": len(NONE)}, NONE
         elif call.stop_reason:
             ended = call.stopped()
         elif process.killed:
             ended = self._ended_with(process.killed)
+        elif taken_back and ended_as_told(status):
+            ended = self._preempted()
         else:
             fields, words = exit_words(status)
             if process.connection is None:
@@ -235,9 +243,16 @@ class CallDesk:
     def _ended_with(self, why: str) -> Ended:
         """The part of an outcome that says why we ended its worker."""
         if self._state.closing and not self._state.ending:  # nobody ends the pool: only this node leaves it
+            if self._state.is_taken_back:
+                return self._preempted()
             words = f"the agent of node {self._state.config.node} was ended on its machine"
             return {"kind": "lost", "error": {"type": "NodeLost", "message": words}}
         return ended_with_worker(why)
+
+    def _preempted(self) -> Ended:
+        """The part of an outcome that says that the machine's provider wants it back."""
+        words = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
+        return {"kind": "lost", "error": {"type": PREEMPTED, "message": words}}
 
     # -- who has what came of them -----------------------------------------------------------------------
 

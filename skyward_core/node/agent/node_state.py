@@ -30,6 +30,8 @@ class NodeState:
         informed: set once the pool's variables and secrets are known here, as far as anybody knows them.
         gpus_known: set once it is known which GPUs the node has: ranks are told, and so wait for it.
         closing: the agent ends; nothing is started any more.
+        notices: what its provider says of the machine's end: kind, and when (by the monotonic clock), where it says so.
+        is_taken_back: ranks here were told that the machine is about to be taken back.
         ending: who ends the pool and why, as a frame, where that is known; empty where only this agent ends.
     """
 
@@ -47,6 +49,8 @@ class NodeState:
         if config.accelerators is not None:
             self.gpus_known.set()
         self.closing = False
+        self.notices: dict[str, float | None] = {}
+        self.is_taken_back = False
         self.ending: Header = {}
 
     def place(self, rank: int, number: int = 0) -> Header:

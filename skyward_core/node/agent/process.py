@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ...wire.node_frame_types import Ended, Exit
 
 
+ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends by it, as shells have it
+
+
 class Process:
     """One worker process. ``epoch`` is the gang epoch it was set up for, None while it is fresh."""
 
@@ -30,6 +33,13 @@ class Process:
         """Whether a script has come to its end in it, by a way that tells nobody: ``os._exit(0)``, or in a program that
         it has made of itself by ``os.execv``."""
         return self.is_script and status == 0 and not self.killed
+
+
+def ended_as_told(status: int | None) -> bool:
+    """Whether a process has ended by SIGTERM, or as those end that have dealt with one."""
+    if status is None:
+        return False
+    return os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM, ON_SIGTERM)
 
 
 def exit_words(status: int | None) -> tuple[Exit, str]:

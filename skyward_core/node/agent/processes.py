@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,6 +50,12 @@ def signal_group(pid: int, number: int) -> bool:
         # A member changed its user (sudo, a setuid helper): the others have got the signal.
         return True
     return True
+
+
+def kill_one(pid: int, number: int) -> None:
+    """Send a signal to one process, where it is there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def started(pid: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ...wire.frames import CHUNK, VERSION, Heard
+from ...wire.frames import CHUNK, VERSION, Header, Heard
 from ...wire.messages import from_client
 from .audience import Audience
 from .blob_exchange import Exchange
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         ClientStop,
         ClientTail,
         ClientUse,
+        ClientWarn,
         ClientWritten,
         FromClient,
     )
@@ -60,6 +61,10 @@ class Life(Protocol):
     def end_by(self, who: str, why: str) -> None: ...
 
     async def halt(self, who: str) -> None: ...
+
+    def notices(self) -> list[Header]: ...
+
+    def warn(self, node: int, left: float) -> None: ...
 
 
 class Requests:
@@ -94,6 +99,7 @@ class Requests:
             "line": self._offer_line,
             "move": self._move,
             "use": self._use,
+            "warn": self._warn,
             "ping": self._ping,
             "halt": self._halt,
             "shutdown": self._shutdown,
@@ -147,12 +153,16 @@ class Requests:
                 "unfetched": self._desk.unfetched(),
                 "modules": state.modules,
                 "cwd": state.config.cwd,
+                "notices": self._life.notices(),
             }
             | state.gang.health()
         )
 
     def _use(self, connection: Connection, header: ClientUse, body: bytes) -> None:
         self._audience[connection].renews = True
+
+    def _warn(self, connection: Connection, header: ClientWarn, body: bytes) -> None:
+        self._life.warn(header["node"], header["left"])
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
         left = self._state.lease.remaining(in_use=self._life.in_use())

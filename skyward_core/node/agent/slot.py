@@ -206,6 +206,8 @@ class Slot:
         env["SKYWARD_SOURCES"] = ":".join([config.cwd, *config.path_before])
         if config.devices:
             env["CUDA_VISIBLE_DEVICES"] = config.devices[self.rank - config.node * config.ranks_per_node]
+        if config.notices:
+            env["SKYWARD_NOTICES"] = "1"
         if config.knows_env:
             env["SKYWARD_VARIABLES"] = ",".join(config.env.keys() - env.keys())
         try:
@@ -411,8 +413,11 @@ class Slot:
         if header.pop("unusable", False) and process is not None:
             process.unusable = True
             self._gang_lost(process, UNUSABLE)
-        left = header.pop("left", False) or (process is not None and process.is_script)
-        if left and header["kind"] == "returned" and (killed or call.stop_reason):
+        left = header.pop("left", False)
+        stopped = left and self._state.is_taken_back
+        if left or (process is not None and process.is_script):
+            stopped |= bool(killed or call.stop_reason)
+        if stopped and header["kind"] == "returned":
             # Many a handler saves its state and leaves by sys.exit(0): that is how it ends, and no result.
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._desk.judged(call, header, killed, process)

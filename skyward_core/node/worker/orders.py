@@ -21,6 +21,7 @@ class Orders:
         known: what an agent that did not start it has to be told.
         sources: folders below which modules may be edited.
         folders: the working folder, here and on the client.
+        hears_notices: whether it may be told that machines are taken back.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
@@ -33,3 +34,4 @@ class Orders:
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
         self.sources = environ.pop("SKYWARD_SOURCES", "").split(":")
         self.folders = environ.pop("SKYWARD_FOLDERS", "").split("\n")
+        self.hears_notices = bool(environ.pop("SKYWARD_NOTICES", ""))

@@ -14,6 +14,8 @@ from time import sleep  # user code may put something else in its place
 from types import FrameType
 from typing import Any
 
+from ...runtime import preempt
+
 AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
 CUT_OFF = (
@@ -33,6 +35,8 @@ class StopSignal:
     still arrives, and a watching thread then ends the process, so that the grace is spent only by code that uses it.
 
     Code that takes SIGTERM for itself has all of the grace, until the end of its call; then the signal is ours again.
+
+    One that comes as the node's machine is taken back stops nothing where code has said what to do then.
     """
 
     def __init__(self, *, interrupts: bool) -> None:
@@ -79,6 +83,8 @@ class StopSignal:
         if self._is_in_hook(at):
             start_new_thread(self._send_again, ())
             return
+        if preempt.comes_with_notice() and (not self._listening or preempt.tell()):
+            return
         if self._listening and self._interrupts:
             raise Stopped
         self.ending = True
@@ -113,7 +119,14 @@ class StopSignal:
 
     def _is_deaf(self) -> bool:
         """Whether the signal that has just come is ours, and no Python code hears it."""
-        return self._is_ours() and not self._reacted.wait(DEAF) and self._is_ours()
+        # Where the machine is taken back, native code may come to its end until then.
+        awaited = preempt.is_awaited() or self._reacted.wait(DEAF) or preempt.is_awaited()
+        return self._is_ours() and not awaited and self._is_ours()
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether what ran last had the signal for itself."""
+        return self._taken
 
     def _is_ours(self) -> bool:
         return not self._taken and signal.getsignal(signal.SIGTERM) == self._handle
@@ -135,6 +148,7 @@ class StopSignal:
         """What has the signal now is to have it in all calls, where that is a plugin's handler."""
         found = signal.getsignal(signal.SIGTERM)
         self._between = found if callable(found) else self._handle
+        preempt.keep()
 
     def _put_back(self) -> None:
         """Undo what user code made of the signal. A loop of asyncio, say, leaves it without a handler, and the wake-up
@@ -156,3 +170,5 @@ class StopSignal:
                 self._changed = False
         finally:
             self._listening -= 1
+            if not self._listening:
+                preempt.forget()

@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from time import monotonic, perf_counter  # user code may put something else in their place
 from typing import TYPE_CHECKING, Any
 
-from ...runtime import large_imports, metrics, older_import
+from ...runtime import large_imports, metrics, older_import, preempt
 from ...runtime.info import instance_info, set_place, using
 from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
@@ -109,6 +109,8 @@ class WorkerProcess:
         self._waiting: deque[tuple[ToWorker, bytes]] = deque()
         # Threads cannot be interrupted one by one: there SIGTERM ends the process at once.
         self._stop = StopSignal(interrupts=capacity == 1)
+        if orders.hears_notices:
+            preempt.hear(paths.notices)
 
     def _hello(self) -> tuple[Header, bytes]:
         """Who we are; to an agent that did not start us also what we were started with, what gang we
@@ -232,6 +234,7 @@ class WorkerProcess:
         self._used = True
         self._streams.begin(run)
         self._modules.look()
+        preempt.begin(bool(header.get("gang")))
         started = perf_counter()
         try:
             if self._setup_error is not None:
@@ -241,6 +244,8 @@ class WorkerProcess:
                 value = self._run(header, body)
             self._not_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill(header))
+            if header.get("script") and self._stop.was_taken and preempt.announced_here():
+                answer["left"] = True  # by its own handler, as far as can be told
         except Stopped:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM

@@ -18,8 +18,8 @@ from ...store.loggers import logger
 from ...transport.base import Pipe, Transport
 from ...transport.incoming_result import Landing
 from ...wire.frames import INLINE, VERSION, Decoder, Header, Heard, WireError, frame
+from ...wire.messages import PREEMPTED, from_agent
 from ...wire.messages import answer as admit_answer
-from ...wire.messages import from_agent
 from ..client_name import ourselves
 from .download import Download
 
@@ -86,6 +86,7 @@ class Link:
         self.silent = False  # connected, but no answer
         self.gone = False  # the node was found to be gone; nobody tries again
         self.lost_why = ""
+        self.lost_as = "NodeLost"  # what errors of its calls are called
         self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
         self.finished = False  # the agent said goodbye
         self.direct = False  # connected by a line of our own, and not through the transport's
@@ -252,6 +253,10 @@ class Link:
                 self._listener.on_link(self, False, f"connected, but no answer for {quiet:.0f} s")
             self._write({"t": "ping", "id": 0})
 
+    def warn(self, node: int, left: float) -> None:
+        """Have its ranks told that another node's machine is taken back, in so many seconds."""
+        self.send({"t": "warn", "node": node, "left": left})
+
     def time_of(self, header: Timed) -> float:
         """When it happened on the node, by our clock; now, where that is not said."""
         return self.by_our_clock(float(header["at"])) if "at" in header else time.time()
@@ -407,11 +412,13 @@ class Link:
             else:
                 return
 
-    def lose(self, why: str = "") -> None:
-        """The node is gone for good."""
+    def lose(self, why: str = "", *, taken_back: bool = False) -> None:
+        """The node is gone for good; ``taken_back``: its machine's provider wanted it."""
         _log.warning("node %d: lost: %s", self.node, why or "it is gone", extra=self._about)
         self.gone = True
         self.lost_why = self.lost_why or why
+        if taken_back:
+            self.lost_as = PREEMPTED
         self._calls.clear()
         for task in (self._retry, self._watcher):
             if task is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...model.capabilities import notices_of
 from ...model.errors import CredentialsRefused, HostKeyError, PoolError, Unreachable, hint_of, what_of
 from ...model.hint import Hint
 from ...model.machine import Machine
@@ -311,6 +312,7 @@ class Startup:
             "idle_timeout": pool.options.idle_timeout,
             "ttl": pool.options.ttl,
             "deadman": pool.machines[node].extra.get("deadman", 0),
+            "notices": notices_of(pool.provider, pool.machines[node]),
             "keep_results": pool.options.keep_results,
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from ...model.capabilities import notices_of
 from ...model.errors import LedgerError, PoolError, SkywardError, what_of
+from ...model.machine import Machine
 from ...providers.told import answered
 from ...store.loggers import logger
 from ...views import events as ev
@@ -21,6 +25,7 @@ from .suspicion import Suspicion
 
 _log = logger("node")
 
+GLANCE = 10.0  # seconds for a provider to say why a machine ended
 AGAIN = 1.0  # seconds before a node that could not be examined is examined once more
 
 
@@ -86,7 +91,8 @@ class Watch:
         if await self._endings.have_come(wait=link.finished):
             return
         if link.finished:
-            self._lose(link, "its agent was ended on its machine")
+            taken = await self._why_taken_back(link)
+            self._lose(link, taken or "its agent was ended on its machine", taken_back=bool(taken))
             return
         machine = context.machines[link.node]
         (seen,) = await answered("describe", context.name, context.provider.describe(context.name, [machine]))
@@ -108,8 +114,31 @@ class Watch:
                     await self._revive(link)
                 return
             why = refused
-        self._lose(link, why)
+        taken = self._taken_back(link.node, seen)
+        self._lose(link, taken or why, taken_back=bool(taken))
         await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
+
+    async def _why_taken_back(self, link: Link) -> str:
+        """That the machine of an agent which was ended was taken back, in words; "" where nobody knows of it."""
+        context, machine = self._context, self._context.machines[link.node]
+        if said := self._taken_back(link.node, machine):
+            return said
+        if not notices_of(context.provider, machine):
+            return ""
+        try:
+            async with asyncio.timeout(GLANCE):
+                (seen,) = await answered(
+                    "describe", context.name, context.provider.describe(context.name, [machine])
+                )
+        except (SkywardError, OSError):  # the log tells of it; that it is gone is known
+            return ""
+        return self._taken_back(link.node, seen)
+
+    def _taken_back(self, node: int, machine: Machine) -> str:
+        said = f"preempted: the machine of node {node} was taken back by its provider"
+        if how := machine.extra.get("preempted"):
+            return f"{said}: {how}"
+        return said if self._context.view.nodes[node].is_taken_back else ""
 
     async def _revive(self, link: Link) -> None:
         """Start an agent where the last one died; it adopts what it finds, and the link finds it.
@@ -133,10 +162,10 @@ class Watch:
         if not self._context.observer and self._context.ending is None:
             self._lose(link, why)
 
-    def _lose(self, link: Link, why: str) -> None:
+    def _lose(self, link: Link, why: str, *, taken_back: bool = False) -> None:
         context = self._context
         self.suspicion.up(link)
-        link.lose(why)
+        link.lose(why, taken_back=taken_back)
         self._news.emit(ev.NodePhase(pool=context.name, node=link.node, phase="gone", detail=why))
         left = [other for other in context.links if not other.gone]
         try:

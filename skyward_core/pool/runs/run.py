@@ -429,7 +429,9 @@ class Run(RunResults):
         """The node that has a call is gone: it ends as lost."""
         link = self._where[index]
         said = ": ".join(filter(None, (f"node {link.node} is gone", link.lost_why)))
-        self._end_call(link, index, "lost", ErrorInfo("NodeLost", said))
+        if link.lost_as != "NodeLost":
+            said = link.lost_why
+        self._end_call(link, index, "lost", ErrorInfo(link.lost_as, said))
 
     def refuse(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         """End a call that no node has got, or that the one which has it does not begin.

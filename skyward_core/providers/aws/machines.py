@@ -176,9 +176,9 @@ def _state(machine: Machine, instance: Mapping[str, Any] | None) -> Machine:
     name = instance["State"]["Name"]
     if name in ENDED:
         at = {} if (ended := _ended_at(instance)) is None else {"ended": ended}
-        return replace(machine, state="gone", extra=machine.extra | {"why": why_ended(instance)} | at)
+        return replace(machine, state="gone", extra=machine.extra | _how_ended(instance) | at)
     if name in ENDING:
-        return replace(machine, state="ending", extra=machine.extra | {"why": why_ended(instance)})
+        return replace(machine, state="ending", extra=machine.extra | _how_ended(instance))
     return machine
 
 
@@ -188,6 +188,12 @@ def why_ended(instance: Mapping[str, Any]) -> str:
     if code == "Client.InstanceInitiatedShutdown":
         return "it shut itself down"
     return ""
+
+
+def _how_ended(instance: Mapping[str, Any]) -> dict[str, str]:
+    code = instance.get("StateReason", {}).get("Code", "")
+    taken = {"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {}
+    return {"why": why_ended(instance)} | taken
 
 
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) GMT\)")

@@ -20,7 +20,7 @@ from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, blocks, checks, images, kinds, network, shipped
+from . import account, belongings, blocks, checks, images, interruptions, kinds, network, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
@@ -500,6 +500,14 @@ class AWS:
     def _import(self) -> None:
         with suppress(SkywardError, ImportError):  # who needs it is told
             self._calls.region()
+
+    def notices(self, machine: Machine) -> str:
+        """What asks on a spot machine whether EC2 takes it back; "" for machines on demand.
+
+        Args:
+            machine: the machine.
+        """
+        return interruptions.program() if machine.extra.get("market") == "spot" else ""
 
     # -- values ------------------------------------------------------------------------------------------
 

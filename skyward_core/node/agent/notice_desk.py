@@ -1,0 +1,143 @@
+"""Machines of the pool that are about to be taken back: this node's, as its provider's program says, and others', as
+clients tell. Clients are told of the one, ranks of both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ...runtime.preempt import NEWS, Notice
+from ...wire.frames import Header
+from ...wire.messages import NOTICES
+from .audience import Audience
+from .call_desk import CallDesk
+from .node_state import NodeState
+from .notice_source import NoticeSource
+from .processes import kill_one, signal_group
+from .slots import Slots
+
+SAME = 30.0  # seconds between two ends that are one
+HEAD_START = 0.5  # seconds that ranks' callbacks begin before SIGTERM, which may end all
+LONGEST = 24 * 3600.0  # seconds that a notice may be ahead
+
+
+class NoticeDesk:
+    """One node's."""
+
+    def __init__(self, state: NodeState, audience: Audience, desk: CallDesk, slots: Slots) -> None:
+        self._state, self._audience, self._desk, self._slots = state, audience, desk, slots
+        self._node = state.config.node
+        self._source = NoticeSource(state.config, self._hear, self._complain)
+        self._written: dict[int, Notice] = {}
+
+    def begin(self) -> None:
+        """Go on with what an agent before this one has told the ranks, and ask."""
+        self._written = {each.node: each for each in _read(self._state.config.paths.notices)}
+        self._state.is_taken_back = self._node in self._written
+        self._source.begin()
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._source.end()
+
+    # -- of this node ------------------------------------------------------------------------------------
+
+    def _complain(self, why: str) -> None:
+        self._desk.complain(
+            f"node {self._node}: nobody tells whether its machine is about to be taken back: {why}"
+        )
+
+    def _hear(self, told: dict[str, Any]) -> None:
+        if isinstance(why := told.get("error"), str):
+            self._complain(why[:200])
+        kind, left = told.get("kind"), told.get("left")
+        if kind not in NOTICES or not (left is None or (type(left) in (int, float) and 0 <= left <= LONGEST)):
+            return
+        ends = None if left is None or kind == "rebalance" else monotonic() + left
+        known = self._state.notices
+        if kind in known and _are_same(known[kind], ends):
+            return
+        known[kind] = ends
+        self._audience.tell(frame_of(kind, ends))
+        if kind != "rebalance":
+            self._take_back(monotonic() if ends is None else ends)
+
+    def _take_back(self, ends: float) -> None:
+        """Tell the ranks of this node, and have what runs in them end, unless it says what else to do."""
+        self._state.is_taken_back = True
+        before = self._written.get(self._node)
+        if before is not None and _are_same(before.ends, ends):
+            return
+        # Who is just being started has no place for the signal yet, and nothing to lose.
+        busy = [
+            slot.process.pid
+            for slot in self._slots.all
+            if slot.process and slot.process.connection and (slot.running or slot.process.ready)
+        ]
+        self._tell_ranks(Notice(self._node, True, ends, tuple(busy)))
+        asyncio.get_running_loop().call_later(HEAD_START, self._terminate, busy)
+
+    def _terminate(self, pids: list[int]) -> None:
+        for slot in self._slots.all:
+            if slot.process is not None and slot.process.pid in pids:
+                signal_group(slot.process.pid, signal.SIGTERM)
+
+    # -- of others ---------------------------------------------------------------------------------------
+
+    def warn(self, node: int, left: float) -> None:
+        """A client tells of another node.
+
+        Args:
+            left: seconds.
+        """
+        ends = monotonic() + min(LONGEST, max(0.0, left))
+        known = self._written.get(node)
+        if node != self._node and not (known is not None and _are_same(known.ends, ends)):
+            self._tell_ranks(Notice(node, False, ends, ()))
+
+    # -- what ranks are told -----------------------------------------------------------------------------
+
+    def _tell_ranks(self, notice: Notice) -> None:
+        now, path = monotonic(), self._state.config.paths.notices
+        kept = {node: each for node, each in self._written.items() if each.here or each.ends > now}
+        self._written = kept | {notice.node: notice}
+        try:
+            with open(f"{path}.part", "w", encoding="utf-8") as file:
+                json.dump(list(self._written.values()), file)
+            Path(f"{path}.part").replace(path)
+        except OSError as error:
+            self._desk.complain(
+                f"node {self._node}: ranks are not told that machines are taken back: {error}"
+            )
+            return
+        for slot in self._slots.all:
+            if slot.process is not None and slot.process.connection is not None:
+                kill_one(slot.process.pid, NEWS)
+
+
+def frame_of(kind: str, ends: float | None) -> Header:
+    """What clients are told of a notice.
+
+    Args:
+        ends: by the monotonic clock; None where nobody knows.
+    """
+    left = None if ends is None else round(max(0.0, ends - monotonic()), 3)
+    return {"t": "notice", "kind": kind, "left": left}
+
+
+def _are_same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < SAME
+
+
+def _read(path: str) -> list[Notice]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [Notice(node, here, ends, tuple(pids)) for node, here, ends, pids in json.load(file)]
+    except (OSError, ValueError, TypeError):
+        return []

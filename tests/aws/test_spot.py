@@ -1,0 +1,86 @@
+"""EC2 takes spot machines back: from the notice to the machines in their place."""
+
+from __future__ import annotations
+
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.store.archive import replay
+from skyward_core.views.events import NodeNotice
+from tests.aws import Bed
+from tests.aws.pools import left, machine_ids, rented, where
+from tests.lab.tools import wait_until
+
+
+@sky.function
+def train() -> None:
+    """Rank 2 hears of the end by SIGTERM, the others by a callback; none of them ends by itself."""
+    rank = sky.instance_info().rank
+    if rank == 2:
+        signal.signal(signal.SIGTERM, lambda *_: print("got SIGTERM", flush=True))
+    else:
+        sky.on_preempt(lambda seconds, node: print(f"told of node {node}, {seconds < 15}", flush=True))
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+@sky.function
+def head() -> str:
+    return sky.instance_info().head_addr
+
+
+def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    for name, text in bed.environment().items():
+        monkeypatch.setenv(name, text)
+    spot = rented(ssh_from=f"{bed.client_address()}/32")
+    options = sky.Options(console=False, grace=1.0, on_loss="replace")
+    with sky.Compute(name="trio", provider=spot, nodes=3, allocation="spot", options=options) as compute:
+        before = {address for address in head() @ compute}
+        view, ids = compute.pool.view, machine_ids()
+
+        def printed(rank: int) -> list[str]:
+            return view.logs.rank(rank).lines(0, 9)
+
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: train() @ compute)
+            wait_until(lambda: all(printed(rank) == ["begun"] for rank in range(3)), "their first lines")
+            bed.rebalance(ids[1])
+            for node in (0, 2):
+                bed.spot_notice(ids[node], seconds=12)
+            wait_until(lambda: view.nodes[0].is_taken_back and view.nodes[2].is_taken_back, "the notices")
+            assert all(0 < (view.nodes[node].notice_ends_at or 0) - time.time() < 13 for node in (0, 2))
+            told = [f"told of node {node}, True" for node in (0, 2)]
+            wait_until(lambda: sorted(printed(0)[1:]) == sorted(printed(1)[1:]) == told, "the callbacks")
+            wait_until(lambda: printed(2) == ["begun", "got SIGTERM"], "the signal")
+            with pytest.raises(
+                sky.RunError, match=r"preempted: the machine of node [02] was taken back"
+            ) as caught:
+                running.result(60)
+        outcomes = caught.value.outcomes
+        assert [outcomes[rank].kind for rank in range(3)] == ["lost", "collateral", "lost"]
+        assert {each.error.type for each in outcomes.values() if each.error} == {"Preempted", "Stopped"}
+        # The next run waits for the machines in their place, and knows the new head.
+        after = {address for address in head() @ compute}
+        assert len(after) == 1 and after != before
+        assert [rank for rank, _, _ in where() @ compute] == [0, 1, 2]
+        assert [node.notice for node in view.nodes] == ["", "rebalance", ""]
+        kinds = {
+            (each.node, each.kind)
+            for each in replay(compute.pool.archive.folder)
+            if isinstance(each, NodeNotice)
+        }
+        assert kinds == {(0, "terminate"), (1, "rebalance"), (2, "terminate")}
+        now = machine_ids()
+        assert now[1] == ids[1] and not {now[0], now[2]} & {ids[0], ids[2]}
+    reasons = {each["id"]: each["reason"] for each in bed.instances()}
+    assert reasons[ids[0]] == reasons[ids[2]] == "Server.SpotInstanceTermination"
+    assert left(bed) == [] and len(bed.instances("terminated")) == 5
+    assert compute.receipt is not None and compute.receipt.ok and compute.receipt.created == 5

@@ -1,0 +1,215 @@
+"""Machines that are taken back: what ranks hear of it, what becomes of their run, and what is shown. The machines are
+folders here; ``tests/aws`` has those of EC2."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.model.machine import Machine
+from skyward_core.store.archive import replay
+from skyward_core.views.events import NodeNotice
+from tests.support.processes import descendants
+from tests.support.waiting import wait_until
+
+PROGRAM = """
+import os, select, sys
+told = 0
+while not select.select([0], [], [], 0.02)[0]:
+    lines = open({path!r}).read().splitlines(True) if os.path.exists({path!r}) else []
+    for line in lines[told:]:
+        sys.stdout.write(line)
+    sys.stdout.flush()
+    told = len(lines)
+"""
+
+
+class Lends(sky.Local):
+    """Says of a machine what stands in a file beside it."""
+
+    def notices(self, machine: Machine) -> str:
+        return PROGRAM.format(path=f"{machine.id}.says")
+
+
+def says(compute: sky.Compute, node: int, kind: str = "terminate", left: float | None = 60.0) -> None:
+    """The machine's provider does."""
+    with open(f"{compute.pool.machines[node].id}.says", "a") as file:
+        file.write(json.dumps({"kind": kind, "left": left}) + "\n")
+
+
+@pytest.fixture
+def pool(home: Path) -> Iterator[sky.Compute]:
+    options = sky.Options(console=False, grace=1.0)
+    with sky.Compute(provider=Lends(), nodes=2, options=options) as compute:
+        yield compute
+
+
+class Steps:
+    """Ranks and their test, by files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def take(self, step: str) -> None:
+        Path(self._folder, f"{step}-{sky.instance_info().rank}").touch()
+
+    def taken(self, step: str) -> list[int]:
+        return sorted(int(path.name.rpartition("-")[2]) for path in Path(self._folder).glob(f"{step}-*"))
+
+    def wait(self, step: str, ranks: list[int]) -> None:
+        wait_until(lambda: self.taken(step) == ranks, what=lambda: f"{step}: {self.taken(step)}")
+
+    def await_all(self, step: str, ranks: list[int]) -> None:
+        """In a rank."""
+        while self.taken(step) != ranks:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Steps:
+    return Steps(tmp_path)
+
+
+def err(compute: sky.Compute, rank: int) -> str:
+    return (Path(compute.pool.machines[rank].extra["folder"]) / "spool" / f"r{rank:03d}.err").read_text()
+
+
+def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute, steps: Steps) -> None:
+    def train() -> list[Any]:
+        heard: list[Any] = []
+        sky.on_preempt(lambda: heard.append("none"))
+
+        @sky.on_preempt
+        def fails(seconds: float) -> None:
+            raise ValueError("the disk is full")
+
+        sky.on_preempt(lambda seconds, node: heard.append((50 < seconds <= 60, node)))
+        steps.take("begun")
+        while len(heard) < 2:
+            time.sleep(0.01)
+        sky.on_preempt(lambda node=7: heard.append("late"))
+        steps.take("told")
+        steps.await_all("told", [0, 1])
+        time.sleep(1.2)  # SIGTERM has come, and what is native has come out of it
+        return heard
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        says(pool, 1)
+        assert running.result(30) == [["none", (True, 1), "late"]] * 2
+    for rank in (0, 1):
+        assert err(pool, rank).count("ValueError: the disk is full") == 1
+        assert "fails, a callback of on_preempt, failed" in err(pool, rank)
+    node = pool.pool.view.nodes[1]
+    assert node.notice == "terminate" and node.notice_ends_at is not None
+    assert 40 < node.notice_ends_at - time.time() < 61
+    assert "node 1's machine is taken back by its provider in 60 s (terminate)" in pool.pool.view.detail
+
+    # Callbacks of one call are none of the next, which hears of the notice itself.
+    def listen() -> list[int]:
+        heard: list[int] = []
+        sky.on_preempt(lambda: heard.append(1))
+        return heard
+
+    assert sky.function(listen)() @ pool == [[1], [1]]
+
+
+def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
+    def train() -> None:
+        steps.take("begun")
+        try:
+            time.sleep(600)
+        finally:
+            steps.take("cleaned")
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        says(pool, 1, "rebalance", None)
+        node = pool.pool.view.nodes[1]
+        wait_until(lambda: node.notice == "rebalance")
+        assert not node.is_taken_back and not running.done()
+        says(pool, 1)
+        with pytest.raises(sky.RunError, match="preempted") as caught:
+            running.result(30)
+    assert steps.taken("cleaned") == [0, 1]
+    assert {rank: each.kind for rank, each in caught.value.outcomes.items()} == {0: "collateral", 1: "lost"}
+    error = caught.value.outcomes[1].error
+    assert error is not None and error.type == "Preempted"
+    assert error.message == "preempted: the machine of node 1 was taken back by its provider"
+    kinds = [each.kind for each in replay(pool.pool.archive.folder) if isinstance(each, NodeNotice)]
+    assert kinds == ["rebalance", "terminate"]
+    # Who comes later is told, too.
+    session = Session()
+    view = session.look(pool.pool.row.key).result(30)
+    assert view.nodes[1].is_taken_back and not view.nodes[0].notice
+    session.detach()
+
+
+def by_flag(begun: Callable[[], None]) -> str:
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    sky.on_preempt(lambda: stop.append(2))
+    begun()
+    while len(stop) < 2:
+        time.sleep(0.01)
+    return f"early {stop}"
+
+
+def by_leaving(begun: Callable[[], None]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    begun()
+    time.sleep(600)
+
+
+def by_callback(begun: Callable[[], None]) -> None:
+    sky.on_preempt(lambda: sys.exit(143))
+    begun()
+    time.sleep(600)
+
+
+def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: Path) -> None:
+    """One that lives on returns its result, one that leaves is lost to it, whatever its exit status."""
+    leaves = tmp_path / "leaves.py"
+    text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
+    works: list[Any] = [
+        sky.function(each)(lambda: steps.take("begun")) for each in (by_flag, by_leaving, by_callback)
+    ]
+    kinds = []
+    for work in [*works, sky.script(leaves)]:
+        (tmp_path / "begun-0").unlink(missing_ok=True)
+        options = sky.Options(console=False, grace=1.0)
+        with sky.Compute(provider=Lends(), options=options) as compute, ThreadPoolExecutor(1) as beside:
+            running = beside.submit(lambda: work @ compute)  # noqa: B023
+            steps.wait("begun", [0])
+            says(compute, 0)
+            error = running.exception(30)
+            root = error.root_cause if isinstance(error, sky.RunError) else None
+            kinds.append(root.type if root else running.result())
+    assert kinds == [["early [2, 1]"], "Preempted", "Preempted", "Preempted"]
+
+
+def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
+    with sky.Compute(options=sky.Options(console=False)) as compute:
+        assert sky.function(lambda: signal.getsignal(signal.SIGURG) == signal.SIG_DFL)() @ compute == [True]
+        assert asking(compute) == 0
+    with sky.Compute(provider=Lends(), options=sky.Options(console=False)) as compute:
+        assert asking(compute) == 1
+
+
+def asking(compute: sky.Compute) -> int:
+    """How many processes of node 0 ask whether its machine is taken back."""
+    below = descendants(compute.pool.links[0].welcome["pid"])
+    return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)
