@@ -90,8 +90,8 @@ class RootCause(Value):
     """The first real failure of a run.
 
     Attributes:
-        exit_code: the exit status that a command should end with on its behalf
-            (its own status, 128 + signal, or None where the rank raised).
+        exit_code: the exit status that a command should end with on its behalf: its own status, 128 + signal, or None
+            where the rank raised; KeyboardInterrupt counts as the signal that Python makes of it.
     """
 
     rank: int
@@ -107,6 +107,8 @@ class RootCause(Value):
     def of(cls, outcome: Outcome) -> RootCause:
         error = outcome.error or ErrorInfo(outcome.kind, "")
         code = outcome.exit_code if outcome.signal is None else 128 + outcome.signal
+        if outcome.kind == "raised" and error.type == "KeyboardInterrupt":
+            code = 130
         return cls(outcome.rank, outcome.kind, error.type, error.message, code)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +15,17 @@ import pytest
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
 from skyward_core.model.machine import Check
+from skyward_core.providers.aws.own_host_key import OwnHostKey
+from skyward_core.providers.aws.rented_transport import RentedTransport
+from skyward_core.transport.ssh.target import Target
+from tests.support.one_host import Reports, config, greet
 
 from . import HostOptions, Lab
 from .conftest import MakeLab
 from .pools import DEADLINE, pool, ssh, until
 
 HOME = "/run/home/.cache/skyward"
+BIN = "/run/home/bin"
 
 
 @sky.function
@@ -107,6 +114,60 @@ def test_a_host_without_python_is_named(make_lab: MakeLab) -> None:
     # The client's own interpreter lies on a disk that hosts of the lab share, so another one is asked for.
     with pytest.raises(PoolError, match=expected), pool(lab, ssh(lab, python="python3")):
         pass
+
+
+# It stands for the network: what it gives is the shape of uv's own installer, and a uv that has one Python to give.
+CURL = """#!/bin/sh
+test "$4" = https://astral.sh/uv/install.sh || exit 22
+cat > "$3" << 'END'
+test -n "$UV_UNMANAGED_INSTALL" || exit 1
+mkdir -p "$UV_UNMANAGED_INSTALL"
+printf '#!/bin/sh\\ntest "$1 $2" != "python find" || echo PYTHON\\n' > "$UV_UNMANAGED_INSTALL/uv"
+chmod +x "$UV_UNMANAGED_INSTALL/uv"
+END
+"""
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_rented_machine_without_a_fitting_python_gets_one(
+    answers: bool, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
+    (host,) = lab.hosts
+    for name in ("curl", "wget"):
+        file = host.home / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        works = answers and name == "curl"
+        file.write_text(
+            CURL.replace("PYTHON", sys.executable) if works else "#!/bin/sh\necho no way >&2; exit 6\n"
+        )
+        file.chmod(0o755)
+    # Hosts of the lab share the disk on which the client's own interpreter lies.
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    own_key = OwnHostKey(tmp_path / "key")
+    own_key.believe("its own")
+    target = Target(
+        host.address, user=lab.user, keys=(str(lab.key),), known_hosts=str(lab.known_hosts), config=False
+    )
+
+    async def prepared() -> Reports:
+        transport = RentedTransport(target, "p.0", own_key, python=None, patience=DEADLINE)
+        reports = Reports()
+        try:
+            await transport.prepare(config(), reports)
+            assert (await greet(transport))["pool"] == "p"
+            channel = await transport.channel()
+            await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
+        finally:
+            await transport.close()
+        return reports
+
+    if answers:
+        assert "fetching uv" in asyncio.run(prepared()).of("running")
+        assert (host.home / ".local/bin/uv").exists()
+    else:
+        with pytest.raises(PoolError, match=r"has no Python .* uv could not be fetched there: .*no way"):
+            asyncio.run(prepared())
 
 
 def test_a_full_home_is_gone_round(make_lab: MakeLab) -> None:

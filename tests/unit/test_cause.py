@@ -167,3 +167,5 @@ def test_the_cause_carries_what_a_command_should_exit_with() -> None:
     assert root_cause([exited(1, code=3)]) == RootCause(1, "exited", "RankExit", "gone", 3)
     assert root_cause([raised(1, "ValueError", "mine")]) == RootCause(1, "raised", "ValueError", "mine", None)
     assert root_cause([LOST]) == RootCause(7, "lost", "NodeLost", "its host is gone", None)
+    interrupted = root_cause([raised(1, "KeyboardInterrupt", "")])
+    assert interrupted is not None and interrupted.exit_code == 130  # as plain Python

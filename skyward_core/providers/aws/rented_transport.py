@@ -1,19 +1,30 @@
-"""The way to a machine of a pool: as to any host, once the machine has a host key that nobody but it has seen."""
+"""The way to a machine of a pool: as to any host, once the machine has a host key that nobody but it has seen, and a
+Python that fits."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from dataclasses import replace
 from typing import Any
 
 from ...model.errors import PoolError, Unreachable
-from ...transport.base import Gate, Report
-from ...transport.ssh.command_channel import CommandOutput, open_session
+from ...transport.base import MINOR, Gate, Report
+from ...transport.ssh.command_channel import CommandOutput, NoPython, open_session
 from ...transport.ssh.connect import HostConnection, fetch_host_key
 from ...transport.ssh.target import Target
 from ...transport.ssh.transport import SSHTransport
 from ...wire.safe_text import field as safe
 from .own_host_key import OwnHostKey
+
+# As https://docs.astral.sh/uv/getting-started/installation has it, for the login's user and into a folder of the PATH
+# that every channel has. The whole of it is here before any of it is run.
+FETCH_UV = (
+    'PATH="$PATH:$HOME/.local/bin";u=https://astral.sh/uv/install.sh;t=$(mktemp)&&'
+    '{ curl -LsSf -o "$t" "$u"||wget -qO "$t" "$u";}&&UV_UNMANAGED_INSTALL="$HOME/.local/bin" sh "$t">&2;'
+    'r=$?;rm -f "$t";exit $r'
+)
+FETCHING = 120.0  # seconds
 
 
 class RentedTransport(SSHTransport):
@@ -34,7 +45,25 @@ class RentedTransport(SSHTransport):
     ) -> dict[str, str] | None:
         if len(self._own_key.keys) != 1:
             await self._have_own_key(report)
+        try:
+            return await super().prepare(config, report, gate, first=first)
+        except NoPython as error:
+            if self.python is not None:  # somebody has named one
+                raise
+            await self._have_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
+
+    async def _have_uv(self, report: Report, lacking: NoPython) -> None:
+        """Images come with one Python, which need not be the client's; uv brings any. On rented machines nobody has
+        to be asked whether it may be there."""
+        report("running", detail=f"no Python {MINOR} on {self.target.host}; fetching uv, which brings it")
+        link = await self._connected(report, self.patience)
+        try:
+            async with asyncio.timeout(FETCHING):
+                await _run(link, f"sh -c {shlex.quote(FETCH_UV)}")
+        except (PoolError, TimeoutError) as error:
+            why = str(error) or f"it took longer than {FETCHING:g} s"
+            raise PoolError(f"{lacking} uv could not be fetched there: {why}.") from error
 
     async def _have_own_key(self, report: Report) -> None:
         report("running", detail=f"connecting to {self.target.host}")
