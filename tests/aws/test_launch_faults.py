@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,13 +75,13 @@ async def create(nodes: Any = 2, **wishes: Any) -> list[Machine]:
     return await wanted.provider.create(wanted, TOKEN)  # type: ignore[no-any-return]
 
 
-async def end(made: list[Machine], aws: sky.AWS | None = None) -> None:
+async def end(made: list[Machine], aws: sky.AWS | None = None, pause: float = 0.05) -> None:
     """Have machines ended, and see nothing left."""
     aws = aws or rented()
     await aws.terminate("q", made)
     async with asyncio.timeout(60):
         while any(each.state != "gone" for each in await aws.describe("q", made)):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
     await aws.teardown("q")
 
 
@@ -114,6 +115,17 @@ async def test_fifty_machines_at_two_calls_a_second(bed: Bed) -> None:
     assert left(bed) == []
     assert len({each["id"] for each in bed.instances()}) == 50
     assert len(bed.calls()) < 60, "throttled ones too"
+
+
+async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: Bed) -> None:
+    made = await create(200)
+    assert [each.node for each in made] == list(range(200))
+    await end(made, pause=0.5)
+    assert left(bed) == [] and len(bed.instances()) == 200
+    counted = Counter(call["action"] for call in bed.calls())
+    assert (counted["RunInstances"], counted["TerminateInstances"]) == (1, 1)
+    del counted["DescribeInstances"]  # as often as somebody looks whether they have ended
+    assert sum(counted.values()) < 25, counted
 
 
 async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:
