@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from textual import events, on, work
@@ -126,7 +127,7 @@ class SkywardApp(AppFace):
     def on_mount(self) -> None:
         frames = FRAMES_OVER_SSH if "SSH_CONNECTION" in os.environ else FRAMES
         self.set_interval(1 / frames, self._pump)
-        self.set_interval(REFRESH_SECONDS, self.refresh_pools)
+        self.set_interval(REFRESH_SECONDS, partial(self.refresh_pools, patient=True))
         # The terminal of an app that comes back from the shell is empty; only what changes is painted otherwise.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
@@ -191,9 +192,9 @@ class SkywardApp(AppFace):
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, kind)), None)
 
     @work(group="refresh")
-    async def refresh_pools(self) -> None:
+    async def refresh_pools(self, *, patient: bool = False) -> None:
         """Look for pools that others made, and for those that are over. One that does not answer holds nobody up:
-        the next look passes it by."""
+        the next look passes it by, and with ``patient`` those after it, too, until it is due."""
         from skyward_core.model.errors import SkywardError
 
         from .hints import words_of
@@ -202,7 +203,7 @@ class SkywardApp(AppFace):
             return
         failed = ""
         try:
-            await settled(self.session.refresh(over=True))
+            await settled(self.session.refresh(over=True, patient=patient))
         except (SkywardError, OSError) as error:
             failed = words_of(error)
         if failed and failed != self._refresh_error:

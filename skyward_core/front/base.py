@@ -34,7 +34,7 @@ class Front(Protocol):
     def pools(self) -> list[PoolView]:
         """The pools known so far: those that are not over, newest first, then the others."""
 
-    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
+    def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         """Look for pools that others made; with ``over`` also for those that have ended."""
 
     def recall(self, pool: str) -> Future[PoolView]:

@@ -38,6 +38,7 @@ from ..transport.ssh.questions import Questions
 from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 from . import sweeping
+from .back_off import BackOff
 from .sweeping import Sweep
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Session:
         self._attaching: set[str] = set()
         self._starting: set[asyncio.Task[Any] | None] = set()
         self._unreachable: dict[str, PoolView] = {}
+        self._back_off = BackOff()
         self._over: dict[str, PoolView] = {}  # ended, and not by us; most as outlines
         self._read_over = 0.0  # the end of the last of them
         self._recalled = ""  # token of the one of them that is whole
@@ -154,18 +156,17 @@ class Session:
 
         return self._submit(work())
 
-    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
-        """Look for pools that others made on this machine, and watch them.
+    def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
+        """Look for pools that others made on this machine, and watch them; with ``over`` read from the ledger also
+        those that have ended, with ``patient`` pass by those that did not answer of late."""
+        return self._submit(self._refresh(over, patient))
 
-        Args:
-            over: read from the ledger also those that have ended.
-        """
-        return self._submit(self._refresh(over))
-
-    async def _refresh(self, over: bool) -> list[PoolView]:
+    async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
         rows = self.ledger.live()
         live = {row.token for row in rows}
-        new = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
+        unknown = [row for row in rows if row.token not in self._pools and row.token not in self._attaching]
+        new = [row for row in unknown if not patient or self._back_off.is_due(row.token)]
+        self._back_off.keep_only(live)
         known = [pool for token, pool in self._pools.items() if token in live]
         gone = [pool for token, pool in self._pools.items() if token not in live]
         await asyncio.gather(
@@ -188,6 +189,8 @@ class Session:
         try:
             await self._watch(row, observer=True)
         except Exception as error:  # noqa: BLE001  whatever is wrong with one pool, the others are shown
+            if not is_being_made(row):
+                self._back_off.failed(row.token)
             self._cannot_reach(row, _in_words(error), hint_of(error))
             try:
                 if await close_if_gone(row, providers.from_json(row.provider), self.ledger) is not None:
@@ -251,6 +254,7 @@ class Session:
                 raise
             self._pools[row.token] = pool
             self._unreachable.pop(row.token, None)
+            self._back_off.answered(row.token)
             return pool
         finally:
             self._attaching.discard(row.token)

@@ -16,8 +16,10 @@ from skyward_core.front.session import Session
 from skyward_core.model.hint import Hint
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool.links import link
+from skyward_core.pool.pool import Pool
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.tasks.payload import make_task
 from skyward_core.views.events import PoolEnded
 from skyward_core.wire.frames import VERSION
@@ -108,6 +110,19 @@ def test_a_pool_of_another_release_is_refused_in_words_and_can_be_ended(
             assert f"speaks version {VERSION} of the protocol, this client {VERSION + 1}" in told
             assert told.endswith("; end it: skyward-tui down older")
         assert look.ls(False, Console()) == 0
+        # Who looks every second asks ever less often; who looks because a person says so, at once.
+        watch, tries = session._watch, []
+
+        async def counted(row: PoolRow, *, observer: bool) -> Pool:
+            tries.append(row.name)
+            return await watch(row, observer=observer)
+
+        monkeypatch.setattr(session, "_watch", counted)
+        for _ in range(3):
+            assert [each.state for each in session.refresh(patient=True).result(90)] == [view.state]
+        assert tries == []
+        session.refresh().result(90)
+        assert tries == ["older"]
         listed = capfd.readouterr()
         assert "older  unreachable" in listed.out and f"pool older: {detail_of(view)}\n" in listed.err
         receipt = session.down("older").result(90)

@@ -62,7 +62,7 @@ class FakeSession:
     def pools(self) -> list[PoolView]:
         return list(reversed(self.views))
 
-    def refresh(self, *, over: bool = False) -> Future[list[PoolView]]:
+    def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         return done(self.pools())
 
     def recall(self, pool: str) -> Future[PoolView]:

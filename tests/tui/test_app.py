@@ -237,7 +237,7 @@ async def test_the_session_opens_though_a_dialog_holds_up_the_first_screen(
 
 
 async def test_a_failing_look_for_pools_is_said_once(app: SkywardApp, session: FakeSession) -> None:
-    def fail(*, over: bool = False) -> Future[object]:
+    def fail(**asked: bool) -> Future[object]:
         future: Future[object] = Future()
         future.set_exception(OSError("disk full"))
         return future
