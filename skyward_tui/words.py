@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from math import isfinite
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.cells import cell_len, set_cell_size
+
+if TYPE_CHECKING:
+    from skyward_core.views.views import NodeView
 
 
 def duration(seconds: float) -> str:
@@ -81,6 +84,16 @@ def count(many: int, one: str) -> str:
 def between(least: int, most: int, one: str) -> str:
     """``2 to 8 nodes``; where both are the same, ``4 nodes``."""
     return count(most, one) if least == most else f"{least:,} to {count(most, one)}"
+
+
+def taken_back(node: NodeView, now: float) -> str:
+    """``taken back in 1:42 (terminate)`` where its machine is about to go; that it may be, where that is all."""
+    if node.notice == "rebalance":
+        return "may soon be taken back"
+    if not node.is_taken_back:
+        return ""
+    left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
+    return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
 
 
 def clip(text: str, width: int) -> str:

@@ -15,9 +15,8 @@ from ..leftovers import amount_of
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
-from ..widgets.rank_state import notice_note
 from ..widgets.roll import Roll
-from ..words import ago, clip, count, duration, money, one_line
+from ..words import ago, clip, count, duration, money, one_line, taken_back
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class PoolList(Roll):
         if left is not None:  # before what may be cut off
             parts.append((f"ends in {duration(left)}  ", "$text-warning"))
         if taken := next((node for node in pool.nodes if node.is_taken_back), None):
-            parts.append((f"n{taken.index} {notice_note(taken, self._now)}  ", "$text-error"))
+            parts.append((f"n{taken.index} {taken_back(taken, self._now)}  ", "$text-error"))
         if (run := newest_run(pool)) is not None:
             shown = look(run.state)
             # Of a pool that is over and was not opened yet, only how its runs ended is known.

@@ -8,8 +8,8 @@ from skyward_core.views.views import PHASES, NodeView, PoolView
 
 from ..hints import detail_of
 from ..theme import node_look
-from ..words import clip, duration
-from .rank_state import link_note, notice_note
+from ..words import clip, duration, taken_back
+from .rank_state import link_note
 from .roll import Roll
 
 _ROAD = PHASES[:-1]
@@ -65,7 +65,7 @@ class PhaseBoard(Roll):
         ]
         if node.retry_at is not None and node.retry_at > now:
             parts.append((f"  retry {duration(node.retry_at - now)}", "$text-warning"))
-        if said := notice_note(node, now):
+        if said := taken_back(node, now):
             parts.append((f"  ! {said}", "$text-error" if node.is_taken_back else "$text-warning"))
         if note := link_note(node):
             parts.append((f"  ! {note}", "$text-error"))

@@ -9,7 +9,7 @@ from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import NodeView, PoolView, RunView, TaskView
 
 from ..sgr import plain
-from ..words import clock, count, duration
+from ..words import clock, count, duration, taken_back
 from .results import task_note
 
 FAILURES = ("raised", "exited", "lost")
@@ -70,7 +70,7 @@ def _state(
     seconds = None if began is None else now - began
     numbers = numbers_line(pool.metrics.latest(run.id, rank)) if run else ""
     note = (
-        link_note(node) or notice_note(node, now) or numbers or task_note(task) or last_line(run, pool, rank)
+        link_note(node) or taken_back(node, now) or numbers or task_note(task) or last_line(run, pool, rank)
     )
     return RankState(rank, node.index, task.state, seconds, note)
 
@@ -115,16 +115,6 @@ def link_note(node: NodeView) -> str:
         return ""
     detail = f" ({node.link_detail})" if node.link_detail else ""
     return f"link down since {clock(node.link_since)}{detail}"
-
-
-def notice_note(node: NodeView, now: float) -> str:
-    """``taken back in 1:42 (terminate)`` where its machine is about to go; that it may be, where that is all."""
-    if node.notice == "rebalance":
-        return "may soon be taken back"
-    if not node.is_taken_back:
-        return ""
-    left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
-    return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
 
 
 def last_line(run: RunView | None, pool: PoolView, rank: int) -> str:
