@@ -83,6 +83,7 @@ class Calls:
         action: str,
         *,
         answered: Callable[[dict[str, Any]], None] | None = None,
+        once: bool = False,
         **params: Any,
     ) -> dict[str, Any]:
         """Call AWS; what may pass is tried again.
@@ -91,6 +92,7 @@ class Calls:
 
         Args:
             answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile.
+            once: never try it again: it must not be done twice, and nothing keeps it from that.
 
         Raises:
             SkywardError: it came to nothing; says why and what to do.
@@ -115,9 +117,9 @@ class Calls:
                 _log.info("%s %s %s: %s: %s", service, region, action, type(error).__name__, error)
                 if throttled:
                     rate.slow_down()
-                if throttled and time.monotonic() < deadline:
+                if throttled and not once and time.monotonic() < deadline:
                     continue
-                if not throttled and tries < TRIES and failures.may_pass(error):
+                if not (throttled or once) and tries < TRIES and failures.may_pass(error):
                     await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
                     continue
                 translated = failures.in_words(error, service, region, action)
