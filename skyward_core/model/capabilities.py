@@ -68,6 +68,18 @@ class Plans(Protocol):
 
 
 @runtime_checkable
+class Warns(Protocol):
+    """It knows of what may go wrong with a launch that nothing keeps from beginning."""
+
+    async def warnings(self, spec: Any) -> Sequence[str]:
+        """What a person should know before it, in words; raises nothing, and takes seconds at most.
+
+        Args:
+            spec: all that was asked for (:class:`.spec.PoolSpec`).
+        """
+
+
+@runtime_checkable
 class Offers(Plans, Protocol):
     """It knows what can be had of it, where, and for how much, and chooses among that.
 

@@ -18,7 +18,7 @@ from ...model.offer import Block, Offer, OfferList, RentalPlan, Reservation, Wis
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, blocks, checks, images, kinds, network, reservations, shipped
+from . import account, belongings, blocks, checks, expiring, images, kinds, network, reservations, shipped
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
@@ -179,8 +179,8 @@ class AWS:
 
     def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
         async def image(attempt: Attempt) -> images.BootImage:
-            region = attempt.place.region
-            return await images.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+            where, kind = attempt.place.region, attempt.kind
+            return await images.image_for(self._calls, where, kind, self.ami, self.ssh_user)
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
@@ -232,7 +232,7 @@ class AWS:
         if held is not None:
             wish = held.wish(wish)
         found = await self.offers(wish)
-        notes, there = list(found.notes), None
+        notes, there = [*found.notes, *await self.warnings(spec)], None
         if held is not None:
             notes.append(held.note)
             found = replace(found, offers=[held.offer(each) for each in found.offers])
@@ -262,6 +262,14 @@ class AWS:
         ]
         notes = list(dict.fromkeys(notes))
         return RentalPlan(nodes=nodes, attempts=order, creates=creates, requests=requests, notes=notes)
+
+    async def warnings(self, spec: PoolSpec) -> list[str]:
+        """What a person should know before a launch: that the credentials end before the pool may.
+
+        Args:
+            spec: all that was asked for.
+        """
+        return await expiring.warnings(self._calls.expiry, spec.options.ttl)
 
     async def _first_request(
         self, spec: PoolSpec, offer: Offer, place: network.Zone, held: reservations.Held | None
