@@ -19,6 +19,9 @@ from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_o
 if TYPE_CHECKING:
     from .commands.console import Console
 
+_set = click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
 _json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
 
@@ -132,9 +135,7 @@ def cli(context: click.Context) -> int:
 )
 @click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
 @click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
-)
+@_set
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
     help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
@@ -214,9 +215,7 @@ def run(
 @others
 @click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
 @click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
-)
+@_set
 @click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
 @click.option(
     "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
@@ -398,6 +397,42 @@ def offers(as_json: bool, **asked: Any) -> int:
         return execute(console, **asked)
 
 
+@cli.group()
+def capacity() -> None:
+    """Machines that are bought ahead, or held for an account."""
+
+
+@capacity.command("buy")
+@click.argument("offering")
+@click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
+@_set
+@_json
+def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: bool) -> int:
+    """Buy what offers --block has listed, by its id.
+
+    It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
+    """
+    with _console(as_json) as console:
+        from .commands.capacity import buy as execute
+
+        return execute(offering, price, settings, console)
+
+
+@capacity.command("ls")
+@click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
+@_set
+@_json
+def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
+    """List what is held for the account, and what was bought from here.
+
+    Ends with 3 where nobody knows whether something was bought.
+    """
+    with _console(as_json) as console:
+        from .commands.capacity import ls as execute
+
+        return execute(provider, settings, console)
+
+
 @cli.command()
 @click.option(
     "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
@@ -444,9 +479,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
 
 @cli.command()
 @click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
-@click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
-)
+@_set
 @click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
 @click.option(
     "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."

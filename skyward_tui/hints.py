@@ -52,3 +52,7 @@ def advice(hint: Hint) -> str:
             return f"accept it with: skyward-tui trust {name}{also}"
         case "upgrade":
             return "a newer release can read it: pip install -U skyward-tui"
+        case "blocks":
+            return "skyward-tui offers --block 24 lists what is sold now"
+        case "purchases":
+            return "skyward-tui capacity ls looks what was bought"

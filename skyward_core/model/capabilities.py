@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .leftover import Inventory, Leftover
     from .machine import Check, Machine
-    from .offer import Block, OfferList, RentalPlan, Wish
+    from .offer import Block, OfferList, RentalPlan, Reservation, Wish
     from .setting import Setting
 
 
@@ -68,6 +68,18 @@ class Plans(Protocol):
 
 
 @runtime_checkable
+class Warns(Protocol):
+    """It knows of what may go wrong with a launch that nothing keeps from beginning."""
+
+    async def warnings(self, spec: Any) -> Sequence[str]:
+        """What a person should know before it, in words; raises nothing, and takes seconds at most.
+
+        Args:
+            spec: all that was asked for (:class:`.spec.PoolSpec`).
+        """
+
+
+@runtime_checkable
 class Offers(Plans, Protocol):
     """It knows what can be had of it, where, and for how much, and chooses among that.
 
@@ -113,6 +125,32 @@ class SellsBlocks(Protocol):
 
         Raises:
             UsageError: it sells none for so long.
+            PoolError: it cannot be asked.
+        """
+
+    async def buy(self, block: Block, token: str) -> Reservation:
+        """Buy one, once: nothing is tried again.
+
+        Args:
+            block: as ``blocks`` named it.
+            token: what was bought is marked with it.
+
+        Raises:
+            Unreachable: nobody knows whether it was bought; ``bought`` may tell.
+            SkywardError: it was not.
+        """
+
+    async def bought(self, region: str, token: str) -> Reservation | None:
+        """What was bought with a token; None where nothing of it is seen.
+
+        Raises:
+            PoolError: it cannot be asked.
+        """
+
+    async def reserved(self) -> Sequence[Reservation]:
+        """All that are held in its regions and have not ended; reads only.
+
+        Raises:
             PoolError: it cannot be asked.
         """
 

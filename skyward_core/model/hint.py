@@ -6,7 +6,9 @@ from typing import Literal
 
 from .value import Value, value
 
-Action = Literal["list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade"]
+Action = Literal[
+    "list", "list-all", "attach", "down", "results", "trust-host-key", "upgrade", "blocks", "purchases"
+]
 
 
 @value
@@ -17,7 +19,7 @@ class Hint(Value):
         action: "list" (look at the pools that are up), "list-all" (at those that are over and at runs, too), "attach"
             (the pool is up: use it or end it), "down" (end the pool), "results" (look at what a run's results were),
             "trust-host-key" (accept the host's key), "upgrade" (a newer release of this software can read
-            what this one cannot).
+            what this one cannot), "blocks" (list what can be bought ahead), "purchases" (look what was).
         subject: the name of the pool, the id of the run, or the host; "" where the action needs none.
         path: the known_hosts file that is to take the key; "" for the usual one.
     """
@@ -48,6 +50,10 @@ def in_python(hint: Hint) -> str:
             return f"accept it with: sky.SSH([{name!r}]{more}, host_keys='accept-new')"
         case "upgrade":
             return "a newer release of this library can read it"
+        case "blocks":
+            return "skyward_core.front.offers.blocks(...) lists what is sold now"
+        case "purchases":
+            return "skyward_core.front.capacity.purchases() looks what was bought"
 
 
 _SESSION = "skyward_core.front.session.Session()"

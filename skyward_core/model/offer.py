@@ -119,6 +119,35 @@ class Block(Value):
 
 
 @value(kw_only=True)
+class Reservation(Value):
+    """Machines that are held for an account.
+
+    Attributes:
+        id: the provider's name for it.
+        instance_type: the kind of machine.
+        region: where it is.
+        zone: which part of the region.
+        count: how many machines.
+        free: how many of them nobody has.
+        state: as the provider says it, such as "active" or "scheduled".
+        is_block: whether it was bought ahead, and is paid.
+        starts_at: Unix time; 0 where it has no beginning.
+        ends_at: Unix time; None where it has no end.
+    """
+
+    id: str
+    instance_type: str
+    region: str
+    zone: str
+    count: int
+    free: int
+    state: str
+    is_block: bool = False
+    starts_at: float = 0.0
+    ends_at: float | None = None
+
+
+@value(kw_only=True)
 class RentalPlan(Value):
     """What would be done to have machines; nothing is made by asking for it.
 

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import RunsHere
+from ..model.capabilities import RunsHere, Warns
 from ..model.errors import PoolExistsError
 from ..model.interpreter import Interpreter
 from ..model.spec import Image, PoolSpec
@@ -68,6 +68,7 @@ async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
     if packages:
         written["image"] = each_text(whole, for_keeping(os.environ | image.env))
+    warnings = await provider.warnings(spec) if isinstance(provider, Warns) else ()
     try:
         row = ledger.intend(token, spec.name, provider.to_json(), written)
     except PoolExistsError:
@@ -77,10 +78,8 @@ async def write(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
         if not closed:
             raise
         row = ledger.intend(token, spec.name, provider.to_json(), written)
-        return Intent(
-            row, image, python, packages, f"of the pool that had this name before: {in_words(closed)}"
-        )
-    return Intent(row, image, python, packages)
+        warnings = (f"of the pool that had this name before: {in_words(closed)}", *warnings)
+    return Intent(row, image, python, packages, "; ".join(warnings))
 
 
 async def _packages(image: Image, folder: str, python: Interpreter) -> Packages | None:

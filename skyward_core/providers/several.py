@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Dates, Finds, Offers, Quiets, notices_of
+from ..model.capabilities import Dates, Finds, Offers, Quiets, Warns, notices_of
 from ..model.errors import NoCapacity, UsageError, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
@@ -80,6 +80,19 @@ class Several:
             notes=notes,
             requests=first.requests if whole else (),
         )
+
+    async def warnings(self, spec: PoolSpec) -> list[str]:
+        """What a person should know before a launch, of each of them.
+
+        Args:
+            spec: all that was asked for.
+        """
+        told = [
+            await each.provider.warnings(each)
+            for each in self._ways(spec)
+            if isinstance(each.provider, Warns)
+        ]
+        return list(dict.fromkeys(said for some in told for said in some))
 
     async def _plan(self, spec: PoolSpec) -> tuple[dict[int, RentalPlan], list[tuple[int, Offer]], list[str]]:
         """The plan of each provider by its number, the offers of all in order, and what is to be known of it."""

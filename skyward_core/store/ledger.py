@@ -26,7 +26,7 @@ from ..wire.frames import encoder
 from . import lost_pools
 from .home import home
 from .ledger_file import LedgerFile, in_words, is_damage
-from .ledger_rows import Kept, PoolRow, Receipt, Replacement, RunRow
+from .ledger_rows import Kept, PoolRow, Purchase, Receipt, Replacement, RunRow
 
 PATIENCE = 10.0  # seconds to wait for other processes
 
@@ -198,6 +198,24 @@ class Ledger:
         put = "UPDATE pools SET spec=json_set(spec, '$.options.budget', ?) WHERE token=?"
         self._write([(put, (dollars, token))], flush=True)
         self._trace(token)
+
+    def intend_purchase(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> None:
+        """Record, on disk, that something is about to be bought."""
+        put = "INSERT INTO purchases VALUES (?,?,?,?,'asked','')"
+        self._write([(put, (token, json.dumps(provider), json.dumps(block), time.time()))], flush=True)
+
+    def purchased(self, token: str, state: str, told: str) -> None:
+        """Record what became of it, as :class:`.ledger_rows.Purchase` has it."""
+        put = "UPDATE purchases SET state=?, told=? WHERE token=?"
+        self._write([(put, (state, told, token))], flush=True)
+
+    def purchases(self) -> list[Purchase]:
+        """All of them, the latest first."""
+        rows = self._read("SELECT * FROM purchases ORDER BY asked_at DESC")
+        return [
+            Purchase(token, json.loads(provider), json.loads(block), *rest)
+            for token, provider, block, *rest in rows
+        ]
 
     def left(self, token: str) -> None:
         """A pool is not being made by this process any more, which may live on."""

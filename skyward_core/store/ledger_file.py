@@ -50,6 +50,12 @@ MIGRATIONS = (
     CREATE TABLE kept (token TEXT NOT NULL REFERENCES pools, machine TEXT NOT NULL, facts TEXT NOT NULL);
     CREATE INDEX kept_by_pool ON kept (token);
     """,
+    """
+    CREATE TABLE purchases (
+        token TEXT PRIMARY KEY, provider TEXT NOT NULL, block TEXT NOT NULL, asked_at REAL NOT NULL,
+        state TEXT NOT NULL, told TEXT NOT NULL
+    );
+    """,
 )
 VERSION = len(MIGRATIONS)
 

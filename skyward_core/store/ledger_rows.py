@@ -199,6 +199,27 @@ class RunRow(Value):
 
 
 @value
+class Purchase(Value):
+    """Something that was bought, or may have been.
+
+    Attributes:
+        token: what it is marked with at the provider.
+        provider: what that wrote of itself.
+        block: what was to be bought, as JSON.
+        asked_at: when, Unix time.
+        state: "asked" (nobody knows what became of it), "bought" or "refused".
+        told: the reservation's id, or why there is none.
+    """
+
+    token: str
+    provider: dict[str, Any]
+    block: dict[str, Any]
+    asked_at: float
+    state: str
+    told: str
+
+
+@value
 class Replacement(Value):
     """Another machine for a node, under way.
 

@@ -48,6 +48,10 @@ class Console:
         """Ask the person at the terminal for a yes."""
         return click.confirm(paragraph(question), err=True)
 
+    def ask(self, question: str) -> str:
+        """Ask the person at the terminal for a line."""
+        return str(click.prompt(paragraph(question), err=True, default="", show_default=False))
+
     def result(self, value: dict[str, Any]) -> None:
         """The object that a program asked for; nothing without ``as_json``."""
         if self.as_json:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from skyward_core.front.capacity import listed
 from skyward_core.front.offers import blocks, offered
 from skyward_core.model import accelerators, exit_status
 from skyward_core.model.errors import UsageError
@@ -70,6 +71,10 @@ def _blocks(console: Console, wish: Wish, nodes: int, hours: int) -> int:
         for each in blocks(asked, nodes, hours)
         if (most is None or each.hourly <= most) and (not wish.zones or each.zone in wish.zones)
     ]
+    try:
+        listed(found)
+    except OSError as error:
+        console.note(f"none of these can be bought by its id, which could not be written down: {error}")
     rows = [("provider", "type", "machines", "where", "from", "hours", "all of it", "each", "id")]
     for each in found:
         begins = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.starts_at))

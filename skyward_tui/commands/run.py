@@ -18,6 +18,7 @@ from skyward_core.model import exit_status
 from skyward_core.model.capabilities import RunsHere
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError
 from skyward_core.model.spec import PoolSpec
+from skyward_core.views.events import PoolState
 from skyward_core.views.metrics import numbers_line
 from skyward_core.views.views import PoolView, RunView
 
@@ -173,7 +174,11 @@ class _Job:
     def _watch(self, begun: Future[PoolView]) -> None:
         """There is a pool of ours: hear of it. Called on the session's thread."""
         if begun.exception() is None:
-            self.key = begun.result().key
+            view = begun.result()
+            self.key = view.key
+            if view.detail:  # said before there was anybody to hear it
+                told = PoolState(pool=view.name, state=view.state, detail=view.detail, hint=view.hint)
+                self.follower.on_event(told)
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
     def resume(self, run: RunView) -> int:

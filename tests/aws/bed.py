@@ -159,6 +159,10 @@ class Bed:
         """No permission for it: also not as a dry run."""
         self._ask("add", rule="denied", value=action)
 
+    def allow(self, action: str) -> None:
+        """Permission for it again."""
+        self._ask("take", rule="denied", value=action)
+
     def lose_answer(self, action: str, times: int = 1) -> None:
         """The next calls act, and then their connection is cut."""
         self._ask("put", rule="lost", key=action, value=times)

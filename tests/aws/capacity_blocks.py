@@ -63,9 +63,19 @@ def purchase(world: World, call: Call) -> Answer:
         "endDate": offering["endDate"],
         "endDateType": "limited",
         "reservationType": "capacity-block",
+        "tagSet": _tags(call),
     }
     world.reservations[call.region, reservation["capacityReservationId"]] = reservation
     return as_xml(call.action, {"capacityReservation": reservation})
+
+
+def _tags(call: Call) -> list[dict[str, str]]:
+    """Those that it is to be marked with."""
+    name = "TagSpecification.1.Tag"
+    found: list[dict[str, str]] = []
+    while (key := call.params.get(f"{name}.{len(found) + 1}.Key")) is not None:
+        found.append({"key": key, "value": call.params[f"{name}.{len(found) + 1}.Value"]})
+    return found
 
 
 def describe_reservations(world: World, call: Call) -> Answer:
@@ -77,7 +87,15 @@ def describe_reservations(world: World, call: Call) -> Answer:
                 "InvalidCapacityReservationId.NotFound",
                 f"The capacity reservation ID '{name}' does not exist",
             )
-    return as_xml(call.action, {"capacityReservationSet": [mine[name] for name in ids or mine]})
+    found = [mine[name] for name in ids or mine]
+    for name, values in call.filters():
+        key = name.removeprefix("tag:")
+        found = [
+            each
+            for each in found
+            if any(tag["key"] == key and tag["value"] in values for tag in each["tagSet"])
+        ]
+    return as_xml(call.action, {"capacityReservationSet": found})
 
 
 def check(world: World, call: Call) -> None:
@@ -101,3 +119,5 @@ def check(world: World, call: Call) -> None:
         raise Refused(
             "InvalidParameterValue", f"The capacity reservation '{name}' is for another instance type."
         )
+    if reservation["availableInstanceCount"] < int(call.params["MinCount"]):
+        raise Refused("ReservationCapacityExceeded", "The requested reservation has too few machines.")

@@ -47,6 +47,10 @@ class Control:
         with self._world.lock:
             getattr(self._world.rules, rule).add(value)
 
+    def do_take(self, rule: str, value: str) -> None:
+        with self._world.lock:
+            getattr(self._world.rules, rule).discard(value)
+
     def do_put(self, rule: str, key: str, value: Any) -> None:
         with self._world.lock:
             getattr(self._world.rules, rule)[key] = value

@@ -51,7 +51,7 @@ def run(
     for capacity in launch.limits:
         capacity.left -= count
     for instance in reservation.instances:
-        instance.lifecycle = "spot" if launch.market == "spot" else None
+        instance.lifecycle = None if launch.market == "on-demand" else launch.market
         instance.placement.group_name = call.params.get("Placement.GroupName")
         machine = Machine(world, instance, launch.order(instance))
         world.machines[machine.id] = machine

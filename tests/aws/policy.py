@@ -49,17 +49,19 @@ def policy() -> dict[str, Any]:
     actions = made()
     changes = actions["ec2"] & ON_OURS
     makes = actions["ec2"] & set(MAKES)
+    buys = actions["ec2"] & {"PurchaseCapacityBlock"}
     asks = {
         f"{PREFIX.get(service, service)}:{action}"
         for service, names in actions.items()
-        for action in names - changes - makes
+        for action in names - changes - makes - buys
     }
-    as_made = {"StringEquals": {"ec2:CreateAction": sorted(makes)}}
+    as_made = {"StringEquals": {"ec2:CreateAction": sorted(makes | buys)}}
     return {
         "Version": "2012-10-17",
         "Statement": [
             statement("Look", asks),
             statement("Make", {f"ec2:{each}" for each in makes}),
+            statement("BuyAhead", {f"ec2:{each}" for each in buys}),
             statement("TagWhatIsMade", {"ec2:CreateTags"}, as_made),
             statement("ChangeAndEndOurs", {f"ec2:{each}" for each in changes}, OURS),
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +20,21 @@ OURS = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
 ALIVE = ["pending", "running", "stopping", "stopped"]
 ENDED_IN = 300.0  # seconds in which EC2 says that machines have ended
 PAUSES = (0.2, 5.0)
+
+
+def each(
+    used: Iterable[tuple[str | None, str | None, Sequence[str] | None]],
+) -> Iterator[tuple[str | None, str | None, tuple[str, ...] | None]]:
+    """Accounts, by profile and endpoint, each once with all regions that were named; one for which none was is that of
+    environment or profile, and has an entry of its own."""
+    found: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
+    for profile, endpoint, places in used:
+        found.setdefault((profile, endpoint), {}).update(dict.fromkeys(places or (None,)))
+    for (profile, endpoint), there in found.items():
+        if named := tuple(filter(None, there)):
+            yield profile, endpoint, named
+        if None in there:
+            yield profile, endpoint, None
 
 
 async def regions(calls: Calls, home: str) -> list[str]:

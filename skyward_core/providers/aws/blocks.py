@@ -1,4 +1,4 @@
-"""Capacity Blocks: machines that are bought ahead. They are looked for here, and bought nowhere."""
+"""Capacity Blocks: machines that are bought ahead, paid at once."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -18,11 +17,12 @@ from ...model.errors import CredentialsRefused, SkywardError, UsageError
 from ...model.value import Value, value
 from ...store.loggers import logger
 from ..remembering import RememberedAnswers
-from . import failures
+from . import expiring, failures
+from .threads import AT_ONCE, threads
+from .threads import in_thread as in_thread
 
 _log = logger("provider")
 
-AT_ONCE = 8  # calls
 CONNECT, ANSWER = 5.0, 30.0  # seconds for a connection, and for an answer
 PATIENCE = 120.0  # seconds for which a call that is throttled is tried again
 TRIES = 4  # of a call that got no answer
@@ -72,6 +72,12 @@ class Calls:
             name: str | None = self._get_session().region_name
             return name
 
+    def expiry(self) -> float | None:
+        """When the credentials end, in Unix time; None where nobody knows. May ask a sign-in service."""
+        with self._lock:
+            session = self._get_session()
+        return expiring.expiry(session)
+
     def endpoint(self, region: str) -> str:
         """The address of EC2 as it is called in a region; reads files, and imports boto3."""
         return str(self._client("ec2", region).meta.endpoint_url)
@@ -83,6 +89,7 @@ class Calls:
         action: str,
         *,
         answered: Callable[[dict[str, Any]], None] | None = None,
+        once: bool = False,
         **params: Any,
     ) -> dict[str, Any]:
         """Call AWS; what may pass is tried again.
@@ -91,6 +98,7 @@ class Calls:
 
         Args:
             answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile.
+            once: never try it again: it must not be done twice, and nothing keeps it from that.
 
         Raises:
             SkywardError: it came to nothing; says why and what to do.
@@ -115,9 +123,9 @@ class Calls:
                 _log.info("%s %s %s: %s: %s", service, region, action, type(error).__name__, error)
                 if throttled:
                     rate.slow_down()
-                if throttled and time.monotonic() < deadline:
+                if throttled and not once and time.monotonic() < deadline:
                     continue
-                if not throttled and tries < TRIES and failures.may_pass(error):
+                if not (throttled or once) and tries < TRIES and failures.may_pass(error):
                     await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
                     continue
                 translated = failures.in_words(error, service, region, action)
@@ -206,19 +214,9 @@ def calls_of(account: Account) -> Calls:
     return Calls(account)
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="skyward-aws")
-
-
-async def in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-    """Run what takes its time, or imports boto3, beside the loop."""
-    return await asyncio.get_running_loop().run_in_executor(_threads(), work, *arguments)
-
-
 async def _seen_through(work: Callable[..., Any], *arguments: Any) -> Any:
     """As :func:`in_thread`; who is cancelled meanwhile is so only once it has ended."""
-    future = asyncio.get_running_loop().run_in_executor(_threads(), work, *arguments)
+    future = asyncio.get_running_loop().run_in_executor(threads(), work, *arguments)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:

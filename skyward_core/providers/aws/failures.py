@@ -32,6 +32,7 @@ FULL = frozenset(
     {
         "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
         "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet", "SpotMaxPriceTooLow",
+        "ReservationCapacityExceeded",
     }
 )  # fmt: skip
 QUOTA = frozenset(

@@ -27,6 +27,7 @@ from .machines import ENDED, ENDING, instances, machine_of
 from .network import Zone
 from .offers import DISK
 from .pool_folder import PoolFolder
+from .reservations import BLOCK
 from .user_data import user_data
 
 _log = logger("provider")
@@ -40,7 +41,7 @@ class Attempt(Value):
     """Machines of one kind at one place.
 
     Attributes:
-        market: "on-demand" or "spot".
+        market: "on-demand", "spot" or "capacity-block".
         hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
         shipped: whether that is by the list of this release.
     """
@@ -52,7 +53,7 @@ class Attempt(Value):
     shipped: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind.name} in {self.place.zone}{' (spot)' if self.market == 'spot' else ''}"
+        return f"{self.kind.name} in {self.place.zone}{'' if self.market == 'on-demand' else f' ({self.market})'}"
 
     @property
     def priced(self) -> str:
@@ -78,6 +79,7 @@ class Wishes(Value):
         profile: the instance profile, by name or ARN.
         public: whether machines have public addresses.
         account: who pays, by AWS's number.
+        reservation: which one machines are taken from; "" for none.
     """
 
     count: int
@@ -93,6 +95,7 @@ class Wishes(Value):
     disk_gb: int | None
     public: bool
     account: str
+    reservation: str = ""
 
     @property
     def lasts(self) -> float:
@@ -223,6 +226,11 @@ class Launch:
         if attempt.market == "spot":
             options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
             request["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": options}
+        if attempt.market == BLOCK:
+            request["InstanceMarketOptions"] = {"MarketType": BLOCK}
+        if wishes.reservation:
+            target = {"CapacityReservationId": wishes.reservation}
+            request["CapacityReservationSpecification"] = {"CapacityReservationTarget": target}
         if wishes.profile:
             kind = "Arn" if wishes.profile.startswith("arn:") else "Name"
             request["IamInstanceProfile"] = {kind: wishes.profile}

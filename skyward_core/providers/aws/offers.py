@@ -42,6 +42,11 @@ class Regional(Value):
     offers: Sequence[Offer]
     notes: Sequence[str]
 
+    def fitting(self, wish: Wish) -> list[Kind]:
+        """The kinds that a wish is about."""
+        fit = {each.instance_type for each in in_order(self.offers, wish)}
+        return [kind for kind in self.kinds if kind.name in fit]
+
 
 async def known(calls: Calls, provider: str, regions: Sequence[str], wish: Wish, extras: Extras) -> OfferList:
     """What there is for a wish, by EC2 or, where it cannot be asked, by this release.

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
+from ...model.offer import Block, Offer, OfferList, RentalPlan, Reservation, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, blocks, checks, images, interruptions, kinds, network, shipped
+from . import (
+    account,
+    belongings,
+    blocks,
+    checks,
+    expiring,
+    images,
+    interruptions,
+    kinds,
+    network,
+    reservations,
+    shipped,
+)
 from . import machines as rented
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
@@ -33,13 +43,6 @@ if TYPE_CHECKING:
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
-# Variables that say which credentials to use.
-SIGNS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
 BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
 LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
 BEYOND = 5  # minutes for which the deadman waits longer than the lease
@@ -66,6 +69,8 @@ class AWS:
         public: whether machines have public addresses; without, this machine has to be in their network.
         disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
         python: the interpreter on the machines; None to look for one of the client's minor version.
+        reservation: the id of a capacity reservation or a Capacity Block of yours that machines are taken from; type
+            and zone are its own then. None for none.
 
     Attributes:
         name: how people name it.
@@ -93,6 +98,7 @@ class AWS:
     public: bool = True
     disk_gb: int | None = None
     python: str | None = None
+    reservation: str | None = None
 
     name: ClassVar[str] = "aws"
     about: ClassVar[str] = "machines rented from Amazon EC2"
@@ -131,7 +137,7 @@ class AWS:
         folder.note("begun")
         wishes = self._wishes(spec, token, await self._own_network(), await self._account())
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs))
+        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs, spec.least_nodes))
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         lease = spec.options.idle_timeout
@@ -150,6 +156,7 @@ class AWS:
             disk_gb=self.disk_gb,
             public=self.public,
             account=account,
+            reservation=self.reservation or "",
         )
 
     async def replace(
@@ -177,6 +184,7 @@ class AWS:
             disk_gb=self.disk_gb,
             public=self.public,
             account=last.get("account", ""),
+            reservation=self.reservation or "",
         )
         (kind,) = await kinds.kinds_for(self._calls, last["region"], Wish(instance_type=last["type"]))
         places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
@@ -186,15 +194,17 @@ class AWS:
 
     def _launch(self, folder: PoolFolder, wishes: Wishes) -> Launch:
         async def image(attempt: Attempt) -> images.BootImage:
-            region = attempt.place.region
-            return await images.image_for(self._calls, region, attempt.kind, self.ami, self.ssh_user)
+            where, kind = attempt.place.region, attempt.kind
+            return await images.image_for(self._calls, where, kind, self.ami, self.ssh_user)
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, wish: Wish) -> list[Attempt]:
+    async def _attempts(self, wish: Wish, nodes: int) -> list[Attempt]:
         """What is tried, in order: each offer that fits, in a place where machines can go."""
-        wish = self._narrowed(wish)
-        regions = await self._regions()
+        wish, regions = self._narrowed(wish), await self._regions()
+        held = await self._held(wish, nodes)
+        if held is not None:
+            wish, regions = held.wish(wish), (held.of.region,)
         told, places = await asyncio.gather(
             asyncio.gather(*(asked(self._calls, self.name, each, wish, self._extras) for each in regions)),
             asyncio.gather(*map(self._places, regions)),
@@ -202,12 +212,21 @@ class AWS:
         there = {place.zone: place for each in places for place in each}
         all_kinds = {kind.name: kind for each in told for kind in each.kinds}
         order = fitting([offer for each in told for offer in each.offers], wish, there)
-        return [
-            Attempt(
-                there[each.zone], all_kinds[each.instance_type], each.market, each.billed_hourly, each.shipped
-            )
-            for each in order
-        ]
+        return [self._attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order]
+
+    @staticmethod
+    def _attempt(
+        offer: Offer, place: network.Zone, kind: kinds.Kind, held: reservations.Held | None
+    ) -> Attempt:
+        priced = offer if held is None else held.offer(offer)
+        market = offer.market if held is None else held.market
+        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped)
+
+    async def _held(self, wish: Wish, nodes: int) -> reservations.Held | None:
+        """The reservation that machines are taken from."""
+        if self.reservation is None:
+            return None
+        return await reservations.held(self._calls, await self._regions(), self.reservation, wish, nodes)
 
     async def _places(self, region: str) -> list[network.Zone]:
         several = len(self.region or ()) > 1  # zones are named of all of them
@@ -224,8 +243,14 @@ class AWS:
             UsageError: nothing fits; says what comes nearest.
         """
         wish, least, most = self._narrowed(spec.needs), spec.least_nodes, spec.most_nodes
+        held = await self._held(wish, least)
+        if held is not None:
+            wish = held.wish(wish)
         found = await self.offers(wish)
-        notes, there = list(found.notes), None
+        notes, there = [*found.notes, *await self.warnings(spec)], None
+        if held is not None:
+            notes.append(held.note)
+            found = replace(found, offers=[held.offer(each) for each in found.offers])
         try:
             # Of a region that EC2 tells nothing of, no zone is known, and EC2 is not asked once more.
             regions = dict.fromkeys(each.region for each in found.offers if each.zone)
@@ -241,7 +266,7 @@ class AWS:
         requests = []
         if there is not None and order[0].zone:
             try:
-                requests = [await self._first_request(spec, order[0], there[order[0].zone])]
+                requests = [await self._first_request(spec, order[0], there[order[0].zone], held)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
         address = "a public address" if self.public else "no public address"
@@ -261,11 +286,21 @@ class AWS:
             notes=notes,
         )
 
-    async def _first_request(self, spec: PoolSpec, offer: Offer, place: network.Zone) -> dict[str, Any]:
+    async def warnings(self, spec: PoolSpec) -> list[str]:
+        """What a person should know before a launch: that the credentials end before the pool may.
+
+        Args:
+            spec: all that was asked for.
+        """
+        return await expiring.warnings(self._calls.expiry, spec.options.ttl)
+
+    async def _first_request(
+        self, spec: PoolSpec, offer: Offer, place: network.Zone, held: reservations.Held | None
+    ) -> dict[str, Any]:
         """What is sent for an offer."""
         (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
         launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
-        return await launch.planned(Attempt(place, kind, offer.market, offer.billed_hourly))
+        return await launch.planned(self._attempt(offer, place, kind, held))
 
     async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
         """Capacity Blocks that can be bought now; nothing is bought.
@@ -282,10 +317,42 @@ class AWS:
         found = []
         for region in wish.regions or await self._regions():
             told = await asked(self._calls, self.name, region, wish, self._extras)
-            fit = {each.instance_type for each in in_order(told.offers, wish)}
-            some = [kind for kind in told.kinds if kind.name in fit]
-            found += await blocks.blocks(self._calls, self.name, region, some, nodes, hours)
+            found += await blocks.blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
         return found
+
+    async def buy(self, block: Block, token: str) -> Reservation:
+        """Buy a Capacity Block, once; a call that gets no answer is not made again.
+
+        Args:
+            block: as ``blocks`` named it.
+            token: a tag of what is bought.
+
+        Raises:
+            Unreachable: nobody knows whether it was bought.
+            SkywardError: it was not.
+        """
+        return await reservations.buy(self._calls, block, token)
+
+    async def bought(self, region: str, token: str) -> Reservation | None:
+        """What was bought with a token, by its tag; None where nothing of it is seen.
+
+        Args:
+            region: where.
+            token: as ``buy`` was given it.
+
+        Raises:
+            SkywardError: it cannot be told.
+        """
+        return await reservations.bought(self._calls, region, token)
+
+    async def reserved(self) -> list[Reservation]:
+        """All capacity reservations of its regions that have not ended.
+
+        Raises:
+            SkywardError: they cannot be told.
+        """
+        found = [await reservations.find(self._calls, each) for each in await self._regions()]
+        return [each for some in found for each in some]
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -433,20 +500,11 @@ class AWS:
     @classmethod
     async def check_all(cls) -> list[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
-        files = (
-            os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
-            os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
-        )
-        # To ask boto3 would ask this machine's network, too, whether it has a role.
-        if not any(map(os.environ.get, SIGNS)) and not any(
-            Path(each).expanduser().is_file() for each in files
-        ):
-            return [
-                Check(
-                    cls.name, "ok", "no AWS credentials in the environment or ~/.aws, so nothing to look at"
-                )
-            ]
-        return await cls().check()
+        if checks.has_credentials():
+            return await cls().check()
+        return [
+            Check(cls.name, "ok", "no AWS credentials in the environment or ~/.aws, so nothing to look at")
+        ]
 
     @classmethod
     def accounts(cls, used: Sequence[AWS]) -> list[AWS]:
@@ -455,17 +513,8 @@ class AWS:
         Args:
             used: the providers.
         """
-        regions: dict[tuple[str | None, str | None], dict[str | None, None]] = {}
-        for each in used:
-            of_account = regions.setdefault((each.profile, each.endpoint_url), {})
-            of_account.update(dict.fromkeys(each.region or (None,)))
-        found = []
-        for (profile, endpoint), places in regions.items():
-            if named := tuple(filter(None, places)):
-                found.append(cls(profile=profile, endpoint_url=endpoint, region=named))
-            if None in places:  # that of environment or profile, which may be one of those
-                found.append(cls(profile=profile, endpoint_url=endpoint))
-        return found
+        places = [(each.profile, each.endpoint_url, each.region) for each in used]
+        return [cls(profile=whose, endpoint_url=at, region=here) for whose, at, here in account.each(places)]
 
     async def inventory(self, *, everywhere: bool) -> Inventory:
         """All that was made for pools in this account, whoever remembers it; reads only.

@@ -12,8 +12,9 @@ from typing import Any
 from ...store.home import home
 from ...store.whole_file import write_whole
 
-POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY = (
-    f"skyward:{name}" for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly")
+POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
+    f"skyward:{name}"
+    for name in ("pool", "token", "ledger", "expires", "owner", "node", "hourly", "purchase")
 )
 
 
@@ -68,6 +69,11 @@ def of_pool(
 def as_date(at: float) -> str:
     """A Unix time as a tag says it."""
     return time.strftime(DATE, time.gmtime(at))
+
+
+def of_purchase(token: str) -> dict[str, str]:
+    """The tags of what is bought ahead, for no pool."""
+    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: getpass.getuser()}
 
 
 def expires(marks: Mapping[str, str]) -> float | None:

@@ -1,0 +1,166 @@
+"""Machines that are bought ahead: written down before, bought once, looked for where nobody knows what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from typing import Any
+
+from .. import providers
+from ..model.capabilities import SellsBlocks
+from ..model.errors import SkywardError, Unreachable, UsageError, what_of
+from ..model.hint import Hint
+from ..model.offer import Block, Reservation
+from ..providers.making import make
+from ..store.ledger import Ledger
+from ..store.ledger_rows import Purchase as Purchase
+from ..transport.background_loop import submit
+from . import settings
+
+LISTED = "blocks"  # what was listed last, in the person's own folder
+LOOKS = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    15.0,
+)  # seconds between looks for what may have been bought: a new one may be invisible
+
+
+def listed(blocks: Sequence[Block]) -> None:
+    """Keep what was listed: a purchase names one of these.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    settings.remember(LISTED, json.dumps([asdict(each) for each in blocks]))
+
+
+def offering(id: str) -> Block:
+    """A block that was listed here.
+
+    Raises:
+        UsageError: none of that name was.
+    """
+    try:
+        found = [Block(**each) for each in json.loads(settings.remembered(LISTED))]
+    except (OSError, ValueError, TypeError):
+        found = []
+    for each in found:
+        if each.id == id:
+            if each.starts_at and each.starts_at + each.hours * 3600 < time.time():
+                raise UsageError(f"offering {id} is over", hint=Hint("blocks"))
+            return each
+    raise UsageError(f"no offering {id} was listed here", hint=Hint("blocks"))
+
+
+def same_price(block: Block, said: float) -> bool:
+    """Whether a price is that of the block, to the cent."""
+    return round(said * 100) == round(block.upfront * 100)
+
+
+def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
+    """Buy a block, once.
+
+    Args:
+        price: what the person says that it costs.
+        texts: settings of the provider.
+
+    Raises:
+        UsageError: the price is another one, or the block may have been bought before; nothing was bought.
+        Unreachable: nobody knows whether it was bought.
+        SkywardError: it was not.
+    """
+    if not same_price(block, price):
+        raise UsageError(f"{block.id} costs ${block.upfront:,.2f}, not ${price:,.2f}: nothing was bought")
+    kind = providers.by_name(block.provider)
+    if not isinstance(kind, SellsBlocks):
+        raise UsageError(f"provider {block.provider} sells nothing ahead")
+    provider = make(kind, {"region": block.region} | dict(texts))
+    with closing(Ledger()) as ledger:
+        for each in ledger.purchases():
+            if each.block.get("id") == block.id and each.state != "refused":
+                raise UsageError(
+                    f"{block.id} {_became(each)}, and is not bought again", hint=Hint("purchases")
+                )
+        token = secrets.token_hex(16)
+        ledger.intend_purchase(token, provider.to_json(), asdict(block))
+        return submit(_bought(ledger, provider, block, token)).result()
+
+
+def _became(purchase: Purchase) -> str:
+    if purchase.state == "bought":
+        return f"was bought as {purchase.told}"
+    return "was asked for, and nobody knows whether it was bought"
+
+
+async def _bought(ledger: Ledger, provider: Any, block: Block, token: str) -> Reservation:
+    try:
+        found: Reservation = await provider.buy(block, token)
+    except Unreachable as error:
+        found = await _looked_for(provider, block, token, what_of(error))
+    except SkywardError as error:
+        ledger.purchased(token, "refused", what_of(error))
+        raise
+    ledger.purchased(token, "bought", found.id)
+    return found
+
+
+async def _looked_for(provider: Any, block: Block, token: str, why: str) -> Reservation:
+    """What was bought by a call without an answer.
+
+    Raises:
+        Unreachable: nothing is seen of it, which does not mean that there is nothing.
+    """
+    said = "none with its tag is seen"
+    for pause in LOOKS:
+        await asyncio.sleep(pause)
+        try:
+            found: Reservation | None = await provider.bought(block.region, token)
+        except SkywardError as error:
+            said = f"nobody can tell ({what_of(error)})"
+            continue
+        if found is not None:
+            return found
+        said = "none with its tag is seen"
+    raise Unreachable(
+        f"nobody knows whether {block.id} was bought ({why}): of reservations {said} after {sum(LOOKS):g} s. It may "
+        f"cost ${block.upfront:,.2f} all the same, and is not tried again",
+        hint=Hint("purchases"),
+    )
+
+
+def purchases() -> list[tuple[Purchase, Reservation | None, str]]:
+    """What was bought from here or may have been, the latest first, with what the account says of it, or why it says
+    nothing. What is found of a purchase without an answer is written down."""
+    with closing(Ledger()) as ledger:
+        rows = [each for each in ledger.purchases() if each.state != "refused"]
+        return [submit(_seen(ledger, each)).result() for each in rows]
+
+
+async def _seen(ledger: Ledger, row: Purchase) -> tuple[Purchase, Reservation | None, str]:
+    try:
+        provider = providers.from_json(row.provider)
+        found: Reservation | None = await provider.bought(row.block["region"], row.token)
+    except SkywardError as error:
+        return row, None, what_of(error)
+    if found is not None and row.state != "bought":
+        ledger.purchased(row.token, "bought", found.id)
+    return row, found, ""
+
+
+def reserved(provider: str, texts: Mapping[str, str]) -> list[Reservation]:
+    """All reservations of an account in the regions of a provider; reads only.
+
+    Raises:
+        SkywardError: it has none to tell, or cannot be asked.
+    """
+    kind = providers.by_name(provider)
+    if not isinstance(kind, SellsBlocks):
+        raise UsageError(f"provider {provider} holds no machines for anybody")
+    return list(submit(make(kind, texts).reserved()).result())

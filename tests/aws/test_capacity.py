@@ -1,0 +1,161 @@
+"""Capacity Blocks are bought once, whatever becomes of the answer, and machines are taken from what is held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front import capacity
+from skyward_core.front.offers import blocks
+from skyward_core.model.accelerators import resolve
+from skyward_core.model.errors import NoCapacity, SkywardError, UsageError
+from skyward_core.model.offer import Block, Reservation, Wish
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.providers.aws import calls, tags
+from skyward_core.store.ledger import Ledger
+from skyward_tui.commands.capacity import buy, ls
+from skyward_tui.commands.console import Console
+from tests.aws import Bed
+
+H100 = Wish(accelerator=resolve("H100:8"))
+
+
+@pytest.fixture
+def bed(simulated_bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(capacity, "LOOKS", (0.01, 0.01))
+    for name, text in simulated_bed.environment().items():
+        monkeypatch.setenv(name, text)
+    calls.calls_of.cache_clear()
+    yield simulated_bed
+
+
+def block() -> Block:
+    found = blocks(H100, 2, 24)
+    capacity.listed(found)
+    return found[0]
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def states() -> list[tuple[str, str]]:
+    with closing(Ledger()) as ledger:
+        return [(each.state, each.told) for each in ledger.purchases()]
+
+
+def test_a_block_is_bought_for_its_price_alone_and_only_once(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = block()
+    with pytest.raises(UsageError, match=r"costs \$[\d,.]+, not \$1\.00: nothing was bought"):
+        buy(wanted.id, 1.0, (), Console(True))
+    with pytest.raises(UsageError, match=f"--price {wanted.upfront:.2f} buys it without a terminal"):
+        buy(wanted.id, None, (), Console(True))
+    with pytest.raises(UsageError, match="no offering cb-0 was listed here"):
+        buy("cb-0", 1.0, (), Console(True))
+    assert bed.calls("PurchaseCapacityBlock") == [] and states() == []
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    bought = told(capsys)["bought"]
+    assert (bought["instance_type"], bought["count"], bought["is_block"]) == ("p5.48xlarge", 2, True)
+    assert states() == [("bought", bought["id"])]
+    with pytest.raises(UsageError, match=f"was bought as {bought['id']}, and is not bought again"):
+        buy(wanted.id, wanted.upfront, (), Console(True))
+    assert len(bed.calls("PurchaseCapacityBlock")) == 1
+    assert ls("aws", (), Console(True)) == 0
+    assert [each["id"] for each in told(capsys)["reservations"]] == [bought["id"]]
+
+
+def test_a_lost_answer_is_looked_for_and_the_call_is_not_made_again(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = block()
+    bed.lose_answer("PurchaseCapacityBlock")
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert len(bed.calls("PurchaseCapacityBlock")) == 1
+    assert states() == [("bought", told(capsys)["bought"]["id"])]
+
+
+def test_what_nobody_can_tell_is_told_as_unknown_and_found_later(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = block()
+    bed.lose_answer("PurchaseCapacityBlock")
+    bed.deny("DescribeCapacityReservations")
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 3
+    said = told(capsys)["error"]["message"]
+    assert f"nobody knows whether {wanted.id} was bought" in said and "nobody can tell" in said
+    assert states() == [("asked", "")]
+    with pytest.raises(UsageError, match="nobody knows whether it was bought, and is not bought again"):
+        buy(wanted.id, wanted.upfront, (), Console(True))
+    bed.allow("DescribeCapacityReservations")
+    assert ls("aws", (), Console(True)) == 0
+    assert [state for state, _ in states()] == ["bought"]
+    assert len(bed.calls("PurchaseCapacityBlock")) == 1
+
+
+def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> None:
+    wanted = block()
+    bed.deny("PurchaseCapacityBlock")
+    with pytest.raises(SkywardError, match="may not do PurchaseCapacityBlock"):
+        buy(wanted.id, wanted.upfront, (), Console(True))
+    assert [state for state, _ in states()] == ["refused"] and len(bed.calls("PurchaseCapacityBlock")) == 1
+    bed.allow("PurchaseCapacityBlock")
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+
+
+def spec(nodes: int = 1, **provider: Any) -> PoolSpec:
+    rented = sky.AWS(**{"region": "us-east-1", "ssh_from": "10.0.0.1/32"} | provider)
+    return PoolSpec(name="held", provider=rented, nodes=nodes, options=Options(console=False))
+
+
+def held() -> Reservation:
+    wanted = block()
+    return capacity.buy(wanted, wanted.upfront, {})
+
+
+def test_machines_are_taken_from_a_reservation_and_cost_what_is_beside_it(bed: Bed) -> None:
+    found = held()
+    wanted = spec(2, reservation=found.id)
+    plan = asyncio.run(wanted.provider.plan(wanted))
+    assert {(each.instance_type, each.zone, each.hourly) for each in plan.attempts} == {
+        ("p5.48xlarge", found.zone, 0.0)
+    }
+    assert any("a Capacity Block that is paid; EC2 ends them at" in note for note in plan.notes)
+    assert plan.requests[0]["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
+    machines = asyncio.run(wanted.provider.create(wanted, "0123456789abcdef"))
+    assert [(each.extra["type"], each.extra["market"]) for each in machines] == [
+        ("p5.48xlarge", "capacity-block")
+    ] * 2
+    (sent,) = (call["params"] for call in bed.calls("RunInstances"))
+    target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    assert sent[target] == found.id and sent["Placement.AvailabilityZone"] == found.zone
+    marks = {value for name, value in sent.items() if name.endswith(".Value")}
+    assert tags.ledger_id() in marks
+
+
+def test_what_does_not_go_with_a_reservation_is_said(bed: Bed) -> None:
+    found = held()
+    wish = Wish(allocation="spot")
+    for more, kind, said in (
+        ({"instance_type": "g5.xlarge"}, UsageError, "is of type p5.48xlarge, and g5.xlarge was asked for"),
+        ({"zones": ["us-east-1f"]}, UsageError, f"is of zone {found.zone}, and us-east-1f was asked for"),
+        ({"region": "us-west-2"}, UsageError, f"there is no reservation {found.id} in us-west-2"),
+        ({"wish": wish}, UsageError, "is no spot market"),
+        ({"nodes": 3}, NoCapacity, "has 2 of its 2 machines free, and 3 are wanted"),
+    ):
+        given: dict[str, Any] = {"reservation": found.id} | more
+        wanted = spec(given.pop("nodes", 1), **{k: v for k, v in given.items() if k != "wish"})
+        wanted = replace(wanted, wish=given.get("wish"))
+        with pytest.raises(kind, match=said):
+            asyncio.run(wanted.provider.create(wanted, "0123456789abcdef"))
+    assert bed.calls("RunInstances") == []
