@@ -139,9 +139,12 @@ class Bed:
         region: str | None = None,
         market: str | None = None,
         left: int = 0,
+        grouped: bool | None = None,
     ) -> None:
-        """Where all that are given fit, there are only ``left`` machines more."""
-        self._ask("no_capacity", zone=zone, type=type, region=region, market=market, left=left)
+        """Where all that are given fit, there are only ``left`` machines more; ``grouped``: in placement groups."""
+        self._ask(
+            "no_capacity", zone=zone, type=type, region=region, market=market, left=left, grouped=grouped
+        )
 
     def capacity_again(self) -> None:
         """There is enough of everything."""

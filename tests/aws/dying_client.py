@@ -47,6 +47,7 @@ def _at(owner: Any, name: str) -> Callable[[], None]:
 STAGES: dict[str, Callable[[], None]] = {
     "intent": _at(AWS, "create"),
     "group": _around_call("create_security_group", after=True),
+    "placed": _around_call("create_placement_group", after=True),
     "asked": _around_call("run_instances", after=False),
     "unanswered": _around_call("run_instances", after=True),
     "answered": _at(Launch, "_come_up"),

@@ -273,9 +273,11 @@ class _Launch:
         return any(o["InstanceType"] == self.kind and o["Location"] == zone for o in offered)
 
     def _limits(self, zone: str) -> list[NoCapacity]:
-        region = self._call.region
+        region, grouped = self._call.region, "Placement.GroupName" in self._call.params
         return [
-            rule for rule in self._world.rules.no_capacity if rule.fits(region, zone, self.kind, self.market)
+            rule
+            for rule in self._world.rules.no_capacity
+            if rule.fits(region, zone, self.kind, self.market, grouped)
         ]
 
     def _check_quota(self, count: int) -> None:

@@ -52,7 +52,7 @@ def describe_groups(world: World, call: Call) -> Answer:
             raise Refused("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
     found = [group for name, group in mine.items() if not names or name in names]
     for name, values in call.filters():
-        found = [group for group in found if _value(group, name) in values]
+        found = [group for group in found if _values(group, name) & set(values)]
     return as_xml(call.action, {"placementGroupSet": found})
 
 
@@ -79,12 +79,13 @@ def topology(world: World, call: Call) -> Answer:
     return as_xml(call.action, {"instanceSet": found})
 
 
-def _value(group: dict[str, Any], name: str) -> str | None:
+def _values(group: dict[str, Any], name: str) -> set[str]:
+    if name == "tag-key":
+        return {tag["key"] for tag in group["tagSet"]}
     if name.startswith("tag:"):
-        return next((tag["value"] for tag in group["tagSet"] if tag["key"] == name[4:]), None)
-    return {"group-name": group["groupName"], "state": group["state"], "strategy": group["strategy"]}.get(
-        name
-    )
+        return {tag["value"] for tag in group["tagSet"] if tag["key"] == name[4:]}
+    known = {"group-name": group["groupName"], "state": group["state"], "strategy": group["strategy"]}
+    return {known[name]} if name in known else set()
 
 
 def _tags(call: Call) -> dict[str, str]:

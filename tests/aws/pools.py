@@ -29,7 +29,8 @@ def left(bed: Bed, region: str = "us-east-1") -> list[str]:
     groups = [each["GroupName"] for each in ec2.describe_security_groups()["SecurityGroups"]]
     keys = [each["KeyName"] for each in ec2.describe_key_pairs()["KeyPairs"]]
     volumes = [each["VolumeId"] for each in ec2.describe_volumes()["Volumes"]]
-    return [*alive, *(name for name in groups if name != "default"), *keys, *volumes]
+    placements = [each["GroupName"] for each in ec2.describe_placement_groups()["PlacementGroups"]]
+    return [*alive, *placements, *(name for name in groups if name != "default"), *keys, *volumes]
 
 
 def machine_ids() -> list[str]:

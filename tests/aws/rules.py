@@ -14,9 +14,13 @@ class NoCapacity:
     region: str | None = None
     market: str | None = None
     left: int = 0
+    grouped: bool | None = None
 
-    def fits(self, region: str, zone: str, kind: str, market: str) -> bool:
-        wanted = ((self.region, region), (self.zone, zone), (self.type, kind), (self.market, market))
+    def fits(self, region: str, zone: str, kind: str, market: str, grouped: bool) -> bool:
+        wanted = (
+            (self.region, region), (self.zone, zone), (self.type, kind), (self.market, market),
+            (self.grouped, grouped),
+        )  # fmt: skip
         return all(mine is None or mine == theirs for mine, theirs in wanted)
 
 

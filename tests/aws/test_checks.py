@@ -29,9 +29,9 @@ async def test_who_what_and_how_much(cloud: Bed) -> None:
     assert "123456789012" in told["AWS credentials"].detail
     assert "us-east-1a" in told["us-east-1"].detail
     assert "G and VT 0 on demand, 64 spot" in told["quotas in us-east-1"].detail
-    made = {"RunInstances", "ImportKeyPair", "CreateSecurityGroup"}
+    made = {"RunInstances", "ImportKeyPair", "CreateSecurityGroup", "CreatePlacementGroup"}
     tried = [each for each in cloud.calls() if each["action"] in made]
-    assert len(tried) == 3 and cloud.instances() == [], "dry runs make nothing"
+    assert len(tried) == 4 and cloud.instances() == [], "dry runs make nothing"
 
 
 async def test_what_is_not_allowed_is_named(cloud: Bed) -> None:

@@ -50,7 +50,15 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "made"),
-    [("intent", 0), ("group", 0), ("asked", 0), ("unanswered", 2), ("answered", 2), ("boot", 2)],
+    [
+        ("intent", 0),
+        ("group", 0),
+        ("placed", 0),
+        ("asked", 0),
+        ("unanswered", 2),
+        ("answered", 2),
+        ("boot", 2),
+    ],
 )
 def test_while_machines_are_made(
     simulated_bed: Bed, tmp_path: Path, session: Any, without_hosts: None, stage: str, made: int,

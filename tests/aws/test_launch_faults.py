@@ -167,6 +167,54 @@ async def test_of_a_range_as_many_come_as_there_are_in_the_first_place_that_has_
     assert left(bed) == []
 
 
+async def test_machines_with_gpus_stand_together_and_their_nodes_are_in_the_network_s_order(bed: Bed) -> None:
+    made = await create(4)
+    told = bed.client().describe_instances()["Reservations"]
+    launched = {each["InstanceId"]: each["AmiLaunchIndex"] for one in told for each in one["Instances"]}
+    assert [launched[each.id] for each in made] == [0, 2, 1, 3], "neighbours by the bed's third layer"
+    assert [each.node for each in made] == [0, 1, 2, 3]
+    assert [each.extra["folder"].split(".")[2].partition("-")[0] for each in made] == list("0123")
+    assert {each.extra["group"] for each in made} == {f"skyward-q-{TOKEN}"}
+    assert f"skyward-q-{TOKEN}" in left(bed)
+    await end(made)
+    assert left(bed) == []
+    plan = await rented(ssh_from="10.0.0.1/32").plan(spec(4))
+    assert any(each.startswith("a placement group") for each in plan.creates)
+    assert plan.requests[0]["Placement"]["GroupName"].startswith("skyward-q-")
+    for wishes in ({"placement_group": False}, {"instance_type": "m7i.large"}):
+        plan = await rented(**{"ssh_from": "10.0.0.1/32"} | wishes).plan(spec(4))
+        assert not any("placement" in each for each in plan.creates)
+        assert "GroupName" not in plan.requests[0]["Placement"]
+    assert bed.calls("CreatePlacementGroup")[1:] == [], "a plan makes nothing"
+
+
+async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(bed: Bed) -> None:
+    bed.no_capacity(grouped=True)
+    bed.deny("DescribeInstanceTopology")
+    heard: list[str] = []
+    with hearing(heard.append):
+        made = await create(3)
+    assert [each.rpartition(": ")[2] for each in heard] == [
+        "g4dn.xlarge in us-east-1a, in a placement group, $0.54/h each",
+        "g4dn.xlarge in us-east-1a, $0.54/h each",
+    ]
+    assert {each.extra["group"] for each in made} == {""}
+    await end(made)
+    assert left(bed) == [], "the group that nobody is in, too"
+
+
+async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:
+    bed.deny("CreatePlacementGroup")
+    heard: list[str] = []
+    with hearing(heard.append):
+        made = await create(2)
+    assert "machines go without a placement group: the AWS credentials may not do" in heard[-1]
+    assert len(bed.calls("RunInstances")) == 1
+    bed.deny("DeletePlacementGroup")
+    await end(made)
+    assert left(bed) == []
+
+
 async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(bed: Bed) -> None:
     bed.no_capacity(type="g4dn.xlarge", zone="us-east-1a")
     heard: list[str] = []
@@ -176,10 +224,13 @@ async def test_the_cheapest_kind_comes_first_and_what_it_costs_is_written_down(b
     assert {(each.extra["type"], each.extra["zone"]) for each in made} == {("g4dn.xlarge", "us-east-1b")}
     beside = 100 * prices.GP3_GB_MONTH / 730 + prices.PUBLIC_ADDRESS
     assert hourly_of(made) == pytest.approx(2 * (prices.on_demand("g4dn.xlarge", "us-east-1") + beside))
-    first, second = heard
-    assert first.startswith("attempt 1 of ") and first.endswith(": g4dn.xlarge in us-east-1a, $0.54/h each")
+    first, apart, second = heard
+    grouped = "g4dn.xlarge in us-east-1a, in a placement group"
+    assert first.startswith("attempt 1 of ") and first.endswith(f": {grouped}, $0.54/h each")
+    assert apart.startswith(f"{grouped}: InsufficientInstanceCapacity: ")
+    assert apart.endswith(": g4dn.xlarge in us-east-1a, $0.54/h each")
     assert second.startswith("g4dn.xlarge in us-east-1a: InsufficientInstanceCapacity: ")
-    assert ": g4dn.xlarge in us-east-1b, $0.54/h each" in second
+    assert second.endswith(": g4dn.xlarge in us-east-1b, in a placement group, $0.54/h each")
     (disk,) = {each["Size"] for each in bed.client().describe_volumes()["Volumes"]}
     assert disk == 100
     await end(made)
@@ -223,7 +274,7 @@ async def test_prices_that_nobody_tells_keep_nobody_from_machines(bed: Bed) -> N
     heard: list[str] = []
     with hearing(heard.append):
         await end(await create())
-    assert heard[0].endswith("g4dn.xlarge in us-east-1a, $0.54/h each, by the list of this release")
+    assert heard[0].endswith(", in a placement group, $0.54/h each, by the list of this release")
     made = await create(region="us-west-1")
     assert {each.extra["hourly"] for each in made} == {None} and hourly_of(made) is None
     aws = rented(region="us-west-1")
@@ -243,7 +294,7 @@ async def test_what_one_region_lacks_another_has(bed: Bed) -> None:
 async def test_where_nobody_has_any_each_says_why(bed: Bed, ledger: Ledger) -> None:
     bed.no_capacity()
     pool = await Pool.intend(spec(zones=["us-east-1a", "us-east-1b"]), ledger)
-    said = r"to be had: g4dn\.xlarge in us-east-1a: InsufficientInstanceCapacity: .*; g4dn\.xlarge in us-east-1b: "
+    said = r"to be had: g4dn\.xlarge in us-east-1a, .*; g4dn\.xlarge in us-east-1a: .*; g4dn\.xlarge in us-east-1b: "
     with pytest.raises(NoCapacity, match=said):
         await pool.start(pool_spec := spec(zones=["us-east-1a", "us-east-1b"]))
     assert pool_spec.nodes == 2 and left(bed) == [] and bed.instances() == []

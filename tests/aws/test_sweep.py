@@ -82,23 +82,24 @@ def test_what_no_row_tells_of_is_found_and_ended_and_nothing_else_is_touched(
     another = tags.ledger_id()
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     found = look()
-    assert kinds(found) == [("instance", "left")] * 2 + [("key pair", "left"), ("security group", "left")]
+    beside = [("key pair", "left"), ("placement group", "left"), ("security group", "left")]
+    assert kinds(found) == [("instance", "left")] * 2 + beside
     assert {each.thing.id for each in found.found if each.thing.is_machine} == {each.id for each in mine}
     assert all(
         0 <= time.time() - (each.thing.since or 0) < 300 for each in found.found if each.thing.is_machine
     )
-    assert [found.others[key] for key in found.others if key[0] == another] == [(2, 2)]
+    assert [found.others[key] for key in found.others if key[0] == another] == [(2, 3)]
     assert line_of(found).startswith(
-        "2 machines ($1.08/h) and 2 other things of pools that are over are left"
+        "2 machines ($1.08/h) and 3 other things of pools that are over are left"
     )
-    assert f"2 machines and 2 other things of ledger {another}" in next(others_of(found))
+    assert f"2 machines and 3 other things of ledger {another}" in next(others_of(found))
 
     cli = Cli(tmp_path)
     shown = cli("sweep", "--provider", "aws")
     assert "--yes ends what is left" in shown.stderr
     assert len(bed.instances("running")) == 5
     ended = cli.json("sweep", "--yes")
-    assert ended["ended"] and ended["remains"] == [] and len(ended["found"]) == 4
+    assert ended["ended"] and ended["remains"] == [] and len(ended["found"]) == 5
     assert {each["id"] for each in bed.instances("running")} == theirs
     assert not any("-q-" in name for name in left(bed)) and any("-theirs-" in name for name in left(bed))
     assert not list((tmp_path / "home" / "aws").glob("q.*")) and kinds(look()) == []
@@ -117,7 +118,7 @@ def test_another_home_finds_them_once_it_is_told_whose_they_are(
     assert all(line.isprintable() for line in others_of(found))
     with session() as opened:
         found = opened.sweep({"aws": ()}, everywhere=True, ledgers=[lost]).result(60)
-        assert len(found.left) == 4
+        assert len(found.left) == 5
         assert opened.end_left(found).result(60) == []
     assert len(bed.instances("running")) == 1 and not any("-q-" in name for name in left(bed))
     assert not (tmp_path / "new laptop" / "aws" / "ledger-id").exists(), "to look makes nothing"
@@ -128,7 +129,8 @@ def test_a_pool_whose_time_is_over_is_told_by_its_agents(bed: Bed, monkeypatch: 
         ledger.intend(TOKEN, "q", spec().provider.to_json(), spec().describe())
         made = rent()
         ledger.created(TOKEN, made)
-        assert kinds(look()) == [("instance", "up")] * 2 + [("key pair", "up"), ("security group", "up")]
+        beside = [("key pair", "up"), ("placement group", "up"), ("security group", "up")]
+        assert kinds(look()) == [("instance", "up")] * 2 + beside
         asyncio.run(spec().provider.date("q", made, time.time() - 60))
         monkeypatch.setitem(LIVES, "state", "running")
         assert look().left == []

@@ -12,7 +12,7 @@ from ...model.errors import SkywardError, what_of
 from ...model.leftover import Inventory, Leftover
 from ...model.machine import Machine
 from ...wire.safe_text import field as safe
-from . import belongings, tags
+from . import belongings, placement, tags
 from . import machines as rented
 from .calls import Calls
 
@@ -61,17 +61,19 @@ async def look(calls: Calls, places: Sequence[str]) -> Inventory:
 async def _region(calls: Calls, region: str) -> list[Leftover]:
     alive = [*OURS, {"Name": "instance-state-name", "Values": ALIVE}]
     loose = [*OURS, {"Name": "status", "Values": ["available"]}]
-    instances, disks, groups, keys = await asyncio.gather(
+    instances, disks, groups, keys, placements = await asyncio.gather(
         rented.described(calls, region, alive),
         calls.call_all("ec2", region, "describe_volumes", "Volumes", Filters=loose, MaxResults=rented.PAGE),
         calls.call_all("ec2", region, "describe_security_groups", "SecurityGroups", Filters=OURS),
         calls.call_all("ec2", region, "describe_key_pairs", "KeyPairs", Filters=OURS),
+        placement.groups(calls, region, OURS),
     )
     return [
         *(_thing("instance", each["InstanceId"], region, each) for each in instances.values()),
         *(_thing("disk", each["VolumeId"], region, each) for each in disks),
         *(_thing("security group", each["GroupId"], region, each) for each in groups),
         *(_thing("key pair", each["KeyName"], region, each) for each in keys),
+        *(_thing("placement group", each["GroupName"], region, each) for each in placements),
     ]
 
 
@@ -141,5 +143,7 @@ async def _remove(calls: Calls, region: str, thing: Leftover) -> None:
             await calls.call("ec2", region, "delete_volume", VolumeId=thing.id)
         case "security group":
             await belongings.remove_group(calls, region, thing.id, f"of pool {thing.pool}")
+        case "placement group":
+            await placement.remove_group(calls, region, thing.id)
         case "key pair":
             await calls.call("ec2", region, "delete_key_pair", KeyName=thing.id)

@@ -80,6 +80,7 @@ async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
             "Description": "skyward-check",
             "VpcId": place.vpc,
         },
+        "create_placement_group": {"GroupName": "skyward-check", "Strategy": "cluster"},
     }
     tried = [_is_refused(calls, region, action, parameters) for action, parameters in asked.items()]
     try:
@@ -91,7 +92,7 @@ async def _permissions(calls: Calls, region: str, place: network.Zone) -> Check:
             f"may not do {', '.join(sorted(refused))}: have the actions of the documentation's policy allowed"
         )
         return Check(subject, "fail", said)
-    return Check(subject, "ok", "machines, key pairs and security groups may be made")
+    return Check(subject, "ok", "machines, key pairs, security and placement groups may be made")
 
 
 async def _is_refused(calls: Calls, region: str, action: str, parameters: dict[str, Any]) -> str:

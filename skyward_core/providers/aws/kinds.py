@@ -32,6 +32,8 @@ class Kind(Value):
         vcpus: how many.
         memory_gb: the machine's own.
         efa: whether it can have EFA.
+        cluster: whether machines of it can stand close together.
+        cards: how many network cards it has.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Kind(Value):
     vcpus: int
     memory_gb: float
     efa: bool
+    cluster: bool = False
+    cards: int = 1
 
     @property
     def known_as(self) -> str:
@@ -68,6 +72,8 @@ def kind_of(told: Mapping[str, Any]) -> Kind:
         vcpus=told.get("VCpuInfo", {}).get("DefaultVCpus", 0),
         memory_gb=told.get("MemoryInfo", {}).get("SizeInMiB", 0) / MIB_PER_GB,
         efa=bool(told.get("NetworkInfo", {}).get("EfaSupported")),
+        cluster="cluster" in told.get("PlacementGroupInfo", {}).get("SupportedStrategies", ()),
+        cards=told.get("NetworkInfo", {}).get("MaximumNetworkCards", 1),
     )
 
 

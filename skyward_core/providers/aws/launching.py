@@ -7,7 +7,8 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,10 +17,10 @@ from ...model.machine import Machine
 from ...model.value import Value, value
 from ...store.loggers import logger
 from ..told import progress
-from . import belongings, tags
+from . import belongings, placement, tags
 from .belongings import Belongings
 from .calls import Calls
-from .failures import THROTTLED, CallFailed, CapacityRefused
+from .failures import FULL, THROTTLED, CallFailed, CapacityRefused
 from .host_keys import KeyPair
 from .images import BootImage
 from .kinds import Kind
@@ -44,6 +45,7 @@ class Attempt(Value):
         market: "on-demand", "spot" or "capacity-block".
         hourly: dollars for a machine and an hour, with what is billed beside it; None where that is not known.
         shipped: whether that is by the list of this release.
+        grouped: whether they stand close together, in the pool's placement group.
     """
 
     place: Zone
@@ -51,9 +53,12 @@ class Attempt(Value):
     market: str = "on-demand"
     hourly: float | None = None
     shipped: bool = False
+    grouped: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind.name} in {self.place.zone}{'' if self.market == 'on-demand' else f' ({self.market})'}"
+        market = "" if self.market == "on-demand" else f" ({self.market})"
+        group = ", in a placement group" if self.grouped else ""
+        return f"{self.kind.name} in {self.place.zone}{market}{group}"
 
     @property
     def priced(self) -> str:
@@ -122,6 +127,7 @@ class Launch:
         self._image = image
         self._end = ended
         self._belongings: dict[tuple[str, str], Belongings] = {}
+        self._has_group: dict[str, bool] = {}  # by region
 
     async def machines(self, attempts: Sequence[Attempt]) -> list[Machine]:
         """The machines of the first attempt that gets them, running, with their addresses.
@@ -132,7 +138,11 @@ class Launch:
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         whys: list[str] = []
+        attempts = list(_spread_out(attempts))
+        apart: Attempt | None = None  # what another try without the group would be of no use for
         for number, attempt in enumerate(attempts, 1):
+            if attempt == apart:
+                continue
             before = f"{whys[-1]}; " if whys else ""
             progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
             try:
@@ -141,6 +151,8 @@ class Launch:
                 if isinstance(error, CallFailed) and error.code not in THROTTLED:
                     raise
                 _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
+                if attempt.grouped and error.code not in FULL:
+                    apart = replace(attempt, grouped=False)
                 whys.append(f"{attempt}: {what_of(error)}")
         raise NoCapacity(f"no machines to be had: {'; '.join(whys) or 'there is no place to try'}")
 
@@ -152,6 +164,8 @@ class Launch:
             self._belongings[key] = await belongings.make(
                 self._calls, place, self._folder, login, wishes.own_address, wishes.group
             )
+        if attempt.grouped and not await self._group(place.region):
+            attempt = replace(attempt, grouped=False)
         request = self.request(attempt, image, self._belongings[key], host_key)
         facts = {
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
@@ -176,6 +190,18 @@ class Launch:
         if len(made) < wishes.count:
             progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
         return await self._come_up(made, facts)
+
+    async def _group(self, region: str) -> bool:
+        """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
+        if region not in self._has_group:
+            try:
+                await placement.make(self._calls, region, self._folder, belongings.name_of(self._folder))
+            except (CallFailed, CapacityRefused) as error:
+                progress(f"machines go without a placement group: {what_of(error)}")
+                self._has_group[region] = False
+            else:
+                self._has_group[region] = True
+        return self._has_group[region]
 
     def _note_answer(self, facts: dict[str, Any], answer: dict[str, Any]) -> None:
         ids = [each["InstanceId"] for each in answer["Instances"]]
@@ -218,7 +244,8 @@ class Launch:
                 "HttpPutResponseHopLimit": 1,
                 "HttpEndpoint": "enabled",
             },
-            "Placement": {"AvailabilityZone": place.zone},
+            "Placement": {"AvailabilityZone": place.zone}
+            | ({"GroupName": belongings.name_of(self._folder)} if attempt.grouped else {}),
             "NetworkInterfaces": [card],
             "BlockDeviceMappings": [{"DeviceName": image.root, "Ebs": disk}],
             "TagSpecifications": tags.specification(["instance", "volume", "network-interface"], marks),
@@ -261,6 +288,14 @@ class Launch:
             pause = min(PAUSES[1], pause * 1.5)
 
 
+def _spread_out(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+    """Attempts, with one without the group behind each that has it: there may be room for machines further apart."""
+    for each in attempts:
+        yield each
+        if each.grouped:
+            yield replace(each, grouped=False)
+
+
 def client_token(token: str, attempt: Attempt) -> str:
     """The idempotency token of an attempt: that of the creation, and what is asked for where.
 
@@ -268,5 +303,6 @@ def client_token(token: str, attempt: Attempt) -> str:
     ended.
     """
     place = attempt.place
-    text = "/".join((place.region, place.zone, place.subnet, attempt.kind.name, attempt.market))
+    group = ["group"] if attempt.grouped else []
+    text = "/".join((place.region, place.zone, place.subnet, attempt.kind.name, attempt.market, *group))
     return f"{token}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"

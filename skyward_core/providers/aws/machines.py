@@ -53,13 +53,26 @@ def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "hourly": facts.get("hourly"),
             "token": token,
             # By the instance's own name: one in another's place never has the folder of that.
-            "folder": f"{pool}.{token[:8]}.{node}-{name[-6:]}",
+            "folder": _folder(pool, token, node, name),
+            "group": instance.get("Placement", {}).get("GroupName", ""),
             "user": facts.get("user", ""),
             "deadman": facts.get("deadman", 0),
             "account": facts.get("account", ""),
             "launched": launched.timestamp() if launched else time.time(),
         },
     )
+
+
+def _folder(pool: str, token: str, node: int, name: str) -> str:
+    return f"{pool}.{token[:8]}.{node}-{name[-6:]}"
+
+
+def renumbered(machine: Machine, node: int) -> Machine:
+    """A machine on which nothing lives yet, as another node."""
+    extra = machine.extra
+    pool = extra["folder"].partition(".")[0]
+    folder = _folder(pool, extra["token"], node, machine.id)
+    return replace(machine, node=node, extra=extra | {"folder": folder})
 
 
 async def instances(calls: Calls, region: str, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -146,7 +159,7 @@ def _unseen(name: str, index: int, ask: Mapping[str, Any], folder: PoolFolder) -
             "region": ask["region"], "zone": ask["zone"], "type": ask["type"], "market": ask["market"],
             "hourly": ask["hourly"], "token": folder.token, "user": ask["user"], "deadman": ask["deadman"],
             "account": ask["account"],
-            "folder": f"{folder.pool}.{folder.token[:8]}.{index}-{name[-6:]}", "launched": ask["at"],
+            "folder": _folder(folder.pool, folder.token, index, name), "launched": ask["at"],
         },
     )  # fmt: skip
 

@@ -28,6 +28,7 @@ from . import (
     interruptions,
     kinds,
     network,
+    placement,
     reservations,
     shipped,
 )
@@ -68,6 +69,8 @@ class AWS:
         ssh_from: the network from which SSH is let in; None for this machine's address alone.
         public: whether machines have public addresses; without, this machine has to be in their network.
         disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
+        placement_group: whether machines with GPUs or EFA are asked for close together, where there are several of a
+            type that can be; where there is no room for that, they are asked for anywhere in the zone.
         python: the interpreter on the machines; None to look for one of the client's minor version.
         reservation: the id of a capacity reservation or a Capacity Block of yours that machines are taken from; type
             and zone are its own then. None for none.
@@ -97,6 +100,7 @@ class AWS:
     ssh_from: str | None = None
     public: bool = True
     disk_gb: int | None = None
+    placement_group: bool = True
     python: str | None = None
     reservation: str | None = None
 
@@ -131,13 +135,15 @@ class AWS:
         folder = PoolFolder(spec.name, token)
         there = await rented.find(self._calls, folder, ()) if folder.notes() else []
         if spec.least_nodes <= len(there) <= spec.most_nodes and all(each.address for each in there):
-            return sorted(there, key=lambda machine: machine.node)  # by this token already
+            # By this token already.
+            return await placement.neighbours_together(self._calls, sorted(there, key=lambda each: each.node))
         if there:
             raise PoolError(f"{len(there)} machines of an unfinished start of pool {spec.name} are there")
         folder.note("begun")
         wishes = self._wishes(spec, token, await self._own_network(), await self._account())
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs, spec.least_nodes))
+        made = await self._launch(folder, wishes).machines(await self._attempts(spec))
+        return await placement.neighbours_together(self._calls, made)
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         lease = spec.options.idle_timeout
@@ -188,7 +194,8 @@ class AWS:
         )
         (kind,) = await kinds.kinds_for(self._calls, last["region"], Wish(instance_type=last["type"]))
         places = await network.places(self._calls, last["region"], subnet=self.subnet, zones=[last["zone"]])
-        attempts = [Attempt(place, kind, last["market"], last["hourly"]) for place in places]
+        grouped = bool(last.get("group"))
+        attempts = [Attempt(place, kind, last["market"], last["hourly"], grouped=grouped) for place in places]
         (machine,) = await self._launch(folder, wishes).machines(attempts)
         return machine
 
@@ -199,10 +206,10 @@ class AWS:
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, wish: Wish, nodes: int) -> list[Attempt]:
+    async def _attempts(self, spec: PoolSpec) -> list[Attempt]:
         """What is tried, in order: each offer that fits, in a place where machines can go."""
-        wish, regions = self._narrowed(wish), await self._regions()
-        held = await self._held(wish, nodes)
+        wish, regions = self._narrowed(spec.needs), await self._regions()
+        held = await self._held(wish, spec.least_nodes)
         if held is not None:
             wish, regions = held.wish(wish), (held.of.region,)
         told, places = await asyncio.gather(
@@ -212,21 +219,32 @@ class AWS:
         there = {place.zone: place for each in places for place in each}
         all_kinds = {kind.name: kind for each in told for kind in each.kinds}
         order = fitting([offer for each in told for offer in each.offers], wish, there)
-        return [self._attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order]
+        return [
+            self._attempt(spec, each, there[each.zone], all_kinds[each.instance_type], held) for each in order
+        ]
 
-    @staticmethod
     def _attempt(
-        offer: Offer, place: network.Zone, kind: kinds.Kind, held: reservations.Held | None
+        self,
+        spec: PoolSpec,
+        offer: Offer,
+        place: network.Zone,
+        kind: kinds.Kind,
+        held: reservations.Held | None,
     ) -> Attempt:
         priced = offer if held is None else held.offer(offer)
         market = offer.market if held is None else held.market
-        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped)
+        grouped = held is None and self._groups(spec, kind)  # a reservation is where it is
+        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)
 
     async def _held(self, wish: Wish, nodes: int) -> reservations.Held | None:
         """The reservation that machines are taken from."""
         if self.reservation is None:
             return None
         return await reservations.held(self._calls, await self._regions(), self.reservation, wish, nodes)
+
+    def _groups(self, spec: PoolSpec, kind: kinds.Kind) -> bool:
+        """Whether machines of a kind are asked for close together."""
+        return self.placement_group and spec.most_nodes > 1 and placement.helps(kind)
 
     async def _places(self, region: str) -> list[network.Zone]:
         several = len(self.region or ()) > 1  # zones are named of all of them
@@ -263,10 +281,13 @@ class AWS:
             order = fitting(found.offers, wish, there)
         except UsageError as error:  # what is not known of offers may be why
             raise UsageError("; ".join([what_of(error), *found.notes])) from error
-        requests = []
+        requests, grouped = [], False
         if there is not None and order[0].zone:
             try:
-                requests = [await self._first_request(spec, order[0], there[order[0].zone], held)]
+                first = await self._first_attempt(spec, order[0], there[order[0].zone], held)
+                grouped = first.grouped
+                notes += placement.unused(first.kind, most)
+                requests = [await self._planned(spec, first)]
             except PoolError as error:
                 notes.append(f"what would be sent is not known: {what_of(error)}")
         address = "a public address" if self.public else "no public address"
@@ -274,6 +295,7 @@ class AWS:
         creates = [
             f"{many}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
             *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
+            *(["a placement group, for machines close together where there is room"] if grouped else []),
             "a key pair, made here",
         ]
         notes = list(dict.fromkeys(notes))
@@ -294,13 +316,16 @@ class AWS:
         """
         return await expiring.warnings(self._calls.expiry, spec.options.ttl)
 
-    async def _first_request(
+    async def _first_attempt(
         self, spec: PoolSpec, offer: Offer, place: network.Zone, held: reservations.Held | None
-    ) -> dict[str, Any]:
-        """What is sent for an offer."""
+    ) -> Attempt:
         (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
+        return self._attempt(spec, offer, place, kind, held)
+
+    async def _planned(self, spec: PoolSpec, attempt: Attempt) -> dict[str, Any]:
+        """What is sent for an attempt."""
         launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
-        return await launch.planned(self._attempt(offer, place, kind, held))
+        return await launch.planned(attempt)
 
     async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
         """Capacity Blocks that can be bought now; nothing is bought.
@@ -480,12 +505,13 @@ class AWS:
         await rented.terminate(self._calls, machines)
 
     async def teardown(self, pool: str) -> None:
-        """Remove the pool's security groups and key pairs, and its keys here.
+        """Remove the pool's placement and security groups and key pairs, and its keys here.
 
         Raises:
             SkywardError: something is still there; says what.
         """
         for folder in PoolFolder.all_of(pool):
+            await placement.remove(self._calls, folder)
             await belongings.remove(self._calls, folder)
             await asyncio.to_thread(folder.remove)
 

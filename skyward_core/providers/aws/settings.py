@@ -28,6 +28,12 @@ SETTINGS = (
     Setting(name="ssh_user", help="who logs in; else the usual one of the image"),
     Setting(name="ssh_from", help="the network from which SSH is let in; else this machine's address alone"),
     Setting(name="public", help="whether machines have public addresses", type=flag, default=True),
+    Setting(
+        name="placement_group",
+        help="whether machines with GPUs or EFA stand close together where they can",
+        type=flag,
+        default=True,
+    ),
     Setting(name="disk_gb", help="size of each machine's disk in GB; else 100", type=int),
     Setting(name="reservation", help="a capacity reservation or Capacity Block of yours", example="cr-0123"),
     Setting(name="python", help="the interpreter on the machines"),
