@@ -38,7 +38,7 @@ TURNS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--chaos-seconds", type=float, default=15.0, help="how long each storm of faults lasts")
+    parser.addoption("--chaos-seconds", type=float, default=10.0, help="how long each storm of faults lasts")
     parser.addoption("--proofs", action="store_true", help="run the tests that are marked as proof, too")
     parser.addoption("--chaos-seed", type=int, default=1, help="what a storm of faults chooses by")
 

@@ -1,7 +1,8 @@
 """What training without ``torch.compile`` has of ``torch._dynamo``; the real one where anything else of it is wanted.
 
 Each optimizer, DDP and FSDP load it, which is half of what a rank takes to train a small model, and all that they want
-of it is that it stays out of the way.
+of it is that it stays out of the way. A quarter of what is left is the shapes of tensors without data, which only
+compilers and DTensor work out in Python.
 """
 
 import sys
@@ -10,6 +11,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 NAME = "torch._dynamo"
+SHAPES = ("torch._meta_registrations", "torch.distributed._meta_registrations")
+WANT_SHAPES = "torch.distributed.tensor"
 
 
 class Part:
@@ -62,13 +65,31 @@ class There:
         return None
 
 
+class NoShapes:
+    """Loads an empty module; but for a generator's class, which is made ready by what the real one imports."""
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        from torch._C import _set_generator_metaclass
+        from torch._opaque_base import OpaqueBaseMeta
+
+        _set_generator_metaclass(OpaqueBaseMeta)
+
+
 class Finder:
-    """Finds the stand-in, until somebody wants more of it."""
+    """Finds the stand-ins, until somebody wants more of them."""
 
     on = True
+    shapes = False
 
     @classmethod
     def find_spec(cls, fullname, path=None, target=None):
+        if fullname == WANT_SHAPES:
+            cls.real_shapes()
+        if fullname in SHAPES and not cls.shapes:
+            return ModuleSpec(fullname, NoShapes())  # type: ignore[arg-type]
         if not cls.on:
             return None
         if fullname == NAME:
@@ -85,7 +106,16 @@ class Finder:
             cls.on = False
             sys.modules.pop(NAME, None)
             sys.modules["torch"].__dict__.pop("_dynamo", None)
+            cls.real_shapes()
         return import_module(NAME)
+
+    @classmethod
+    def real_shapes(cls):
+        if not cls.shapes:
+            cls.shapes = True
+            for name in SHAPES:
+                if sys.modules.pop(name, None):  # else PyTorch is about to load it
+                    import_module(name)
 
     @staticmethod
     def create_module(spec):

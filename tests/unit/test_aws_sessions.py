@@ -1,0 +1,38 @@
+"""Sessions with AWS, which are many, and what they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("boto3")
+
+from botocore.loaders import JSONFileLoader
+
+from skyward_core.model.errors import UsageError
+from skyward_core.providers.aws.calls import Account, Calls
+
+
+def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    (config := tmp_path / "config").write_text("[profile theirs]\nregion = eu-north-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    read: list[str] = []
+    load = JSONFileLoader.load_file
+    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: read.append(path) or load(self, path))
+    theirs = Calls(Account(profile="theirs", endpoint="http://127.0.0.1:9"))
+    theirs.endpoint("eu-west-1")
+    assert theirs.region() == "eu-north-1"
+    read.clear()
+    ours = Calls(Account(endpoint="http://127.0.0.1:8"))
+    assert ours.endpoint("eu-west-1") == "http://127.0.0.1:8"
+    theirs._forget()
+    assert theirs.region() == "eu-north-1"
+    assert theirs.endpoint("us-east-1") == "http://127.0.0.1:9"
+    assert [path for path in read if "ec2" in path] == []
+    assert ours._client("ec2", "eu-west-1") is not theirs._client("ec2", "eu-west-1")
+
+
+def test_a_profile_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="nobodys"):
+        Calls(Account(profile="nobodys")).region()
