@@ -125,7 +125,7 @@ async def test_two_hundred_machines_take_a_call_to_make_and_a_call_to_end(bed: B
     counted = Counter(call["action"] for call in bed.calls())
     assert (counted["RunInstances"], counted["TerminateInstances"]) == (1, 1)
     del counted["DescribeInstances"]  # as often as somebody looks whether they have ended
-    assert sum(counted.values()) < 25, counted
+    assert sum(counted.values()) < 30, counted
 
 
 async def test_what_one_zone_lacks_another_has(bed: Bed) -> None:

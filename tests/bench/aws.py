@@ -19,7 +19,7 @@ from .metric import Bar, Metric
 
 MANY = (1, 8, 64, 200)
 BOOT = 2.0  # seconds for which machines are pending
-CALLS = 25  # for any number that goes into one creation
+CALLS = 32  # for any number that goes into one creation, its placement group and its place in the network
 TICK = 0.005
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.errors import PoolError, Unreachable
 from ...transport.base import MINOR, Gate, Report
-from ...transport.ssh.command_channel import CommandOutput, NoPython, open_session
+from ...transport.ssh.command_channel import CommandOutput, NoFittingPython, open_session
 from ...transport.ssh.connect import HostConnection, fetch_host_key
 from ...transport.ssh.target import Target
 from ...transport.ssh.transport import SSHTransport
@@ -47,13 +47,13 @@ class RentedTransport(SSHTransport):
             await self._have_own_key(report)
         try:
             return await super().prepare(config, report, gate, first=first)
-        except NoPython as error:
+        except NoFittingPython as error:
             if self.python is not None:  # somebody has named one
                 raise
             await self._have_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
 
-    async def _have_uv(self, report: Report, lacking: NoPython) -> None:
+    async def _have_uv(self, report: Report, lacking: NoFittingPython) -> None:
         """Images come with one Python, which need not be the client's; uv brings any. On rented machines nobody has
         to be asked whether it may be there."""
         report("running", detail=f"no Python {MINOR} on {self.target.host}; fetching uv, which brings it")

@@ -89,7 +89,7 @@ class Failed(PoolError):
     """The host answered that it could not do what was asked."""
 
 
-class NoPython(PoolError):
+class NoFittingPython(PoolError):
     """The host has no Python of our minor version, and no uv that could fetch it."""
 
 
@@ -293,10 +293,10 @@ class CommandChannel:
             raise Failed(f"Host {self.link.target.host} answers nonsense: {error}") from error
         return answer
 
-    def _no_python(self, found: list[bytes]) -> NoPython:
+    def _no_python(self, found: list[bytes]) -> NoFittingPython:
         versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})
         has = f"it has Python {', '.join(versions)}" if versions else "it has no Python at all"
-        return NoPython(
+        return NoFittingPython(
             f"Host {self.link.target.host} has no Python {MINOR} ({has}). Functions travel as bytecode, so a "
             f"host needs the version that runs here: install python{MINOR} or uv there (uv is then used to "
             "fetch it), or name the interpreter with SSH(python=...). Nothing was sent to it."
