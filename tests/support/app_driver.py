@@ -56,7 +56,8 @@ def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
-    """Let the app run until something holds; a deadline and not a pace."""
+    """Let the app run until something holds, and has come to all that follows from it, such as a screen to its first
+    layout; a deadline and not a pace."""
     deadline = time.monotonic() + PATIENCE
     await pilot.pause()
     while not true():
@@ -64,6 +65,7 @@ async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:
             raise AssertionError(f"never came true; the screen was\n{screen_text(pilot.app)}")  # type: ignore[arg-type]
         await asyncio.sleep(0.02)
         await pilot.pause()
+    await pilot.pause()
 
 
 async def typed(app: Any, pilot: Pilot[Any], text: str) -> None:
