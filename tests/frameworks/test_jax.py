@@ -11,7 +11,7 @@ from skyward_tui.examples import jax_mesh, keras_fit
 from tests.support.fates import gone, listening, pids
 
 PLUGINS = [sky.plugins.jax()]
-NOT_INSTALLED = "sklearn pandas"  # optional in keras, and loaded where they are
+NOT_INSTALLED = "sklearn pandas IPython"  # optional in keras, and loaded where they are
 
 
 @sky.function

@@ -17,10 +17,10 @@ from tests.support.whole_scripts import run_script
 NOT_INSTALLED = "sklearn torch._dynamo"  # optional in transformers and keras, and loaded where it is
 
 
-def run(script: str, folder: Path) -> Any:
+def run(script: str, folder: Path, **env: str) -> Any:
     """What the script's variable ``results`` held."""
     done = run_script(
-        script + "\nimport json\nprint('RESULTS', json.dumps(results, default=float))\n", folder, 240
+        script + "\nimport json\nprint('RESULTS', json.dumps(results, default=float))\n", folder, 240, **env
     )
     (line,) = re.findall(r"^RESULTS (.*)$", done.stdout, re.MULTILINE)
     return json.loads(line)
@@ -308,7 +308,8 @@ with sky.ComputePool(
 
 @pytest.mark.skipif(find_spec("keras") is None or find_spec("jax") is None, reason="needs keras and jax")
 def test_jax_and_keras_on_it(tmp_path: Path) -> None:
-    results = run(JAX, tmp_path)
+    # What is optional in keras, and loaded where it is.
+    results = run(JAX, tmp_path, NOT_INSTALLED="sklearn pandas IPython")
     assert results["sums"] == [["2", str(rank), "1", 3.0, True] for rank in (0, 1)]
     assert results["train"] == [[2, 2, pytest.approx([0.2] * 3)]] * 2
     fitted = results["model"]

@@ -15,6 +15,7 @@ import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.views.events import Event, NodePhase
+from tests.support.fewer import without
 
 from . import Lab
 from .pools import DEADLINE, allowed, less_patience, nothing_runs, on_lines, pool, rank, ssh, until
@@ -46,7 +47,10 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
             gone.append((time.monotonic(), event.node))
 
     # The client's own interpreter has the framework; the hosts reach no package index.
-    compute = pool(lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], name="cut")
+    image = sky.Image(env=without("torch._dynamo"))
+    compute = pool(
+        lab, ssh(lab, python=sys.executable), plugins=[sky.plugins.torch()], image=image, name="cut"
+    )
     with ThreadPoolExecutor(1) as beside, pytest.raises(sky.RunError) as caught, compute:
         view = compute.pool.view
         compute.pool.news.subscribe(note, None)

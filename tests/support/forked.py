@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support.fewer import FOLDER, without
+
 # SYS_clone, with which a fork has the parent of who forks: us. Where we know no number, all are started.
 _CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
@@ -63,7 +65,8 @@ sys.argv[:] = _asked["argv"]
 
 
 class Loaded:
-    """What such processes are forked from; it begins with the first of them, and ends with this process.
+    """What such processes are forked from; it begins with the first of them, and ends with this process. One is there
+    for each of ``NOT_INSTALLED``.
 
     Args:
         python: the interpreter and its options.
@@ -74,7 +77,7 @@ class Loaded:
     def __init__(self, python: Sequence[str], first: str, then: str) -> None:
         self._python, self._first, self._then = python, first, then
         self._lock, self._ours = threading.Lock(), os.getpid()
-        self._requests: socket.socket | None = None
+        self._requests: dict[str, socket.socket] = {}
         self._env = _read_by_python(os.environ)
 
     def start(self, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
@@ -84,27 +87,38 @@ class Loaded:
             argv: its ``sys.argv``.
             more: as of Popen.
         """
-        env = more.get("env")
-        if not _CLONE or _read_by_python(os.environ if env is None else env) != self._env:
+        env = os.environ if (env := more.get("env")) is None else env
+        if not _CLONE or _read_by_python(env) != self._read(env.get("NOT_INSTALLED", "")):
             return subprocess.Popen([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
         return _Forked(self._fork, argv, **more)
 
-    def _fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
-        with self._lock:
-            if self._requests is None:
-                self._begin()
-            assert self._requests is not None
-            socket.send_fds(self._requests, [json.dumps(asked).encode()], streams)
-            return int(self._requests.recv(20))
+    def _read(self, hidden: str) -> dict[str, str]:
+        """What an interpreter reads where some packages are not to be found."""
+        if not hidden:
+            return self._env
+        paths = filter(None, (str(FOLDER), self._env.get("PYTHONPATH")))
+        return self._env | without(hidden) | {"PYTHONPATH": os.pathsep.join(paths)}
 
-    def _begin(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _fork(self, asked: dict[str, Any], streams: Sequence[int]) -> int:
+        hidden = asked["env"].get("NOT_INSTALLED", "")
+        with self._lock:
+            if hidden not in self._requests:
+                self._requests[hidden] = self._begin(self._read(hidden))
+            requests = self._requests[hidden]
+            socket.send_fds(requests, [json.dumps(asked).encode()], streams)
+            return int(requests.recv(20))
+
+    def _begin(self, read: Mapping[str, str]) -> socket.socket:
+        requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours = os.environ.items() - _read_by_python(os.environ).items()
         with theirs:
             process = subprocess.Popen(
                 [*self._python, "-c", self._first + _LOOP + self._then, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
+                env=dict(ours) | read,
             )  # fmt: skip
-        atexit.register(self._end, process, self._requests)
+        atexit.register(self._end, process, requests)
+        return requests
 
     def _end(self, process: subprocess.Popen[bytes], requests: socket.socket) -> None:
         if os.getpid() == self._ours:  # and no fork of this one, which shares it
@@ -112,9 +126,12 @@ class Loaded:
             process.wait()
 
 
+READ = ("PYTHON", "LC_", "LANG", "NOT_INSTALLED")
+
+
 def _read_by_python(env: Mapping[str, str]) -> dict[str, str]:
     """Variables that an interpreter reads when it starts."""
-    return {name: value for name, value in env.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
+    return {name: value for name, value in env.items() if name.startswith(READ)}
 
 
 class _Forked(subprocess.Popen[Any]):

@@ -14,6 +14,7 @@ import pytest
 
 from skyward_core.tasks import scripts
 from skyward_core.tasks.scripts import build_task
+from tests.support.fewer import FOLDER
 from tests.support.forked import Loaded
 
 SAY = """
@@ -89,3 +90,16 @@ def test_a_script_finds_loaded_what_it_finds_where_its_loader_is_started(
     more = {*forked} - {*started}  # what takes the requests
     assert "socket" in more and not [name for name in more if name.startswith(("skyward", "cloudpickle"))]
     assert {*started} <= {*forked}
+
+
+def test_packages_are_as_little_to_be_found_as_where_it_is_started(tmp_path: Path) -> None:
+    finds = Loaded(
+        [sys.executable], "import importlib.util, sys\n", "print(importlib.util.find_spec('rich'))\n"
+    )
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))}
+    for hidden in ("rich", "numpy", "rich"):
+        process = finds.start(
+            ["finds"], cwd=tmp_path, env=os.environ | env | {"NOT_INSTALLED": hidden}, stdout=PIPE, text=True
+        )
+        assert type(process) is not subprocess.Popen, "it is forked"
+        assert (process.communicate(timeout=60)[0] == "None\n") is (hidden == "rich")

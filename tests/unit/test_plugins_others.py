@@ -19,7 +19,7 @@ from skyward_core.runtime.info import InstanceInfo, Peer
 from skyward_core.runtime.network import claim_port
 from tests.support.plugin_gang import places, run_gang
 
-NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
+NOT_INSTALLED = "sklearn pandas IPython torch._dynamo"  # optional in keras, and loaded where they are
 GPU = "H100:8"
 
 

@@ -7,10 +7,11 @@ compilers and DTensor work out in Python.
 
 import sys
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 
 NAME = "torch._dynamo"
+ALONE = f"{NAME}._trace_wrapped_higher_order_op"  # needs nothing of the rest; every model of transformers loads it
 SHAPES = ("torch._meta_registrations", "torch.distributed._meta_registrations")
 WANT_SHAPES = "torch.distributed.tensor"
 
@@ -31,6 +32,7 @@ class Quiet(ModuleType):
     def __init__(self):
         super().__init__(NAME)
         self.__path__ = []
+        self.allowed = []
         nothing = SimpleNamespace(cache_clear=lambda: None)
         self.utils = Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
         self.trace_rules = Part(
@@ -48,6 +50,15 @@ class Quiet(ModuleType):
     @staticmethod
     def disable(fn=None, recursive=True, **how):
         return fn if fn is not None else lambda fn: fn
+
+    @staticmethod
+    def assume_constant_result(fn):
+        fn._dynamo_marked_constant = True
+        return fn
+
+    def allow_in_graph(self, fn):
+        self.allowed.append(fn)  # the real one is told once it is there
+        return fn
 
     def __getattr__(self, name):
         if name.startswith("__"):  # what Python itself looks for in a module
@@ -94,6 +105,10 @@ class Finder:
             return None
         if fullname == NAME:
             return ModuleSpec(NAME, cls, is_package=True)  # type: ignore[arg-type]
+        if fullname == ALONE:
+            return PathFinder.find_spec(
+                fullname, [f"{folder}/_dynamo" for folder in sys.modules["torch"].__path__]
+            )
         if fullname.startswith(f"{NAME}."):
             cls.real()
             import_module(fullname)
@@ -104,9 +119,11 @@ class Finder:
     def real(cls):
         if cls.on:
             cls.on = False
-            sys.modules.pop(NAME, None)
+            quiet = sys.modules.pop(NAME, None)
             sys.modules["torch"].__dict__.pop("_dynamo", None)
             cls.real_shapes()
+            if quiet is not None:
+                import_module(NAME).allow_in_graph(quiet.allowed)
         return import_module(NAME)
 
     @classmethod
