@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Dates, Finds, Offers, Quiets, Warns
+from ..model.capabilities import Dates, EndsNow, Finds, Offers, Quiets, Warns
 from ..model.errors import NoCapacity, UsageError, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
@@ -202,6 +202,27 @@ class Several:
             told = await self._providers[index].describe(pool, mine)
             seen |= {each.id: each for each in self._mark(index, told)}
         return [seen[each.id] for each in known if each.id in seen]
+
+    async def why_not_now(self) -> str:
+        """Why machines of one of them cannot be ended at once, in words; "" where all can."""
+        for each in self._providers:
+            why = await each.why_not_now() if isinstance(each, EndsNow) else f"{each.name} cannot do that"
+            if why:
+                return str(why)
+        return ""
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have machines ended at once, each by its own provider.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+
+        Raises:
+            SkywardError: one of them was not told.
+        """
+        parts = self._by_provider(machines)
+        await _all(self._providers[index].terminate_now(pool, mine) for index, mine in parts)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have each machine's provider end it.

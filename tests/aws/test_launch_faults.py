@@ -325,3 +325,14 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(
         monkeypatch.delenv(name, raising=False)
     (line,) = await sky.AWS.check_all()
     assert line.state == "ok" and "nothing to look at" in line.detail
+
+
+def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asyncio.run(rented(ssh_from="10.0.0.1/32").create(spec(), TOKEN))
+    asyncio.run(rented().terminate_now("q", made))
+    (sent,) = (call["params"] for call in bed.calls("TerminateInstances"))
+    assert sent["SkipOsShutdown"] == "true" and asyncio.run(rented().why_not_now()) == ""
+    monkeypatch.setattr(calls.Calls, "takes", lambda self, *asked: False)
+    assert "pip install -U boto3" in asyncio.run(rented().why_not_now())

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Block, Offer, OfferList, RentalPlan, Reservation, Wish
+from ...model.offer import Offer, OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
-from . import account, belongings, blocks, checks, expiring, images, kinds, network, reservations, shipped
+from . import account, belongings, checks, expiring, images, kinds, network, reservations, shipped
 from . import machines as rented
+from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
 from .offers import DISK, Extras, asked, fitting, known
@@ -37,7 +38,7 @@ BEYOND = 5  # minutes for which the deadman waits longer than the lease
 
 
 @dataclass(frozen=True)
-class AWS:
+class AWS(BlockSales):
     """Machines rented from Amazon EC2.
 
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
@@ -279,58 +280,6 @@ class AWS:
         launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
         return await launch.planned(self._attempt(offer, place, kind, held))
 
-    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
-        """Capacity Blocks that can be bought now; nothing is bought.
-
-        Args:
-            wish: what a machine has to be.
-            nodes: how many.
-            hours: for how long.
-
-        Raises:
-            UsageError: none is sold for so long.
-            SkywardError: EC2 cannot be asked.
-        """
-        found = []
-        for region in wish.regions or await self._regions():
-            told = await asked(self._calls, self.name, region, wish, self._extras)
-            found += await blocks.blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
-        return found
-
-    async def buy(self, block: Block, token: str) -> Reservation:
-        """Buy a Capacity Block, once; a call that gets no answer is not made again.
-
-        Args:
-            block: as ``blocks`` named it.
-            token: a tag of what is bought.
-
-        Raises:
-            Unreachable: nobody knows whether it was bought.
-            SkywardError: it was not.
-        """
-        return await reservations.buy(self._calls, block, token)
-
-    async def bought(self, region: str, token: str) -> Reservation | None:
-        """What was bought with a token, by its tag; None where nothing of it is seen.
-
-        Args:
-            region: where.
-            token: as ``buy`` was given it.
-
-        Raises:
-            SkywardError: it cannot be told.
-        """
-        return await reservations.bought(self._calls, region, token)
-
-    async def reserved(self) -> list[Reservation]:
-        """All capacity reservations of its regions that have not ended.
-
-        Raises:
-            SkywardError: they cannot be told.
-        """
-        found = [await reservations.find(self._calls, each) for each in await self._regions()]
-        return [each for some in found for each in some]
-
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
 
@@ -455,6 +404,22 @@ class AWS:
             SkywardError: EC2 was not told.
         """
         await rented.terminate(self._calls, machines)
+
+    async def why_not_now(self) -> str:
+        """Why machines cannot be ended without their shutdown, in words; "" where they can."""
+        return await rented.why_not_now(self._calls, (await self._regions())[0])
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have EC2 end the machines without their shutdown.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+
+        Raises:
+            SkywardError: EC2 was not told.
+        """
+        await rented.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's security groups and key pairs, and its keys here.
