@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, what_of
+from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, together, what_of
 from ...model.machine import Machine
 from ...model.value import Value, value
 from ...store.loggers import logger
 from ..told import progress
 from . import belongings, tags
+from .attempting import is_of_attempt, is_of_region
 from .belongings import Belongings
 from .calls import Calls
-from .failures import THROTTLED, CallFailed, CapacityRefused
 from .host_keys import KeyPair
 from .images import BootImage
 from .kinds import Kind
@@ -119,27 +119,42 @@ class Launch:
         self._image = image
         self._end = ended
         self._belongings: dict[tuple[str, str], Belongings] = {}
+        self._may_exist = False  # whether EC2 was asked for machines, and has not refused
 
-    async def machines(self, attempts: Sequence[Attempt]) -> list[Machine]:
+    async def machines(
+        self, attempts: Sequence[Attempt], left_out: Sequence[tuple[str, SkywardError]] = ()
+    ) -> list[Machine]:
         """The machines of the first attempt that gets them, running, with their addresses.
+
+        Args:
+            left_out: regions in which nothing can be tried, and why.
 
         Raises:
             NoCapacity: none did; says what became of each.
+            CredentialsRefused, Unreachable: none did, and that is why of all.
             SkywardError: something that no other attempt would change.
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
-        whys: list[str] = []
+        whys = list(left_out)
+        closed: set[str] = set()  # regions in which nothing more is tried
         for number, attempt in enumerate(attempts, 1):
-            before = f"{whys[-1]}; " if whys else ""
+            if attempt.place.region in closed:
+                continue
+            before = f"{whys[-1][0]}: {what_of(whys[-1][1])}; " if whys else ""
             progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
             try:
                 return await self._try(attempt, login, host_key)
-            except (CapacityRefused, CallFailed) as error:
-                if isinstance(error, CallFailed) and error.code not in THROTTLED:
+            except SkywardError as error:
+                # Where machines may exist, others would be paid beside them.
+                if self._may_exist or not (is_of_attempt(error) or is_of_region(error)):
                     raise
+                if is_of_region(error):
+                    closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
-                whys.append(f"{attempt}: {what_of(error)}")
-        raise NoCapacity(f"no machines to be had: {'; '.join(whys) or 'there is no place to try'}")
+                whys.append((str(attempt), error))
+        if not whys:
+            raise NoCapacity("no machines to be had: there is no place to try")
+        raise together(whys, "no machines to be had: ")
 
     async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
         wishes, place = self._wishes, attempt.place
@@ -157,6 +172,7 @@ class Launch:
             "account": wishes.account,
         }  # fmt: skip
         self._folder.note("ask", **facts)
+        self._may_exist = True
         try:
             answer = await self._calls.call(
                 "ec2", place.region, "run_instances", answered=partial(self._note_answer, facts), **request
@@ -165,6 +181,7 @@ class Launch:
             raise  # it may have been done all the same
         except SkywardError as error:
             self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
+            self._may_exist = False
             raise
         made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
         if len(made) < wishes.count:

@@ -20,10 +20,11 @@ from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
 from . import account, belongings, checks, expiring, images, kinds, network, reservations, shipped
 from . import machines as rented
+from .attempting import is_of_region, of_each
 from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
-from .offers import DISK, Extras, asked, fitting, known
+from .offers import DISK, Extras, Regional, asked, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -125,7 +126,8 @@ class AWS(BlockSales):
         folder.note("begun")
         wishes = self._wishes(spec, token, await self._own_network(), await self._account())
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        return await self._launch(folder, wishes).machines(await self._attempts(spec.needs, spec.nodes))
+        attempts, left_out = await self._attempts(spec.needs, spec.nodes)
+        return await self._launch(folder, wishes).machines(attempts, left_out)
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
         lease = spec.options.idle_timeout
@@ -185,20 +187,23 @@ class AWS(BlockSales):
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, wish: Wish, nodes: int) -> list[Attempt]:
-        """What is tried, in order: each offer that fits, in a place where machines can go."""
+    async def _attempts(self, wish: Wish, nodes: int) -> tuple[list[Attempt], list[tuple[str, SkywardError]]]:
+        """What is tried, in order: each offer that fits, in a place where machines can go; and regions left out."""
         wish, regions = self._narrowed(wish), await self._regions()
         held = await self._held(wish, nodes)
         if held is not None:
             wish, regions = held.wish(wish), (held.of.region,)
-        told, places = await asyncio.gather(
-            asyncio.gather(*(asked(self._calls, self.name, each, wish, self._extras) for each in regions)),
-            asyncio.gather(*map(self._places, regions)),
-        )
-        there = {place.zone: place for each in places for place in each}
-        all_kinds = {kind.name: kind for each in told for kind in each.kinds}
-        order = fitting([offer for each in told for offer in each.offers], wish, there)
-        return [self._attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order]
+
+        async def ask(region: str) -> tuple[Regional, list[network.Zone]]:
+            told = asked(self._calls, self.name, region, wish, self._extras)
+            return await asyncio.gather(told, self._places(region))
+
+        found, left_out = await of_each(regions, ask)
+        there = {place.zone: place for _, places in found for place in places}
+        all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
+        order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
+        tried = [self._attempt(each, there[each.zone], all_kinds[each.instance_type], held) for each in order]
+        return tried, left_out
 
     @staticmethod
     def _attempt(
@@ -541,8 +546,17 @@ class AWS(BlockSales):
         return self.ssh_from or await network.own_address(self._calls, (await self._regions())[0])
 
     async def _account(self) -> str:
-        told = await self._calls.call("sts", (await self._regions())[0], "get_caller_identity")
-        return str(told["Account"])
+        why: SkywardError | None = None
+        for region in await self._regions():
+            try:
+                told = await self._calls.call("sts", region, "get_caller_identity")
+            except SkywardError as error:
+                why = why or error
+                if not is_of_region(error):
+                    break
+            else:
+                return str(told["Account"])
+        raise why or UsageError("no AWS region is named")
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)
