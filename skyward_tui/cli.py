@@ -462,8 +462,9 @@ def costs(since: str, by: str, as_json: bool) -> int:
 @click.option("--all", "everything", is_flag=True, help="All pools that are up.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
+@click.option("--now", is_flag=True, help="End rented machines at once, with all that is on them.")
 @_json
-def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_json: bool) -> int:
+def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now: bool, as_json: bool) -> int:
     """Tear pools down, and show the receipts.
 
     Results that nobody has fetched are brought here first, also those that a pool left which has ended before. Ends
@@ -474,7 +475,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, as_
     with _console(as_json) as console:
         from .commands.manage import down as execute
 
-        return execute(pools, everything, yes, discard, console)
+        return execute(pools, everything, yes, discard, console, now=now)
 
 
 @cli.command()

@@ -469,7 +469,9 @@ class Session:
 
         return self._submit(work())
 
-    def down(self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None) -> Future[Receipt]:
+    def down(
+        self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
+    ) -> Future[Receipt]:
         """Tear a pool down, with proof. What nobody has fetched is brought here, or stays on its host: the receipt
         tells.
 
@@ -477,8 +479,10 @@ class Session:
             give_up: remove what nobody has fetched.
             keep_outputs: bytes of files of ranks that are brought here before their machines go, in place of what the
                 pool's options say.
+            now: ask nothing of its machines, and have them ended at once.
 
         Raises (through the future):
+            UsageError: its provider cannot end machines at once; nothing was ended.
             PoolError: there is no such pool.
         """
 
@@ -492,11 +496,12 @@ class Session:
                 unfinished = row.state == "starting"
                 found = Pool(row, providers.from_json(row.provider), self.ledger, observer=unfinished)
                 try:
-                    await found.attach()
+                    if not now:  # then nobody is asked
+                        await found.attach()
                 except Exception:  # noqa: BLE001  whatever an agent said or did not say, the pool has to end
                     found.machines = self.ledger.machines(row.token)  # nobody answers: the provider must do
                 self._pools[row.token] = found
-            return await found.down(give_up=give_up, keep_outputs=keep_outputs)
+            return await found.down(give_up=give_up, keep_outputs=keep_outputs, now=now)
 
         return self._submit(work())
 

@@ -200,6 +200,25 @@ class Quiets(Protocol):
 
 
 @runtime_checkable
+class EndsNow(Protocol):
+    """It can have machines end without asking anything of what runs on them."""
+
+    async def why_not_now(self) -> str:
+        """Why it cannot do that here, in words; "" where it can."""
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """As ``terminate``, at once.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+
+        Raises:
+            PoolError: it was not told.
+        """
+
+
+@runtime_checkable
 class Dates(Protocol):
     """What it made says in its account when it ends."""
 

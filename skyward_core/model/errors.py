@@ -5,7 +5,7 @@ Hosts and servers are often quoted in it, and the interpreter prints it as it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -130,6 +130,24 @@ class CredentialsRefused(PoolError):
 
 class NoCapacity(PoolError):
     """The provider has no machine for a node: none is left, or none of those left can take it."""
+
+
+def together(errors: Sequence[tuple[str, SkywardError]], before: str = "") -> SkywardError:
+    """One error for all ways that were tried, which names each with its reason; of their kind, where all are of one.
+
+    Where one lacked machines, waiting may help, so that the whole is that.
+
+    Args:
+        errors: each way, and what became of it.
+        before: what the whole begins with.
+    """
+    said = before + "; ".join(f"{name}: {what_of(error)}" for name, error in errors)
+    if any(isinstance(error, NoCapacity) for _, error in errors):
+        return NoCapacity(said)
+    for kind in (CredentialsRefused, Unreachable, UsageError):
+        if all(isinstance(error, kind) for _, error in errors):
+            return kind(said)
+    return PoolError(said)
 
 
 class TooFewHosts(NoCapacity, UsageError):

@@ -50,11 +50,11 @@ class OwnEnd:
         """Whether it has been asked for."""
         return self._task is not None
 
-    def begin(self, give_up: bool, keep_outputs: int | None) -> asyncio.Task[Receipt]:
+    def begin(self, give_up: bool, keep_outputs: int | None, *, now: bool = False) -> asyncio.Task[Receipt]:
         """Tear the pool down, or go on with that; one that came to nothing is begun anew."""
         if self._task is None or (self._task.done() and not self._is_done(self._task)):
             self._context.leaving = True
-            self._task = asyncio.create_task(self._end(give_up, keep_outputs))
+            self._task = asyncio.create_task(self._end(give_up, keep_outputs, now))
         return self._task
 
     def begin_for(self, why: str) -> None:
@@ -73,7 +73,7 @@ class OwnEnd:
     def _is_done(task: asyncio.Task[Receipt]) -> bool:
         return task.exception() is None and task.result().ok
 
-    async def _end(self, give_up: bool, keep_outputs: int | None) -> Receipt:
+    async def _end(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
         context = self._context
         loggers.pool.set(context.name)
         # Nothing may come up behind the back of a teardown that has verified that nothing is there.
@@ -85,7 +85,7 @@ class OwnEnd:
 
         receipt = await tear_down(
             context, self._news, self._background, self._book, self._replacements.stop, save, self._leave,
-            give_up=give_up,
+            give_up=give_up, now=now,
         )  # fmt: skip
         await locks
         if not receipt.kept:

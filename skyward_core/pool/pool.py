@@ -37,6 +37,7 @@ from .runs.book import RunBook
 from .runs.launch import Launcher
 from .setup_knowledge import SetupKnowledge
 from .starting import Starting
+from .teardown import check_now
 
 if TYPE_CHECKING:
     from ..wire.frame_types import FromAgent
@@ -246,14 +247,22 @@ class Pool:
 
     # -- going down --------------------------------------------------------------------------------------
 
-    async def down(self, *, give_up: bool = False, keep_outputs: int | None = None) -> Receipt:
+    async def down(
+        self, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
+    ) -> Receipt:
         """Tear the pool down; a second call waits for the first.
 
         Args:
             give_up: remove results and logs that nobody has fetched, in place of fetching them.
             keep_outputs: bytes of files that are brought here first, in place of what the pool's options say.
+            now: ask nothing of its machines, and have them ended at once.
+
+        Raises:
+            UsageError: its provider cannot do that; nothing was ended.
         """
-        return await asyncio.shield(self._own_end.begin(give_up, keep_outputs))
+        if now:
+            await check_now(self.context.provider)
+        return await asyncio.shield(self._own_end.begin(give_up, keep_outputs, now=now))
 
     async def written_down(self) -> None:
         """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""

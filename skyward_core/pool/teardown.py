@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..model.capabilities import price_of
+from ..model.capabilities import EndsNow, price_of
 from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, what_of
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
@@ -27,6 +27,7 @@ from .nodes.unwritten import write_down
 from .runs.book import RunBook
 
 if TYPE_CHECKING:
+    from ..providers.base import Provider
     from .outputs.outputs import Rest
 
 GOODBYE = 10.0  # seconds beyond the grace in which an agent must move on with ending
@@ -48,6 +49,7 @@ async def tear_down(
     leave: Callable[[], Awaitable[None]],
     *,
     give_up: bool,
+    now: bool = False,
 ) -> Receipt:
     """End a pool: its runs, its workers, its agents, its machines; nothing is called gone before its provider
     says so. What cannot be verified stays in the ledger as not ended.
@@ -60,6 +62,7 @@ async def tear_down(
         save: brings home what ranks wrote and would go with their machines; tells what is left.
         leave: closes what this client has open of the pool.
         give_up: nobody wants what has not been fetched.
+        now: ask nothing of its machines, and have them ended first of all; the provider can do that.
     """
     started = time.monotonic()
     news.emit(ev.PoolState(pool=context.name, state="stopping"))
@@ -69,22 +72,16 @@ async def tear_down(
         run.cancel("the pool is torn down")
     await stop_replacing()
     background.catch_up()
-    rest = await _save(context, book, save)
-    goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
-    trouble_with = {
-        link.node: said
-        for link, said in zip(context.links, await asyncio.gather(*goodbyes), strict=True)
-        if said
-    }
+    rest, trouble_with = await (_left_there(context) if now else _goodbyes(context, news, book, save))
     said = [*([context.why_ended] if context.why_ended else []), *rest.notes, *trouble_with.values()]
     await marked
     unfound = await _find(context)
     machines, unknown = await asyncio.to_thread(_machines, context)
     unknown += unfound
-    rescued, lost = await _rescue(context, news, machines, trouble_with, give_up=give_up)
+    rescued, lost = ([], []) if now else await _rescue(context, news, machines, trouble_with, give_up=give_up)
     said += rescued
     ended: dict[str, float] = {}
-    left, kept, trouble = await _verify(context, news, machines, ended)
+    left, kept, trouble = await _verify(context, news, machines, ended, now=now)
     said += trouble
     if not left and not unknown:
         notes, unknown = await _clear_up(context)
@@ -112,6 +109,41 @@ async def tear_down(
     await leave()
     context.archive.sweep()
     return receipt
+
+
+async def check_now(provider: Provider) -> None:
+    """That a provider can end machines at once.
+
+    Raises:
+        UsageError: it cannot; says why.
+    """
+    if isinstance(provider, EndsNow):
+        why = await provider.why_not_now()
+    else:
+        why = f"provider {provider.name} has no way to do that"
+    if why:
+        raise UsageError(f"its machines cannot be ended at once: {why}; tear it down as usual")
+
+
+async def _goodbyes(
+    context: PoolContext, news: News, book: RunBook, save: Callable[[], Awaitable[Rest]]
+) -> tuple[Rest, dict[int, str]]:
+    """Have agents end themselves; gives what becomes of files that ranks wrote, and what is amiss, by node."""
+    rest = await _save(context, book, save)
+    goodbyes = (_say_goodbye(context, news.intake, book.runs, link) for link in context.links)
+    said = zip(context.links, await asyncio.gather(*goodbyes), strict=True)
+    return rest, {link.node: words for link, words in said if words}
+
+
+async def _left_there(context: PoolContext) -> tuple[Rest, dict[int, str]]:
+    """Ask nothing of machines that are ended at once; names what goes with them."""
+    from .outputs.outputs import Rest
+
+    for link in context.links:
+        link.finished = True
+    known = [f"run {run} ({size:,} bytes)" for run, size in context.view.unfetched.items()]
+    lost = [*known, "whatever else its ranks wrote or printed and nobody had fetched"]
+    return Rest(notes=["its machines were ended at once, as that was asked for"], lost=lost), {}
 
 
 async def _save(context: PoolContext, book: RunBook, save: Callable[[], Awaitable[Rest]]) -> Rest:
@@ -240,10 +272,10 @@ async def _say_goodbye(pool: PoolContext, intake: Intake, runs: Iterable[str], l
 
 
 async def _verify(
-    pool: PoolContext, news: News, machines: Sequence[Machine], ended: dict[str, float]
+    pool: PoolContext, news: News, machines: Sequence[Machine], ended: dict[str, float], *, now: bool
 ) -> tuple[list[Machine], list[Kept], list[str]]:
     """Wait until the provider says that machines are gone; gives those of which it does not, what others keep, and why
-    it said nothing at the end. ``ended``: gets when each has ended."""
+    it said nothing at the end. ``ended``: gets when each has ended. ``now``: have them ended at once."""
     left = list(machines)
     ending: set[str] = set()  # those whose end the provider has begun, where that ends all there is of them
     kept: list[Kept] = []
@@ -253,7 +285,7 @@ async def _verify(
     delay = 0.01
     if pool.ends_machines and left:
         # None ends by itself with its agent, and each second costs.
-        trouble = await _terminate(pool, left)
+        trouble = await _terminate(pool, left, now=now)
         delay = AGAIN
     while True:
         silent = False
@@ -280,15 +312,17 @@ async def _verify(
             return left, kept, trouble
         stubborn = [machine for machine in left if machine.id not in ending]
         if delay > 0.1 and stubborn:  # most end by themselves at once
-            trouble = await _terminate(pool, stubborn) or trouble
+            trouble = await _terminate(pool, stubborn, now=now) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)
 
 
-async def _terminate(pool: PoolContext, machines: Sequence[Machine]) -> list[str]:
+async def _terminate(pool: PoolContext, machines: Sequence[Machine], *, now: bool) -> list[str]:
     """Ask for the end of machines; gives why that could not be asked for. ``describe`` says what came of it."""
+    provider = pool.provider
+    end = provider.terminate_now if now and isinstance(provider, EndsNow) else provider.terminate
     try:
-        await answered("terminate", pool.name, pool.provider.terminate(pool.name, machines))
+        await answered("terminate", pool.name, end(pool.name, machines))
     except (PoolError, UsageError, OSError) as error:
         return [what_of(error)]
     return []

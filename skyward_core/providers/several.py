@@ -9,8 +9,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Dates, Finds, Offers, Quiets, Warns, notices_of
-from ..model.errors import NoCapacity, UsageError, what_of
+from ..model.capabilities import Dates, EndsNow, Finds, Offers, Quiets, Warns, notices_of
+from ..model.errors import NoCapacity, PoolError, SkywardError, UsageError, together, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
 from ..model.spec import PoolSpec
@@ -71,7 +71,7 @@ class Several:
         Raises:
             UsageError: nothing fits at any of them.
         """
-        plans, order, notes = await self._plan(spec)
+        plans, order, notes, _ = await self._plan(spec)
         first = plans[order[0][0]]
         whole = order[0][1] == first.attempts[0]
         return replace(
@@ -94,22 +94,27 @@ class Several:
         ]
         return list(dict.fromkeys(said for some in told for said in some))
 
-    async def _plan(self, spec: PoolSpec) -> tuple[dict[int, RentalPlan], list[tuple[int, Offer]], list[str]]:
-        """The plan of each provider by its number, the offers of all in order, and what is to be known of it."""
+    async def _plan(self, spec: PoolSpec) -> tuple[
+        dict[int, RentalPlan], list[tuple[int, Offer]], list[str], list[tuple[str, SkywardError]]
+    ]:  # fmt: skip
+        """The plan of each provider by its number, the offers of all in order, what is to be known of it, and why some
+        have none."""
         asked = [each.provider.plan(each) for each in self._ways(spec)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         plans: dict[int, RentalPlan] = {}
         notes: list[str] = []
+        whys: list[tuple[str, SkywardError]] = []
         for index, plan in enumerate(found):
             if isinstance(plan, RentalPlan):
                 plans[index] = plan
                 notes += plan.notes
-            elif isinstance(plan, UsageError):
+            elif isinstance(plan, UsageError | PoolError):
+                whys.append((self._label(index), plan))
                 notes.append(f"{self._label(index)}: {what_of(plan)}")
             else:
                 raise plan
         if not plans:
-            raise UsageError("; ".join(notes))
+            raise together(whys)
 
         def key(item: tuple[int, Offer]) -> tuple[Any, ...]:
             index, offer = item
@@ -117,29 +122,41 @@ class Several:
             return (index, *best) if self._selection == "first" else (*best[:4], index, *best[4:])
 
         tried = [(index, offer) for index, plan in plans.items() for offer in plan.attempts]
-        return plans, sorted(tried, key=key), list(dict.fromkeys(notes))
+        return plans, sorted(tried, key=key), list(dict.fromkeys(notes)), whys
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
         """Rent machines, all of one provider: of the first whose offer gives them all.
 
         Raises:
             NoCapacity: none has; says why of each.
+            CredentialsRefused, Unreachable: that is why of all.
             SkywardError: something is amiss that no other place would change.
         """
-        _, order, _ = await self._plan(spec)
-        whys: list[str] = []
+        _, order, _, whys = await self._plan(spec)
         for index, group in groupby(order, key=lambda item: item[0]):
             own = self._ways(spec)[index]
             own = replace(own, wish=replace(own.needs, only=tuple(offer for _, offer in group)))
-            before = f"{whys[-1]}; " if whys else ""
+            before = "".join(f"{name}: {what_of(why)}; " for name, why in whys[-1:])
             try:
                 with hearing(self._heard(index, before)):
                     made = await own.provider.create(own, token)
-            except NoCapacity as error:
-                whys.append(f"{self._label(index)}: {what_of(error)}")
+            except PoolError as error:
+                if not isinstance(error, NoCapacity) and await self._may_have(index, own, token):
+                    raise  # those of another one would be paid beside them
+                whys.append((self._label(index), error))
             else:
                 return self._mark(index, made)
-        raise NoCapacity("; ".join(whys))
+        raise together(whys)
+
+    @staticmethod
+    async def _may_have(index: int, spec: PoolSpec, token: str) -> bool:
+        """Whether a provider that failed may have made machines all the same."""
+        if not isinstance(spec.provider, Finds):
+            return True
+        try:
+            return bool(await spec.provider.find(spec.name, token))
+        except SkywardError:
+            return True
 
     def _ways(self, spec: PoolSpec) -> list[PoolSpec]:
         """What each of the providers is asked for."""
@@ -202,6 +219,27 @@ class Several:
             told = await self._providers[index].describe(pool, mine)
             seen |= {each.id: each for each in self._mark(index, told)}
         return [seen[each.id] for each in known if each.id in seen]
+
+    async def why_not_now(self) -> str:
+        """Why machines of one of them cannot be ended at once, in words; "" where all can."""
+        for each in self._providers:
+            why = await each.why_not_now() if isinstance(each, EndsNow) else f"{each.name} cannot do that"
+            if why:
+                return str(why)
+        return ""
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have machines ended at once, each by its own provider.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+
+        Raises:
+            SkywardError: one of them was not told.
+        """
+        parts = self._by_provider(machines)
+        await _all(self._providers[index].terminate_now(pool, mine) for index, mine in parts)
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         """Have each machine's provider end it.

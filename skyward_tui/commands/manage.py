@@ -39,10 +39,13 @@ def cancel(run: str, console: Console) -> int:
     return exit_status.OK
 
 
-def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, console: Console) -> int:
+def down(
+    pools: Sequence[str], everything: bool, yes: bool, discard: bool, console: Console, *, now: bool = False
+) -> int:
     """End pools and show the receipts; exit status 3 where an end could not be verified.
 
     What nobody has fetched is brought here first, also from pools that have ended before, or given up with ``discard``.
+    With ``now`` nothing is asked of machines: they are ended at once, with all that is on them.
 
     Raises:
         UsageError: something is to be given up, and nobody can be asked.
@@ -51,24 +54,32 @@ def down(pools: Sequence[str], everything: bool, yes: bool, discard: bool, conso
     status, receipts = exit_status.OK, []
     with opened(console) as session:
         live, ended = with_kept(session, [row.key for row in session.ledger.live()] if everything else pools)
-        if discard and not yes and not console.is_terminal:
+        if (discard or now) and not yes and not console.is_terminal:
             raise UsageError("nobody can be asked here what to give up: say --yes as well")
         if not live and not ended:
             console.note("no pools are up")
         elif not yes and console.is_terminal:
             question = _question(session, live, ended, discard)
-            for line in () if discard else _files_left(session, live):
+            for line in () if discard or now else _files_left(session, live):
                 console.note(line)
-            if not console.confirm(question):
+            if now:
+                names = ", ".join(row.name for row in live)
+                console.note(f"{names}: all that lies on its machines goes with them, fetched or not")
+            typed = not now or console.ask("type now to end them at once").strip() == "now"
+            if not typed or (not now and not console.confirm(question)):
                 console.note("nothing was torn down")
                 return exit_status.FAILED
         with follower.signals():
             for row in ended:
                 for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
                     console.note(line)
-            for row, future in [(row, session.down(row.key, give_up=discard)) for row in live]:
+            for row, future in [(row, session.down(row.key, give_up=discard, now=now)) for row in live]:
                 try:
                     receipt = follower.wait(future, heed=False)
+                except UsageError as error:  # it is as it was
+                    console.note(f"error: pool {row.name} was not torn down: {words_of(error)}")
+                    status = status or exit_status.USAGE
+                    continue
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
                     console.note(f"error: pool {row.name} could not be torn down: {words_of(error)}")
                     status = exit_status.UNVERIFIED

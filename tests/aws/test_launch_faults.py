@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, EndpointConnectionError
 
 import skyward_core as sky
 from skyward_core.model.errors import (
@@ -417,3 +418,62 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(
         monkeypatch.delenv(name, raising=False)
     (line,) = await sky.AWS.check_all()
     assert line.state == "ok" and "nothing to look at" in line.detail
+
+
+def test_machines_are_ended_without_their_shutdown_where_boto3_can_say_that(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asyncio.run(rented(ssh_from="10.0.0.1/32").create(spec(), TOKEN))
+    asyncio.run(rented().terminate_now("q", made))
+    (sent,) = (call["params"] for call in bed.calls("TerminateInstances"))
+    assert sent["SkipOsShutdown"] == "true" and asyncio.run(rented().why_not_now()) == ""
+    monkeypatch.setattr(calls.Calls, "takes", lambda self, *asked: False)
+    assert "pip install -U boto3" in asyncio.run(rented().why_not_now())
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, error: Exception, *regions: str, action: str = "") -> None:
+    """Have calls of some regions, all or of one action, come to nothing."""
+    real = calls.Calls._call
+
+    def call(self: Any, service: str, region: str, name: str, *more: Any) -> Any:
+        if region in regions and name.startswith(action):
+            raise error
+        return real(self, service, region, name, *more)
+
+    monkeypatch.setattr(calls.Calls, "_call", call)
+    monkeypatch.setattr(calls, "FIRST_PAUSE", 0.001)
+
+
+NOT_OURS = ClientError({"Error": {"Code": "OptInRequired", "Message": "not enabled"}}, "RunInstances")
+SILENT = EndpointConnectionError(endpoint_url="https://ec2.us-west-2.amazonaws.com")
+BOTH = ("us-west-2", "us-east-1")
+
+
+@pytest.mark.parametrize(("error", "action"), [(SILENT, ""), (NOT_OURS, ""), (NOT_OURS, "run_instances")])
+async def test_another_region_is_tried_where_one_is_closed(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, error: Exception, action: str
+) -> None:
+    refusing(monkeypatch, error, "us-west-2", action=action)
+    heard: list[str] = []
+    with hearing(heard.append):
+        made = await create(region=BOTH)
+    assert {each.extra["region"] for each in made} == {"us-east-1"} and len(bed.calls("RunInstances")) == 1
+    assert any("us-west-2" in each for each in heard)
+
+
+async def test_where_all_are_closed_each_is_named(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing(monkeypatch, SILENT, *BOTH)
+    with pytest.raises(
+        Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"
+    ):
+        await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec())
+    monkeypatch.undo()
+
+
+async def test_where_machines_may_exist_no_others_are_asked_for(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing(monkeypatch, SILENT, "us-west-2", action="run_instances")
+    with pytest.raises(Unreachable, match="us-west-2"):
+        await create(region=BOTH)
+    assert bed.calls("RunInstances") == []

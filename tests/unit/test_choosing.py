@@ -217,3 +217,54 @@ def test_a_sweep_looks_through_the_accounts_of_all(tmp_path: Path) -> None:
     (account,) = accounts_of(ledger)
     ledger.close()
     assert account.region == ("us-east-1", "us-west-2")
+
+
+class Remembering(Shop):
+    """One that knows what it made; what it does first is as a test says."""
+
+    def __init__(self, name: str, prices: dict[str, float], error: SkywardError, made: Any = ()) -> None:
+        super().__init__(name, prices)
+        self.error, self.made = error, made
+
+    async def create(self, spec: sky.PoolSpec, token: str) -> list[Machine]:
+        raise self.error
+
+    async def find(self, pool: str, token: str) -> list[Machine]:
+        if isinstance(self.made, SkywardError):
+            raise self.made
+        return list(self.made)
+
+
+@pytest.mark.parametrize("error", [sky.CredentialsRefused("no key"), sky.Unreachable("no way")])
+async def test_another_provider_is_tried_where_one_refuses_or_does_not_answer(error: SkywardError) -> None:
+    spec, several = tried("first", Remembering("left", {"a": 1.0}, error), Shop("right", {"b": 2.0}))
+    heard: list[str] = []
+    with hearing(heard.append):
+        made = await several.create(spec, "t")
+    assert {each.id for each in made} == {"b-0", "b-1"}
+
+    spec, several = tried("first", *(Remembering(name, {"a": 1.0}, error) for name in ("left", "right")))
+    with pytest.raises(type(error), match=r"spec 1 \(left\): no .*; spec 2 \(right\): no "):
+        await several.create(spec, "t")
+
+
+@pytest.mark.parametrize("made", [[Machine("a-0", 0, "", "")], sky.Unreachable("nobody can tell")])
+async def test_none_is_tried_where_the_one_before_may_have_made_machines(made: Any) -> None:
+    error = sky.Unreachable("no answer")
+    right = Shop("right", {"b": 2.0})
+    spec, several = tried("first", Remembering("left", {"a": 1.0}, error, made), right)
+    with pytest.raises(sky.Unreachable, match="no answer"):
+        await several.create(spec, "t")
+
+
+async def test_a_provider_that_cannot_even_plan_is_left_out_and_named() -> None:
+    class Closed(Shop):
+        async def plan(self, spec: sky.PoolSpec) -> RentalPlan:
+            raise sky.CredentialsRefused("no key")
+
+    spec, several = tried("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}))
+    assert {each.id for each in await several.create(spec, "t")} == {"b-0", "b-1"}
+    assert any("spec 1 (left): no key" in note for note in (await several.plan(spec)).notes)
+    spec, several = tried("first", Closed("left", {"a": 1.0}), Shop("right", {"b": 2.0}, ("b",)))
+    with pytest.raises(NoCapacity, match=r"spec 1 \(left\): no key; spec 2 \(right\): sold out"):
+        await several.create(spec, "t")

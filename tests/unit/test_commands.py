@@ -303,8 +303,8 @@ class Session:
             self.ended.set_result(self.run)
         return done(None)
 
-    def down(self, pool: str, *, give_up: bool = False) -> Future[Any]:
-        assert pool == "p.t"
+    def down(self, pool: str, *, give_up: bool = False, now: bool = False) -> Future[Any]:
+        assert pool == "p.t" and not now
         self._called("down")
         return done(self.receipt)
 

@@ -82,6 +82,11 @@ class Calls:
         """The address of EC2 as it is called in a region; reads files, and imports boto3."""
         return str(self._client("ec2", region).meta.endpoint_url)
 
+    def takes(self, service: str, region: str, action: str, parameter: str) -> bool:
+        """Whether the boto3 that is installed knows a parameter of a call; imports it."""
+        shape = self._client(service, region).meta.service_model.operation_model(action).input_shape
+        return parameter in shape.members
+
     async def call(
         self,
         service: str,

@@ -12,15 +12,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, what_of
+from ...model.errors import NoCapacity, PoolError, SkywardError, Unreachable, together, what_of
 from ...model.machine import Machine
 from ...model.value import Value, value
 from ...store.loggers import logger
 from ..told import progress
 from . import belongings, placement, tags
+from .attempting import is_of_attempt, is_of_region
 from .belongings import Belongings
 from .calls import Calls
-from .failures import FULL, THROTTLED, CallFailed, CapacityRefused
+from .failures import FULL, CallFailed, CapacityRefused
 from .host_keys import KeyPair
 from .images import BootImage
 from .kinds import Kind
@@ -128,33 +129,48 @@ class Launch:
         self._end = ended
         self._belongings: dict[tuple[str, str], Belongings] = {}
         self._has_group: dict[str, bool] = {}  # by region
+        self._may_exist = False  # whether EC2 was asked for machines, and has not refused
 
-    async def machines(self, attempts: Sequence[Attempt]) -> list[Machine]:
+    async def machines(
+        self, attempts: Sequence[Attempt], left_out: Sequence[tuple[str, SkywardError]] = ()
+    ) -> list[Machine]:
         """The machines of the first attempt that gets them, running, with their addresses.
+
+        Args:
+            left_out: regions in which nothing can be tried, and why.
 
         Raises:
             NoCapacity: none did; says what became of each.
+            CredentialsRefused, Unreachable: none did, and that is why of all.
             SkywardError: something that no other attempt would change.
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
-        whys: list[str] = []
+        whys = list(left_out)
+        closed: set[str] = set()  # regions in which nothing more is tried
         attempts = list(_spread_out(attempts))
         apart: Attempt | None = None  # what another try without the group would be of no use for
         for number, attempt in enumerate(attempts, 1):
-            if attempt == apart:
+            if attempt.place.region in closed or attempt == apart:
                 continue
-            before = f"{whys[-1]}; " if whys else ""
+            before = f"{whys[-1][0]}: {what_of(whys[-1][1])}; " if whys else ""
             progress(f"{before}attempt {number} of {len(attempts)}: {attempt.priced}")
             try:
                 return await self._try(attempt, login, host_key)
-            except (CapacityRefused, CallFailed) as error:
-                if isinstance(error, CallFailed) and error.code not in THROTTLED:
+            except SkywardError as error:
+                # Where machines may exist, others would be paid beside them.
+                if self._may_exist or not (is_of_attempt(error) or is_of_region(error)):
                     raise
+                if is_of_region(error):
+                    closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
-                if attempt.grouped and error.code not in FULL:
+                if attempt.grouped and not (
+                    isinstance(error, CapacityRefused | CallFailed) and error.code in FULL
+                ):
                     apart = replace(attempt, grouped=False)
-                whys.append(f"{attempt}: {what_of(error)}")
-        raise NoCapacity(f"no machines to be had: {'; '.join(whys) or 'there is no place to try'}")
+                whys.append((str(attempt), error))
+        if not whys:
+            raise NoCapacity("no machines to be had: there is no place to try")
+        raise together(whys, "no machines to be had: ")
 
     async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
         wishes, place = self._wishes, attempt.place
@@ -174,6 +190,7 @@ class Launch:
             "account": wishes.account,
         }  # fmt: skip
         self._folder.note("ask", **facts)
+        self._may_exist = True
         try:
             answer = await self._calls.call(
                 "ec2", place.region, "run_instances", answered=partial(self._note_answer, facts), **request
@@ -182,6 +199,7 @@ class Launch:
             raise  # it may have been done all the same
         except SkywardError as error:
             self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
+            self._may_exist = False
             raise
         made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
         if len(made) < wishes.least:

@@ -15,7 +15,7 @@ from ...model.errors import PoolError
 from ...model.machine import Machine
 from ...store.ledger_rows import process_lives
 from . import tags
-from .calls import Calls
+from .calls import Calls, in_thread
 from .failures import CallFailed
 from .pool_folder import PoolFolder
 
@@ -261,8 +261,18 @@ async def date(calls: Calls, machines: Sequence[Machine], at: float) -> None:
             await calls.call("ec2", region, "create_tags", Resources=part, Tags=marks)
 
 
-async def terminate(calls: Calls, machines: Sequence[Machine]) -> None:
+async def why_not_now(calls: Calls, region: str) -> str:
+    """Why machines cannot be ended without their shutdown; "" where they can."""
+    if await in_thread(calls.takes, "ec2", region, "TerminateInstances", "SkipOsShutdown"):
+        return ""
+    return "the boto3 that is installed knows no SkipOsShutdown: a newer one does (pip install -U boto3)"
+
+
+async def terminate(calls: Calls, machines: Sequence[Machine], **how: Any) -> None:
     """Have EC2 end machines; those of which it does not know are left out.
+
+    Args:
+        how: more that the call is given.
 
     Raises:
         SkywardError: it was not told.
@@ -270,10 +280,10 @@ async def terminate(calls: Calls, machines: Sequence[Machine]) -> None:
     for region in dict.fromkeys(each.extra["region"] for each in machines):
         ids = [each.id for each in machines if each.extra["region"] == region]
         try:
-            await calls.call("ec2", region, "terminate_instances", InstanceIds=ids)
+            await calls.call("ec2", region, "terminate_instances", InstanceIds=ids, **how)
         except CallFailed as error:
             if not error.code.startswith("InvalidInstanceID"):
                 raise
             there = await instances(calls, region, ids)
             if there:
-                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there))
+                await calls.call("ec2", region, "terminate_instances", InstanceIds=sorted(there), **how)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Block, Offer, OfferList, RentalPlan, Reservation, Wish
+from ...model.offer import Offer, OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
 from . import (
     account,
     belongings,
-    blocks,
     checks,
     expiring,
     images,
@@ -33,9 +32,11 @@ from . import (
     shipped,
 )
 from . import machines as rented
+from .attempting import is_of_region, of_each
+from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
-from .offers import DISK, Extras, asked, fitting, known
+from .offers import DISK, Extras, Regional, asked, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -50,7 +51,7 @@ BEYOND = 5  # minutes for which the deadman waits longer than the lease
 
 
 @dataclass(frozen=True)
-class AWS:
+class AWS(BlockSales):
     """Machines rented from Amazon EC2.
 
     Credentials are those that boto3 finds: the environment, a profile, a sign-in, the role of this machine.
@@ -142,7 +143,8 @@ class AWS:
         folder.note("begun")
         wishes = self._wishes(spec, token, await self._own_network(), await self._account())
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        made = await self._launch(folder, wishes).machines(await self._attempts(spec))
+        attempts, left_out = await self._attempts(spec)
+        made = await self._launch(folder, wishes).machines(attempts, left_out)
         return await placement.neighbours_together(self._calls, made)
 
     def _wishes(self, spec: PoolSpec, token: str, own_address: str, account: str) -> Wishes:
@@ -206,22 +208,25 @@ class AWS:
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, spec: PoolSpec) -> list[Attempt]:
-        """What is tried, in order: each offer that fits, in a place where machines can go."""
+    async def _attempts(self, spec: PoolSpec) -> tuple[list[Attempt], list[tuple[str, SkywardError]]]:
+        """What is tried, in order: each offer that fits, in a place where machines can go; and regions left out."""
         wish, regions = self._narrowed(spec.needs), await self._regions()
         held = await self._held(wish, spec.least_nodes)
         if held is not None:
             wish, regions = held.wish(wish), (held.of.region,)
-        told, places = await asyncio.gather(
-            asyncio.gather(*(asked(self._calls, self.name, each, wish, self._extras) for each in regions)),
-            asyncio.gather(*map(self._places, regions)),
-        )
-        there = {place.zone: place for each in places for place in each}
-        all_kinds = {kind.name: kind for each in told for kind in each.kinds}
-        order = fitting([offer for each in told for offer in each.offers], wish, there)
-        return [
+
+        async def ask(region: str) -> tuple[Regional, list[network.Zone]]:
+            told = asked(self._calls, self.name, region, wish, self._extras)
+            return await asyncio.gather(told, self._places(region))
+
+        found, left_out = await of_each(regions, ask)
+        there = {place.zone: place for _, places in found for place in places}
+        all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
+        order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
+        tried = [
             self._attempt(spec, each, there[each.zone], all_kinds[each.instance_type], held) for each in order
         ]
+        return tried, left_out
 
     def _attempt(
         self,
@@ -326,58 +331,6 @@ class AWS:
         """What is sent for an attempt."""
         launch = self._launch(PoolFolder(spec.name, MADE_THEN), self._wishes(spec, MADE_THEN, "", ""))
         return await launch.planned(attempt)
-
-    async def blocks(self, wish: Wish, nodes: int, hours: int) -> list[Block]:
-        """Capacity Blocks that can be bought now; nothing is bought.
-
-        Args:
-            wish: what a machine has to be.
-            nodes: how many.
-            hours: for how long.
-
-        Raises:
-            UsageError: none is sold for so long.
-            SkywardError: EC2 cannot be asked.
-        """
-        found = []
-        for region in wish.regions or await self._regions():
-            told = await asked(self._calls, self.name, region, wish, self._extras)
-            found += await blocks.blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
-        return found
-
-    async def buy(self, block: Block, token: str) -> Reservation:
-        """Buy a Capacity Block, once; a call that gets no answer is not made again.
-
-        Args:
-            block: as ``blocks`` named it.
-            token: a tag of what is bought.
-
-        Raises:
-            Unreachable: nobody knows whether it was bought.
-            SkywardError: it was not.
-        """
-        return await reservations.buy(self._calls, block, token)
-
-    async def bought(self, region: str, token: str) -> Reservation | None:
-        """What was bought with a token, by its tag; None where nothing of it is seen.
-
-        Args:
-            region: where.
-            token: as ``buy`` was given it.
-
-        Raises:
-            SkywardError: it cannot be told.
-        """
-        return await reservations.bought(self._calls, region, token)
-
-    async def reserved(self) -> list[Reservation]:
-        """All capacity reservations of its regions that have not ended.
-
-        Raises:
-            SkywardError: they cannot be told.
-        """
-        found = [await reservations.find(self._calls, each) for each in await self._regions()]
-        return [each for some in found for each in some]
 
     def within(self, regions: Sequence[str]) -> AWS:
         """The same in these regions alone.
@@ -503,6 +456,22 @@ class AWS:
             SkywardError: EC2 was not told.
         """
         await rented.terminate(self._calls, machines)
+
+    async def why_not_now(self) -> str:
+        """Why machines cannot be ended without their shutdown, in words; "" where they can."""
+        return await rented.why_not_now(self._calls, (await self._regions())[0])
+
+    async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
+        """Have EC2 end the machines without their shutdown.
+
+        Args:
+            pool: the pool's name.
+            machines: those that are meant.
+
+        Raises:
+            SkywardError: EC2 was not told.
+        """
+        await rented.terminate(self._calls, machines, SkipOsShutdown=True)
 
     async def teardown(self, pool: str) -> None:
         """Remove the pool's placement and security groups and key pairs, and its keys here.
@@ -633,8 +602,17 @@ class AWS:
         return self.ssh_from or await network.own_address(self._calls, (await self._regions())[0])
 
     async def _account(self) -> str:
-        told = await self._calls.call("sts", (await self._regions())[0], "get_caller_identity")
-        return str(told["Account"])
+        why: SkywardError | None = None
+        for region in await self._regions():
+            try:
+                told = await self._calls.call("sts", region, "get_caller_identity")
+            except SkywardError as error:
+                why = why or error
+                if not is_of_region(error):
+                    break
+            else:
+                return str(told["Account"])
+        raise why or UsageError("no AWS region is named")
 
     def to_json(self) -> dict[str, Any]:
         return {"provider": self.name} | asdict(self)
