@@ -92,6 +92,11 @@ class PoolContext:
         """The link to the node that a rank is on."""
         return self.links[rank // self.ranks_per_node]
 
+    def staying(self, links: Sequence[Link]) -> Sequence[Link]:
+        """Those whose machines are not about to be taken back; all, where each is."""
+        nodes = self.view.nodes
+        return [link for link in links if not nodes[link.node].is_taken_back] or links
+
     def next_link(self, among: Container[Link]) -> Link:
         """The next node in turn, of those that have the least to do for us."""
         after = self._turn + 1

@@ -4,6 +4,7 @@ folders here; ``tests/aws`` has those of EC2."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -17,8 +18,10 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
+from skyward_core.model.states import NoticeKind
 from skyward_core.store.archive import replay
 from skyward_core.views.events import NodeNotice
+from tests.support.loss import REPLACE, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
@@ -58,13 +61,13 @@ class Steps:
     """Ranks and their test, by files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
+        self.folder = str(folder)
 
     def take(self, step: str) -> None:
-        Path(self._folder, f"{step}-{sky.instance_info().rank}").touch()
+        Path(self.folder, f"{step}-{sky.instance_info().rank}").touch()
 
     def taken(self, step: str) -> list[int]:
-        return sorted(int(path.name.rpartition("-")[2]) for path in Path(self._folder).glob(f"{step}-*"))
+        return sorted(int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob(f"{step}-*"))
 
     def wait(self, step: str, ranks: list[int]) -> None:
         wait_until(lambda: self.taken(step) == ranks, what=lambda: f"{step}: {self.taken(step)}")
@@ -148,8 +151,7 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     error = caught.value.outcomes[1].error
     assert error is not None and error.type == "Preempted"
     assert error.message == "preempted: the machine of node 1 was taken back by its provider"
-    kinds = [each.kind for each in replay(pool.pool.archive.folder) if isinstance(each, NodeNotice)]
-    assert kinds == ["rebalance", "terminate"]
+    assert pool_notices(pool) == ["rebalance", "terminate"]
     # Who comes later is told, too.
     session = Session()
     view = session.look(pool.pool.row.key).result(30)
@@ -201,6 +203,76 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     assert kinds == [["early [2, 1]"], "Preempted", "Preempted", "Preempted"]
 
 
+def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
+    pool: sky.Compute, steps: Steps
+) -> None:
+    def train() -> list[str]:
+        heard: list[str] = []
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+        sky.on_preempt(lambda: heard.append("callback"))
+        steps.take("begun")
+        while len(heard) < 1 + sky.instance_info().rank:
+            time.sleep(0.01)
+        steps.take("told")
+        steps.await_all("end", [0])
+        return heard
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        says(pool, 1)
+        steps.wait("told", [0, 1])
+        told = Path(pool.pool.machines[1].extra["folder"], "notices.json")
+        words = told.read_text()
+        link = pool.pool.links[1]
+        before = link.welcome["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: link.up and link.welcome["pid"] != before)
+        wait_until(lambda: asking(pool, 1) == 1)
+        says(pool, 1, left=59.5)
+        says(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
+        wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
+        assert told.read_text() == words, "no other notice, so no other signal"
+        (Path(steps.folder) / "end-0").touch()
+        assert running.result(30) == [["callback"], ["callback", "signal"]]
+
+
+def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
+    return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
+
+
+def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
+    """Rather than to begin where it cannot end; tasks that any node can run go to one that stays."""
+
+    def rank() -> int:
+        return sky.instance_info().rank
+
+    def forever() -> None:
+        time.sleep(600)
+
+    with sky.Compute(provider=Lends(), nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        view = compute.pool.view
+        says(compute, 0)  # the head
+        wait_until(lambda: view.nodes[0].is_taken_back)
+        assert [sky.function(rank)() >> compute for _ in range(3)] == [1, 1, 1]
+        assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (1, 1, 1, 1)
+        # A task for which nothing else is left is lost with the machine.
+        says(compute, 1)
+        wait_until(lambda: view.nodes[1].is_taken_back)
+        task = beside.submit(lambda: sky.function(forever)() >> compute)
+        wait_until(lambda: any(run.state == "running" for run in view.runs.values()))
+        running = beside.submit(lambda: sky.function(rank)() @ compute)
+        wait_until(lambda: len(view.runs) == 6)
+        for node in (0, 1):
+            lose(compute, node)
+        with pytest.raises(sky.RunError, match=r"preempted: the machine of node \d was taken back") as caught:
+            task.result(60)
+        assert caught.value.root_cause.type == "Preempted"
+        assert running.result(60) == [0, 1]
+        wait_for(compute, "up")
+        assert not any(node.notice for node in view.nodes)
+
+
 def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as compute:
         assert sky.function(lambda: signal.getsignal(signal.SIGURG) == signal.SIG_DFL)() @ compute == [True]
@@ -209,7 +281,7 @@ def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
         assert asking(compute) == 1
 
 
-def asking(compute: sky.Compute) -> int:
-    """How many processes of node 0 ask whether its machine is taken back."""
-    below = descendants(compute.pool.links[0].welcome["pid"])
+def asking(compute: sky.Compute, node: int = 0) -> int:
+    """How many processes of a node ask whether its machine is taken back."""
+    below = descendants(compute.pool.links[node].welcome["pid"])
     return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)

@@ -163,7 +163,8 @@ class Run(RunResults):
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
-        links = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        links = self._context.staying(there)
         if not links:
             whose = "of the pool" if self.stocked is None else "that had its arguments"
             self._fail_unsent(f"every node {whose} is gone")
