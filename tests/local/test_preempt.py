@@ -3,9 +3,11 @@ folders here; ``tests/aws`` has those of EC2."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -111,9 +113,6 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         steps.wait("begun", [0, 1])
         says(pool, 1)
         assert running.result(30) == [["none", (True, 1), "late"]] * 2
-    for rank in (0, 1):
-        assert err(pool, rank).count("ValueError: the disk is full") == 1
-        assert "fails, a callback of on_preempt, failed" in err(pool, rank)
     node = pool.pool.view.nodes[1]
     assert node.notice == "terminate" and node.notice_ends_at is not None
     assert 40 < node.notice_ends_at - time.time() < 61
@@ -126,6 +125,9 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         return heard
 
     assert sky.function(listen)() @ pool == [[1], [1]]
+    for rank in (0, 1):
+        assert err(pool, rank).count("ValueError: the disk is full") == 1
+        assert "fails, a callback of on_preempt, failed" in err(pool, rank)
 
 
 def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
@@ -169,6 +171,18 @@ def by_flag(begun: Callable[[], None]) -> str:
     return f"early {stop}"
 
 
+def by_native_code(begun: Callable[[], None]) -> str:
+    """It blocks, and comes to its end long before the machine does."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    begun()
+    until = struct.pack("ll", int(time.time()) + 3, 0)  # a timespec
+    heard: list[int] = []
+    sky.on_preempt(lambda: heard.append(1))
+    libc.pthread_mutex_timedlock(mutex, until)
+    return f"native {heard}"
+
+
 def by_leaving(begun: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     begun()
@@ -187,7 +201,8 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
     works: list[Any] = [
-        sky.function(each)(lambda: steps.take("begun")) for each in (by_flag, by_leaving, by_callback)
+        sky.function(each)(lambda: steps.take("begun"))
+        for each in (by_flag, by_native_code, by_leaving, by_callback)
     ]
     kinds = []
     for work in [*works, sky.script(leaves)]:
@@ -200,7 +215,7 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
             error = running.exception(30)
             root = error.root_cause if isinstance(error, sky.RunError) else None
             kinds.append(root.type if root else running.result())
-    assert kinds == [["early [2, 1]"], "Preempted", "Preempted", "Preempted"]
+    assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
 
 
 def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
