@@ -108,6 +108,10 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         time.sleep(1.2)  # SIGTERM has come, and what is native has come out of it
         return heard
 
+    def earlier() -> None:
+        sky.on_preempt(lambda: print("stale", file=sys.stderr))
+
+    sky.function(earlier)() @ pool
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
@@ -127,7 +131,7 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
     assert sky.function(listen)() @ pool == [[1], [1]]
     for rank in (0, 1):
         assert err(pool, rank).count("ValueError: the disk is full") == 1
-        assert "fails, a callback of on_preempt, failed" in err(pool, rank)
+        assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
 def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -15,6 +16,7 @@ import pytest
 
 from skyward_core.node.agent import notice_source
 from skyward_core.node.agent.notice_desk import NoticeDesk
+from skyward_core.node.agent.process import Process
 from skyward_core.runtime import preempt
 from skyward_core.runtime.preempt import Notice, on_preempt
 from tests.support.agent_parts import Node
@@ -92,11 +94,11 @@ async def test_ranks_are_told_of_other_nodes_once_as_long_as_it_counts(tmp_path:
     assert file.read_text() == before and written() == [(0, False)]
     desk.warn(2, -5.0)
     desk.warn(3, 1e12)
-    assert written() == [(0, False), (3, False)] or written() == [(0, False), (2, False), (3, False)]
+    assert written() == [(0, False), (2, False), (3, False)]
     assert node.peer.told == [] and not node.state.is_taken_back
     desk.end()
     # The next agent goes on with it; garbage of a rank is no notice.
-    file.write_text(json.dumps([[1, True, monotonic() + 60, [7]]]))
+    file.write_text(json.dumps([[1, True, monotonic() + 60, [7], True]]))
     again = NoticeDesk(node.state, node.audience, node.desk, node.slots)
     again.begin()
     assert node.state.is_taken_back
@@ -106,6 +108,30 @@ async def test_ranks_are_told_of_other_nodes_once_as_long_as_it_counts(tmp_path:
     again.begin()
     assert not node.state.is_taken_back
     again.end()
+
+
+def running() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+async def test_an_agent_that_died_before_it_sent_the_signal_has_the_next_one_do_that(
+    tmp_path: Path, sent: bool
+) -> None:
+    node = Node(tmp_path, notices="import sys; sys.stdin.read()")
+    file = Path(node.state.config.paths.notices)
+    with running() as rank:
+        process = node.slots.all[0].process = Process(rank.pid)
+        process.connection, process.ready = node.peer, True
+        file.write_text(json.dumps([[1, True, monotonic() + 60, [rank.pid], sent]]))
+        desk = NoticeDesk(node.state, node.audience, node.desk, node.slots)
+        desk.begin()
+        desk.end()
+        assert json.loads(file.read_text())[0][4] is True
+        if sent:
+            assert rank.poll() is None
+            rank.kill()
+        assert rank.wait() == (-signal.SIGKILL if sent else -signal.SIGTERM)
 
 
 # -- in a rank's process ---------------------------------------------------------------------------------------
@@ -148,7 +174,7 @@ def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: 
     os.kill(os.getpid(), preempt.NEWS)
     assert heard == [3], "in this order: the third has cleared what the first two have said"
     os.kill(os.getpid(), preempt.NEWS)
-    told(one, here(4, ends=monotonic() - 1, mine=False))  # its time is over
+    told(one, here(4, ends=monotonic() - 60, mine=False))  # its time is over
     assert preempt.tell() and heard == [3], "once each"
     preempt.begin(in_gang=False)
     told(one, here(5, mine=False))
@@ -157,7 +183,7 @@ def test_callbacks_are_called_in_order_with_what_they_require(told: Any, capfd: 
     assert preempt.tell() and heard == [0]
 
 
-@pytest.mark.parametrize("callback", [lambda a, b, c: None, lambda *, into: None, "save"], ids=str)
+@pytest.mark.parametrize("callback", [lambda a, b, c: None, lambda *, into: None, "save"], ids=range(3))
 def test_what_cannot_be_called_is_refused(callback: Any) -> None:
     before = list(preempt._registered)
     with pytest.raises(TypeError, match="on_preempt"):
@@ -205,7 +231,7 @@ def test_callbacks_of_a_call_end_with_it_and_those_of_plugins_stay(told: Any) ->
 
 
 def test_garbage_is_no_notice(told: Any, tmp_path: Path) -> None:
-    for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7]]"):
+    for text in ("", "[", "7", "[7]", '[{"a": 1}]', "[[1, 2]]", "[[0, true, 1, 7, false]]"):
         (tmp_path / "notices.json").write_text(text)
         assert preempt.pending() == []
 
