@@ -10,8 +10,9 @@ import signal
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ while not select.select([0], [], [], 0.02)[0]:
 
 class Lends(sky.Local):
     """Says of a machine what stands in a file beside it."""
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """What it has taken back is gone from one moment to the next, and it says so."""
+        seen = await super().describe(pool, known)
+        taken = {"preempted": "it says so"}
+        return [
+            replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each
+            for each in seen
+        ]
 
     def notices(self, machine: Machine) -> str:
         return PROGRAM.format(path=f"{machine.id}.says")
@@ -258,6 +268,26 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
 
 def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
     return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
+
+
+def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Compute, steps: Steps) -> None:
+    """Its agent is ended with its machine, and cannot say why."""
+
+    def train() -> None:
+        print("begun", flush=True)
+        steps.take("begun")
+        time.sleep(600)
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        Path(f"{pool.pool.machines[1].id}.taken").touch()
+        os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
+        with pytest.raises(sky.RunError) as caught:
+            running.result(30)
+    said = "preempted: the machine of node 1 was taken back by its provider: it says so"
+    assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
+    assert pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone"
 
 
 def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
