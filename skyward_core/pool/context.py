@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from ..model.capabilities import HasHosts, RunsHere
+from ..model.capabilities import HasHosts, RunsHere, TakesBack
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
 from ..model.machine import Machine
@@ -91,6 +91,17 @@ class PoolContext:
     def link_of(self, rank: int) -> Link:
         """The link to the node that a rank is on."""
         return self.links[rank // self.ranks_per_node]
+
+    def may_be_taken_back(self, node: int) -> bool:
+        """Whether a node's machine may be taken back, and no notice of that has come."""
+        if not isinstance(self.provider, TakesBack) or self.view.nodes[node].is_taken_back:
+            return False
+        return bool(self.provider.notices(self.machines[node]))
+
+    def staying(self, links: Sequence[Link]) -> Sequence[Link]:
+        """Those whose machines are not about to be taken back; all, where each is."""
+        nodes = self.view.nodes
+        return [link for link in links if not nodes[link.node].is_taken_back] or links
 
     def next_link(self, among: Container[Link]) -> Link:
         """The next node in turn, of those that have the least to do for us."""

@@ -11,6 +11,7 @@ from time import monotonic  # user code may put something else in its place
 from typing import Any, NamedTuple, TypeVar
 
 NEWS = signal.SIGURG  # whoever does not wait for it never notices it
+LATE = 10.0  # seconds after a machine's end in which that is told
 ALL = 2  # values that a callback may ask for
 
 C = TypeVar("C", bound=Callable[..., object])
@@ -24,12 +25,14 @@ class Notice(NamedTuple):
         here: whether it is this rank's.
         ends: when, by this machine's monotonic clock.
         pids: processes that get SIGTERM for it.
+        sent: whether they have been sent that.
     """
 
     node: int
     here: bool
     ends: float
     pids: tuple[int, ...]
+    sent: bool = False
 
 
 class _Registered:
@@ -124,9 +127,9 @@ def hear(file: str) -> None:
 
 
 def pending() -> list[Notice]:
-    """Notices that concern what runs here, and whose time is not over."""
+    """Notices that concern what runs here: of its own machine, and of those of its gang that may still be there."""
     now = monotonic()
-    return [each for each in _notices() if each.ends > now and (each.here or _in_gang)]
+    return [each for each in _notices() if each.here or (_in_gang and now < each.ends + LATE)]
 
 
 def tell() -> bool:
@@ -194,6 +197,6 @@ def _notices() -> list[Notice]:
     try:
         with open(_file, "rb") as file:
             told: Any = json.loads(file.read())
-        return [Notice(node, here, ends, tuple(pids)) for node, here, ends, pids in told]
+        return [Notice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
     except (OSError, ValueError, TypeError):
         return []  # none was written

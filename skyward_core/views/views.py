@@ -34,7 +34,7 @@ TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always amo
 class NodeView:
     """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
 
-    ``notice``: what was said of its machine's end, "" for nothing; ``notice_ends_at``: the Unix time of that, if known.
+    ``notice``: what was said of its machine's end, "" for nothing, and when; ``notice_ends_at``: when it is, if known.
     """
 
     index: int
@@ -47,6 +47,7 @@ class NodeView:
     link_since: float = 0.0
     link_detail: str = ""
     notice: NoticeKind | Literal[""] = ""
+    notice_at: float = 0.0
     notice_ends_at: float | None = None
 
     @property
@@ -323,7 +324,7 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
 def _(event: ev.NodeNotice, view: PoolView) -> None:
     node = view.nodes[event.node]
     if event.kind != "rebalance" or not node.is_taken_back:
-        node.notice, node.notice_ends_at = event.kind, event.ends_at
+        node.notice, node.notice_at, node.notice_ends_at = event.kind, event.at, event.ends_at
 
 
 @_apply.register

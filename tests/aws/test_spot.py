@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,15 +35,38 @@ def head() -> str:
     return sky.instance_info().head_addr
 
 
-def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rent(bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], sky.Compute]:
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     for name, text in bed.environment().items():
         monkeypatch.setenv(name, text)
     spot = rented(ssh_from=f"{bed.client_address()}/32")
     options = sky.Options(console=False, grace=1.0, on_loss="replace")
-    with sky.Compute(name="trio", provider=spot, nodes=3, allocation="spot", options=options) as compute:
+    return lambda nodes: sky.Compute(provider=spot, nodes=nodes, allocation="spot", options=options)
+
+
+@sky.function
+def sleep() -> None:
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+def test_one_that_goes_without_a_word_is_named_by_ec2_s(bed: Bed, rent: Callable[[int], sky.Compute]) -> None:
+    with rent(1) as compute, ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sleep() >> compute)
+        wait_until(lambda: compute.pool.view.logs.rank(0).lines(0, 9) == ["begun"], "its first line")
+        bed.spot_notice(machine_ids()[0], seconds=0)
+        with pytest.raises(sky.RunError, match="preempted: the machine of node 0 was taken back") as caught:
+            running.result(60)
+        assert caught.value.root_cause.type == "Preempted"
+        assert [rank for rank, _, _ in where() @ compute] == [0]
+    assert len(bed.instances("terminated")) == 2 and left(bed) == []
+
+
+def test_spot_machines_that_are_taken_back_are_replaced_the_head_too(
+    bed: Bed, rent: Callable[[int], sky.Compute]
+) -> None:
+    with rent(3) as compute:
         before = {address for address in head() @ compute}
         view, ids = compute.pool.view, machine_ids()
 

@@ -3,12 +3,16 @@ folders here; ``tests/aws`` has those of EC2."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
+import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,10 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
+from skyward_core.model.states import NoticeKind
 from skyward_core.store.archive import replay
 from skyward_core.views.events import NodeNotice
+from tests.support.loss import REPLACE, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
@@ -36,6 +42,15 @@ while not select.select([0], [], [], 0.02)[0]:
 
 class Lends(sky.Local):
     """Says of a machine what stands in a file beside it."""
+
+    async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
+        """What it has taken back is gone from one moment to the next, and it says so."""
+        seen = await super().describe(pool, known)
+        taken = {"preempted": "it says so"}
+        return [
+            replace(each, extra=each.extra | taken) if Path(f"{each.id}.taken").exists() else each
+            for each in seen
+        ]
 
     def notices(self, machine: Machine) -> str:
         return PROGRAM.format(path=f"{machine.id}.says")
@@ -58,13 +73,13 @@ class Steps:
     """Ranks and their test, by files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder)
+        self.folder = str(folder)
 
     def take(self, step: str) -> None:
-        Path(self._folder, f"{step}-{sky.instance_info().rank}").touch()
+        Path(self.folder, f"{step}-{sky.instance_info().rank}").touch()
 
     def taken(self, step: str) -> list[int]:
-        return sorted(int(path.name.rpartition("-")[2]) for path in Path(self._folder).glob(f"{step}-*"))
+        return sorted(int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob(f"{step}-*"))
 
     def wait(self, step: str, ranks: list[int]) -> None:
         wait_until(lambda: self.taken(step) == ranks, what=lambda: f"{step}: {self.taken(step)}")
@@ -103,14 +118,15 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         time.sleep(1.2)  # SIGTERM has come, and what is native has come out of it
         return heard
 
+    def earlier() -> None:
+        sky.on_preempt(lambda: print("stale", file=sys.stderr))
+
+    sky.function(earlier)() @ pool
     with ThreadPoolExecutor(1) as beside:
         running = beside.submit(lambda: sky.function(train)() @ pool)
         steps.wait("begun", [0, 1])
         says(pool, 1)
         assert running.result(30) == [["none", (True, 1), "late"]] * 2
-    for rank in (0, 1):
-        assert err(pool, rank).count("ValueError: the disk is full") == 1
-        assert "fails, a callback of on_preempt, failed" in err(pool, rank)
     node = pool.pool.view.nodes[1]
     assert node.notice == "terminate" and node.notice_ends_at is not None
     assert 40 < node.notice_ends_at - time.time() < 61
@@ -123,6 +139,9 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         return heard
 
     assert sky.function(listen)() @ pool == [[1], [1]]
+    for rank in (0, 1):
+        assert err(pool, rank).count("ValueError: the disk is full") == 1
+        assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
 def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
@@ -148,8 +167,7 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     error = caught.value.outcomes[1].error
     assert error is not None and error.type == "Preempted"
     assert error.message == "preempted: the machine of node 1 was taken back by its provider"
-    kinds = [each.kind for each in replay(pool.pool.archive.folder) if isinstance(each, NodeNotice)]
-    assert kinds == ["rebalance", "terminate"]
+    assert pool_notices(pool) == ["rebalance", "terminate"]
     # Who comes later is told, too.
     session = Session()
     view = session.look(pool.pool.row.key).result(30)
@@ -165,6 +183,18 @@ def by_flag(begun: Callable[[], None]) -> str:
     while len(stop) < 2:
         time.sleep(0.01)
     return f"early {stop}"
+
+
+def by_native_code(begun: Callable[[], None]) -> str:
+    """It blocks, and comes to its end long before the machine does."""
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    begun()
+    until = struct.pack("ll", int(time.time()) + 3, 0)  # a timespec
+    heard: list[int] = []
+    sky.on_preempt(lambda: heard.append(1))
+    libc.pthread_mutex_timedlock(mutex, until)
+    return f"native {heard}"
 
 
 def by_leaving(begun: Callable[[], None]) -> None:
@@ -185,7 +215,8 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
     text = "import signal, sys, time\nfrom pathlib import Path\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
     leaves.write_text(f"{text}Path({str(tmp_path)!r}, 'begun-0').touch()\ntime.sleep(600)\n")
     works: list[Any] = [
-        sky.function(each)(lambda: steps.take("begun")) for each in (by_flag, by_leaving, by_callback)
+        sky.function(each)(lambda: steps.take("begun"))
+        for each in (by_flag, by_native_code, by_leaving, by_callback)
     ]
     kinds = []
     for work in [*works, sky.script(leaves)]:
@@ -198,7 +229,97 @@ def test_handlers_of_scripts_go_on_to_work(home: Path, steps: Steps, tmp_path: P
             error = running.exception(30)
             root = error.root_cause if isinstance(error, sky.RunError) else None
             kinds.append(root.type if root else running.result())
-    assert kinds == [["early [2, 1]"], "Preempted", "Preempted", "Preempted"]
+    assert kinds == [["early [2, 1]"], ["native [1]"], "Preempted", "Preempted", "Preempted"]
+
+
+def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
+    pool: sky.Compute, steps: Steps
+) -> None:
+    def train() -> list[str]:
+        heard: list[str] = []
+        signal.signal(signal.SIGTERM, lambda *_: heard.append("signal"))
+        sky.on_preempt(lambda: heard.append("callback"))
+        steps.take("begun")
+        while len(heard) < 1 + sky.instance_info().rank:
+            time.sleep(0.01)
+        steps.take("told")
+        steps.await_all("end", [0])
+        return heard
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        says(pool, 1)
+        steps.wait("told", [0, 1])
+        told = Path(pool.pool.machines[1].extra["folder"], "notices.json")
+        words = told.read_text()
+        link = pool.pool.links[1]
+        before = link.welcome["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: link.up and link.welcome["pid"] != before)
+        wait_until(lambda: asking(pool, 1) == 1)
+        says(pool, 1, left=59.5)
+        says(pool, 1, "rebalance", None)  # once that is heard, what stands before it was, too
+        wait_until(lambda: pool_notices(pool) == ["terminate", "rebalance"])
+        assert told.read_text() == words, "no other notice, so no other signal"
+        (Path(steps.folder) / "end-0").touch()
+        assert running.result(30) == [["callback"], ["callback", "signal"]]
+
+
+def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
+    return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
+
+
+def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Compute, steps: Steps) -> None:
+    """Its agent is ended with its machine, and cannot say why."""
+
+    def train() -> None:
+        print("begun", flush=True)
+        steps.take("begun")
+        time.sleep(600)
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        Path(f"{pool.pool.machines[1].id}.taken").touch()
+        os.kill(pool.pool.links[1].welcome["pid"], signal.SIGTERM)
+        with pytest.raises(sky.RunError) as caught:
+            running.result(30)
+    said = "preempted: the machine of node 1 was taken back by its provider: it says so"
+    assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
+    assert pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone"
+
+
+def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:
+    """Rather than to begin where it cannot end; tasks that any node can run go to one that stays."""
+
+    def rank() -> int:
+        return sky.instance_info().rank
+
+    def forever() -> None:
+        time.sleep(600)
+
+    with sky.Compute(provider=Lends(), nodes=2, options=REPLACE) as compute, ThreadPoolExecutor(2) as beside:
+        view = compute.pool.view
+        says(compute, 0)  # the head
+        wait_until(lambda: view.nodes[0].is_taken_back)
+        assert [sky.function(rank)() >> compute for _ in range(3)] == [1, 1, 1]
+        assert sky.gather(*[sky.function(rank)() for _ in range(4)]) >> compute == (1, 1, 1, 1)
+        # A task for which nothing else is left is lost with the machine.
+        says(compute, 1)
+        wait_until(lambda: view.nodes[1].is_taken_back)
+        task = beside.submit(lambda: sky.function(forever)() >> compute)
+        wait_until(lambda: any(run.state == "running" for run in view.runs.values()))
+        running = beside.submit(lambda: sky.function(rank)() @ compute)
+        wait_until(lambda: len(view.runs) == 6)
+        for node in (0, 1):
+            lose(compute, node)
+        with pytest.raises(sky.RunError, match=r"preempted: the machine of node \d was taken back") as caught:
+            task.result(60)
+        assert caught.value.root_cause.type == "Preempted"
+        assert running.result(60) == [0, 1]
+        wait_for(compute, "up")
+        assert not any(node.notice for node in view.nodes)
 
 
 def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
@@ -209,7 +330,7 @@ def test_a_pool_whose_machines_are_ours_has_nobody_asking(home: Path) -> None:
         assert asking(compute) == 1
 
 
-def asking(compute: sky.Compute) -> int:
-    """How many processes of node 0 ask whether its machine is taken back."""
-    below = descendants(compute.pool.links[0].welcome["pid"])
+def asking(compute: sky.Compute, node: int = 0) -> int:
+    """How many processes of a node ask whether its machine is taken back."""
+    below = descendants(compute.pool.links[node].welcome["pid"])
     return sum("select.select" in Path(f"/proc/{pid}/cmdline").read_text() for pid in below)

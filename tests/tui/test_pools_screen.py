@@ -297,3 +297,19 @@ async def test_a_pool_whose_teardown_failed_is_not_over(app: SkywardApp, session
         await until(pilot, lambda: isinstance(app.screen, QuitScreen))
         await pilot.press("escape", "X", "tab", "enter")
         await until(pilot, lambda: session.torn_down == ["stuck"])
+
+
+async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("spot", 2)
+    session.open_run(view, total=2)
+    session.emit(
+        view, ev.NodeNotice(pool="spot", node=1, kind="terminate", ends_at=session.now + 102, at=session.now)
+    )
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "n1 taken back in 1:42 (terminate)" in screen_text(app))
+        session.now += 10
+        await until(pilot, lambda: "n1 taken back in 1:32 (terminate)" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: screen_text(app).count("taken back in 1:32") == 2)

@@ -53,3 +53,19 @@ def test_a_rank_whose_node_is_not_reached_yet_says_when_that_is_tried_again(sess
     assert state.note == "node 0: running gpu1: connection refused; tried again in 0:04"
     (state,) = rank_states(view, None, session.now + 5)
     assert state.note == "node 0: running gpu1: connection refused"
+
+
+def test_a_rank_whose_machine_is_taken_back_says_how_long_it_has(session: FakeSession) -> None:
+    view = session.pool("spot", 2)
+    run = session.open_run(view, total=2)
+    for kind, ends_at, note in (
+        ("rebalance", None, "may soon be taken back"),
+        ("terminate", session.now + 102, "taken back in 1:42 (terminate)"),
+    ):
+        session.emit(view, ev.NodeNotice(pool="spot", node=1, kind=kind, ends_at=ends_at))  # type: ignore[arg-type]
+        first, second = rank_states(view, run, session.now)
+        assert (first.note, second.note) == ("", note)
+    (_, later) = rank_states(view, run, session.now + 101)
+    assert later.note == "taken back in 0:01 (terminate)"
+    (_, later) = rank_states(view, run, session.now + 102)
+    assert later.note == "taken back now (terminate)"

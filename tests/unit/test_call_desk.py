@@ -156,6 +156,50 @@ async def test_a_call_that_was_stopped_is_told_as_that_whatever_its_worker_says(
     assert judged(desk, call, kind="returned")["kind"] == "returned", "it was quicker"
 
 
+@pytest.mark.parametrize(
+    ("status", "killed", "kind"),
+    [
+        (15, "", "Preempted"),
+        (143 << 8, "", "Preempted"),
+        (0, "", "Preempted"),
+        (9, "", "RankExit"),
+        (1 << 8, "", "RankExit"),
+        (15, "its gang was replaced", "Stopped"),
+    ],
+)
+async def test_what_ends_as_its_machine_is_taken_back_is_lost_to_that(
+    config: AgentConfig, status: int, killed: str, kind: str
+) -> None:
+    desk = Desk(config)
+    desk.state.is_taken_back = True
+    process = Process(1)
+    process.killed, process.is_script, process.connection = killed, True, Peer()
+    desk.desk.died(desk.call(), process, status, logs=_NoLogs())  # type: ignore[arg-type]
+    assert desk.owner.told[0]["error"]["type"] == kind
+    assert (desk.owner.told[0]["kind"] == "lost") is (kind == "Preempted")
+
+
+async def test_what_its_worker_says_is_believed_unless_it_was_told_to_end(config: AgentConfig) -> None:
+    desk = Desk(config)
+    desk.state.is_taken_back = True
+    call, process = desk.call(), Process(1)
+    for told, kind in (
+        ({"kind": "collateral"}, "lost"),
+        ({"kind": "exited", "exit_code": 143, "error": {"type": "SystemExit", "message": ""}}, "lost"),
+        ({"kind": "exited", "exit_code": 1, "error": {"type": "SystemExit", "message": ""}}, "exited"),
+        ({"kind": "returned"}, "returned"),
+        ({"kind": "raised", "error": {"type": "ValueError", "message": "no"}}, "raised"),
+    ):
+        heard: Any = call.no_result({"kind": "returned"}) | told
+        judgement = desk.desk.judged(call, heard, "", process)
+        assert judgement["kind"] == kind
+        assert kind != "lost" or judgement["exit_code"] is None
+    desk.state.closing = True
+    assert judged(desk, call, "the pool is torn down", kind="collateral")["error"]["type"] == "Preempted"
+    call.stop_reason = "fail-fast"
+    assert judged(desk, call, kind="collateral")["error"]["message"] == "stopped because another rank failed"
+
+
 async def test_sigterm_from_elsewhere_is_no_stop_of_ours(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call()

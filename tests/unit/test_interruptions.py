@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from skyward_core.providers.aws import interruptions
+from skyward_core.model.machine import Machine
+from skyward_core.providers.aws import interruptions, machines
 from tests.support.waiting import wait_until
 
 NOW = 1_800_000_000.0  # by the service's clock, which is nobody else's
@@ -198,6 +199,24 @@ def test_a_service_that_fails_or_hangs_is_asked_again(service: Service) -> None:
     assert asking.next() == {"error": "the metadata service cannot be asked: timed out"}
     service.hangs.set()
     assert asking.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "preempted"),
+    [
+        ("shutting-down", "Server.SpotInstanceTermination", True),
+        ("terminated", "Server.SpotInstanceTermination", True),
+        ("terminated", "Client.UserInitiatedShutdown", False),
+        ("terminated", "Client.InstanceInitiatedShutdown", False),
+    ],
+)
+def test_ec2_says_of_a_machine_that_it_took_it_back(state: str, code: str, preempted: bool) -> None:
+    machine = Machine("i-1", 0, "h", "h", extra={"launched": time.time()})
+    seen = machines._state(machine, {"State": {"Name": state}, "StateReason": {"Code": code}})
+    assert seen.extra.get("preempted") == (f"EC2 took it back ({code})" if preempted else None)
+    assert bool(seen.extra["why"]) is (code == "Client.InstanceInitiatedShutdown"), (
+        "that may end a whole pool"
+    )
 
 
 def test_who_answers_byte_by_byte_without_end_costs_the_look(service: Service) -> None:

@@ -252,7 +252,8 @@ class CallDesk:
     def _preempted(self) -> Ended:
         """The part of an outcome that says that the machine's provider wants it back."""
         words = f"preempted: the machine of node {self._state.config.node} was taken back by its provider"
-        return {"kind": "lost", "error": {"type": PREEMPTED, "message": words}}
+        error: ErrorWords = {"type": PREEMPTED, "message": words}
+        return {"kind": "lost", "error": error, "exit_code": None, "signal": None}
 
     # -- who has what came of them -----------------------------------------------------------------------
 

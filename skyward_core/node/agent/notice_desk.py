@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from ...runtime.preempt import NEWS, Notice
+from ...runtime.preempt import LATE, NEWS, Notice
 from ...wire.frames import Header
 from ...wire.messages import NOTICES
 from .audience import Audience
@@ -35,9 +35,12 @@ class NoticeDesk:
         self._written: dict[int, Notice] = {}
 
     def begin(self) -> None:
-        """Go on with what an agent before this one has told the ranks, and ask."""
+        """Go on with what an agent before this one has told the ranks, or was about to, and ask."""
         self._written = {each.node: each for each in _read(self._state.config.paths.notices)}
         self._state.is_taken_back = self._node in self._written
+        if self._written:
+            self._wake_ranks()
+            self._terminate()
         self._source.begin()
 
     def end(self) -> None:
@@ -79,12 +82,17 @@ class NoticeDesk:
             if slot.process and slot.process.connection and (slot.running or slot.process.ready)
         ]
         self._tell_ranks(Notice(self._node, True, ends, tuple(busy)))
-        asyncio.get_running_loop().call_later(HEAD_START, self._terminate, busy)
+        asyncio.get_running_loop().call_later(HEAD_START, self._terminate)
 
-    def _terminate(self, pids: list[int]) -> None:
+    def _terminate(self) -> None:
+        """Send SIGTERM to whom it was announced, once: ranks take another one as a stop."""
+        own = self._written.get(self._node)
+        if own is None or own.sent:
+            return
         for slot in self._slots.all:
-            if slot.process is not None and slot.process.pid in pids:
+            if slot.process is not None and slot.process.pid in own.pids:
                 signal_group(slot.process.pid, signal.SIGTERM)
+        self._write(own._replace(sent=True))
 
     # -- of others ---------------------------------------------------------------------------------------
 
@@ -102,8 +110,13 @@ class NoticeDesk:
     # -- what ranks are told -----------------------------------------------------------------------------
 
     def _tell_ranks(self, notice: Notice) -> None:
+        self._write(notice)
+        self._wake_ranks()
+
+    def _write(self, notice: Notice) -> None:
+        """Have it where ranks, and the next agent, find it."""
         now, path = monotonic(), self._state.config.paths.notices
-        kept = {node: each for node, each in self._written.items() if each.here or each.ends > now}
+        kept = {node: each for node, each in self._written.items() if each.here or now < each.ends + LATE}
         self._written = kept | {notice.node: notice}
         try:
             with open(f"{path}.part", "w", encoding="utf-8") as file:
@@ -113,7 +126,8 @@ class NoticeDesk:
             self._desk.complain(
                 f"node {self._node}: ranks are not told that machines are taken back: {error}"
             )
-            return
+
+    def _wake_ranks(self) -> None:
         for slot in self._slots.all:
             if slot.process is not None and slot.process.connection is not None:
                 kill_one(slot.process.pid, NEWS)
@@ -138,6 +152,7 @@ def _are_same(one: float | None, other: float | None) -> bool:
 def _read(path: str) -> list[Notice]:
     try:
         with open(path, encoding="utf-8") as file:
-            return [Notice(node, here, ends, tuple(pids)) for node, here, ends, pids in json.load(file)]
+            told = json.load(file)
+        return [Notice(node, here, ends, tuple(pids), sent) for node, here, ends, pids, sent in told]
     except (OSError, ValueError, TypeError):
         return []

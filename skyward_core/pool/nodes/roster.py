@@ -6,17 +6,20 @@ import asyncio
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ...model.states import PoolStatus
 from ...store.ledger_rows import Replacement
 from ...views import events as ev
+from ...views.views import NodeView
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News
 
 LOOK = 0.02  # seconds between looks at whether another client has decided about a node
+OVERDUE = 30.0  # seconds after which a machine that was to be taken back is not expected to be
 SAID = 3  # nodes that the pool's state names; the others are counted
 
 
@@ -82,10 +85,18 @@ class Roster:
         """Why a node that is gone got no other machine; "" where none was asked for."""
         return self.given_up.get(node, "")
 
+    @property
+    def expects_losses(self) -> bool:
+        """Whether machines are about to be taken back, and others will be in their places."""
+        return self._context.options.on_loss == "replace" and any(map(_is_leaving, self._context.view.nodes))
+
     async def settled(self) -> None:
         """Wait until nothing is under way any more."""
-        while self.tasks:
-            await asyncio.wait(self.tasks.values())
+        while self.tasks or self.expects_losses:
+            if self.tasks:
+                await asyncio.wait(self.tasks.values())
+            else:
+                await asyncio.sleep(LOOK)
 
     # -- who decides -------------------------------------------------------------------------------------
 
@@ -123,3 +134,7 @@ class Roster:
         """What the ledger has of a replacement of a node's machine."""
         rows = self._context.ledger.replacements(self._context.token)
         return next((each for each in rows if each.node == node), None)
+
+
+def _is_leaving(node: NodeView) -> bool:
+    return node.is_taken_back and time.time() < (node.notice_ends_at or node.notice_at) + OVERDUE

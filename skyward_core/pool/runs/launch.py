@@ -74,7 +74,8 @@ class Launcher:
         total = len(context.links) * context.ranks_per_node if kind == "broadcast" else len(tasks)
         run = self._book.add(secrets.token_hex(5), kind, tasks, total, future)
         run.consumed = consumed
-        whole = not self._roster.under_way and not any(link.gone for link in context.links)
+        leaving = kind == "broadcast" and self._roster.expects_losses
+        whole = not (self._roster.under_way or leaving or any(link.gone for link in context.links))
         large = any(blob.path for task in tasks for blob in (task.fn, task.args))
         edited = self._modules.to_renew
         if whole and not large and not edited:

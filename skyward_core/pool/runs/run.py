@@ -163,7 +163,8 @@ class Run(RunResults):
     def _refill(self) -> None:
         if self._stopping or not self._waiting:
             return
-        links = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        there = [link for link in self._context.links if not link.gone and self._is_stocked(link)]
+        links = self._context.staying(there)
         if not links:
             whose = "of the pool" if self.stocked is None else "that had its arguments"
             self._fail_unsent(f"every node {whose} is gone")
@@ -297,6 +298,8 @@ class Run(RunResults):
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
         self.logs[index] = header.get("log", {})
+        if outcome.kind == "lost" and self._context.may_be_taken_back(link.node):
+            return  # its agent was ended and cannot know why: whoever finds that out ends the call (nodes.watch)
         name = header.get("file")
         reading = self._readings.get(index)
         if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
@@ -450,7 +453,7 @@ class Run(RunResults):
             return
         self._begun |= begun
         rank = index if self.kind == "broadcast" else link.node * self._context.ranks_per_node
-        self.logs[index] = {}
+        self.logs.setdefault(index, {})
         self.values[index] = b""
         self._take(link, Outcome(index, rank, link.node, kind, error=error))
 
