@@ -24,7 +24,7 @@ from skyward_core.model.machine import Machine, hourly_of
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
-from skyward_core.providers.aws import calls, machines, provider
+from skyward_core.providers.aws import calls, checks, machines, provider
 from skyward_core.providers.told import hearing
 from skyward_core.store.ledger import Ledger
 from tests.aws import Bed, prices
@@ -401,7 +401,7 @@ async def test_who_uses_no_aws_is_told_nothing_is_wrong(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in (*provider.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+    for name in (*checks.SIGNS, "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     (line,) = await sky.AWS.check_all()
     assert line.state == "ok" and "nothing to look at" in line.detail

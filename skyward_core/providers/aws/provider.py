@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...model.arrival import Bought
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
 from ...model.offer import Block, Offer, OfferList, RentalPlan, Wish, in_order
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
     from ...model.setting import Setting
     from ...transport.ssh.transport import SSHTransport
 
-# Variables that say which credentials to use.
-SIGNS = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_PROFILE",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
 BOOT = 600.0  # seconds after its launch in which a machine may not answer yet
 LEAST_DEADMAN = 10  # minutes: shorter ones keep people from logging in
 BEYOND = 5  # minutes for which the deadman waits longer than the lease
@@ -67,6 +59,8 @@ class AWS:
         disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
         placement_group: whether machines with GPUs or EFA are asked for close together, where there are several of a
             type that can be; where there is no room for that, they are asked for anywhere in the zone.
+        probe: whether machines are measured before they count as ready, for 15 seconds at most: GPUs, disk, clock and
+            network. One that is not what was bought is exchanged once.
         python: the interpreter on the machines; None to look for one of the client's minor version.
 
     Attributes:
@@ -95,6 +89,7 @@ class AWS:
     public: bool = True
     disk_gb: int | None = None
     placement_group: bool = True
+    probe: bool = True
     python: str | None = None
 
     name: ClassVar[str] = "aws"
@@ -398,6 +393,15 @@ class AWS:
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
+    def bought(self, machine: Machine) -> Bought | None:
+        """What was bought of a machine, by its type; None where it is not to be looked at.
+
+        Args:
+            machine: it.
+        """
+        told = machine.extra.get("bought")
+        return Bought(**told) if self.probe and told is not None else None
+
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.
 
@@ -457,14 +461,7 @@ class AWS:
     @classmethod
     async def check_all(cls) -> list[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
-        files = (
-            os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
-            os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",
-        )
-        # To ask boto3 would ask this machine's network, too, whether it has a role.
-        if not any(map(os.environ.get, SIGNS)) and not any(
-            Path(each).expanduser().is_file() for each in files
-        ):
+        if not checks.has_credentials():
             return [
                 Check(
                     cls.name, "ok", "no AWS credentials in the environment or ~/.aws, so nothing to look at"
