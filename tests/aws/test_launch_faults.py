@@ -174,6 +174,8 @@ async def test_machines_with_gpus_stand_together_and_their_nodes_are_in_the_netw
         assert not any("placement" in each for each in plan.creates)
         assert "GroupName" not in plan.requests[0]["Placement"]
     assert bed.calls("CreatePlacementGroup")[1:] == [], "a plan makes nothing"
+    plan = await rented(ssh_from="10.0.0.1/32", instance_type="p4d.24xlarge").plan(spec(2))
+    assert any("p4d.24xlarge uses one of its 4 network cards, without EFA" in each for each in plan.notes)
 
 
 async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(bed: Bed) -> None:
