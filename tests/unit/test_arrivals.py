@@ -108,6 +108,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     assert abs(found["time"] - time.time()) < 60
     with socket.create_connection(("127.0.0.1", found["port"]), 5) as stranger:
         stranger.sendall(b"x" * len(word))
+        stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
     sent = probe.send({"address": "127.0.0.1", "port": found["port"], "word": word})
     host_facts.done("send", sent)

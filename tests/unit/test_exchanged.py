@@ -99,7 +99,12 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
         (entry,) = ledger.replacements(pool.row.token)
         noted.append((entry.intent == token, entry.is_alive, pool.view.nodes_ready))
 
-    shop.on_replace = on_replace
+    async def on_terminate() -> None:
+        if (pipe := shop.pipes.pop("m1", None)) is not None:
+            pipe.on_lost(None)
+            await asyncio.sleep(0.01)
+
+    shop.on_replace, shop.on_terminate = on_replace, on_terminate
     pool = await Pool.intend(spec(shop), ledger)
     heard: list[Any] = []
     pool.news.subscribe(heard.append, None)
@@ -113,6 +118,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     assert sorted(each.node for each in ready) == [0, 1, 2]
     assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
+    assert not any(isinstance(each, ev.NodePhase) and each.phase == "gone" for each in heard)
     said = " ".join(each.detail for each in heard if isinstance(each, ev.PoolState))
     assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs, and 2 x T4 of 16 GB" in said
     assert "its clock is off by -" in said, "the played ones say 1970"
@@ -133,6 +139,22 @@ async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledge
         await pool.start(spec(shop, 1))
     assert {*shop.ended} == {"m0", f"new-{shop.asked[0]}"} and len(shop.asked) == 1
     assert ledger.pool(pool.row.token).ended_at is not None
+
+
+async def test_who_is_torn_down_meanwhile_ends_the_machine_that_nobody_else_has_seen(
+    shop: Shop, ledger: Ledger
+) -> None:
+    shop.gpus["m0"] = 0
+
+    async def on_replace(token: str) -> None:
+        ledger.pool_state(pool.row.token, "stopping")
+
+    shop.on_replace = on_replace
+    pool = await Pool.intend(spec(shop, 1), ledger)
+    with pytest.raises(PoolError, match="torn down by another client while it was starting"):
+        await pool.start(spec(shop, 1))
+    assert f"new-{shop.asked[0]}" in shop.ended
+    assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
 
 
 async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop, ledger: Ledger) -> None:
