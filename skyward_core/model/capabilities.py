@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .arrival import Bought
     from .leftover import Inventory, Leftover
     from .machine import Check, Machine
     from .offer import Block, OfferList, RentalPlan, Reservation, Wish
@@ -215,6 +216,18 @@ class EndsNow(Protocol):
 
         Raises:
             PoolError: it was not told.
+        """
+
+
+@runtime_checkable
+class Sells(Protocol):
+    """What it gives was paid for: a machine is looked at before it counts, and held against what was bought."""
+
+    def promised(self, machine: Machine) -> Bought | None:
+        """What was bought of a machine; None where nobody is to look.
+
+        Args:
+            machine: it.
         """
 
 

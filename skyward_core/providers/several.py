@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..model.capabilities import Dates, EndsNow, Finds, Offers, Quiets, Warns, notices_of
+from ..model.capabilities import Dates, EndsNow, Finds, Offers, Quiets, Sells, Warns, notices_of
 from ..model.errors import NoCapacity, PoolError, SkywardError, UsageError, together, what_of
 from ..model.machine import Check, Machine
 from ..model.offer import Offer, RentalPlan, Selection, Wish, rank
@@ -17,6 +17,7 @@ from ..model.spec import PoolSpec
 from .told import hearing, listener
 
 if TYPE_CHECKING:
+    from ..model.arrival import Bought
     from ..transport.base import Transport
 
 OF = "of"  # in what is kept of a machine: which of the providers it is of, by number
@@ -250,6 +251,15 @@ class Several:
         await _all(
             self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines)
         )
+
+    def promised(self, machine: Machine) -> Bought | None:
+        """What was bought of a machine, by its own provider's word.
+
+        Args:
+            machine: it.
+        """
+        provider = self._providers[machine.extra[OF]]
+        return provider.promised(machine) if isinstance(provider, Sells) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """End what runs on machines, which stay, where their provider can; gives them, with what lies there.

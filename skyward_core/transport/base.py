@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..model.errors import UsageError
 from ..model.interpreter import Interpreter
@@ -139,6 +139,33 @@ class Pipe(Protocol):
     async def drain(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Errands(Protocol):
+    """An open way to have things done on a host, in the process that waits there for them (:mod:`..node.boot`)."""
+
+    async def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
+        """Have one done.
+
+        Raises:
+            PoolError: it could not be done.
+            ConnectionError: the link is gone.
+        """
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesErrands(Protocol):
+    """A transport by which things can be done on a node's host beside its agent.
+
+    ``interpreter``: that of the node's ranks, once it is prepared.
+    """
+
+    interpreter: str
+
+    async def channel(self) -> Errands:
+        """A way that the caller closes."""
 
 
 class Transport(Protocol):

@@ -52,6 +52,20 @@ class GpusDone(TypedDict):
     gpus: list[str]
 
 
+class ProbeDone(TypedDict):
+    gpus: list[tuple[str, float]]
+    tflops: float
+    disk: float
+    port: int
+    time: float
+    whys: dict[str, str]
+
+
+class SendDone(TypedDict):
+    rate: float
+    why: str
+
+
 class ReachDone(TypedDict):
     reached: list[bool]
 

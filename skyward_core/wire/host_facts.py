@@ -28,6 +28,16 @@ def _is_doubt(value: Any) -> object:
     return type(value) is list and len(value) == 2 and is_count(value[0]) and is_file(value[1])
 
 
+def _is_gpu(value: Any) -> object:
+    """Its name, and its memory in MiB."""
+    return type(value) is list and len(value) == 2 and is_text(value[0]) and is_number(value[1])
+
+
+def _are_words(value: Any) -> bool:
+    """Why something could not be measured, by what that is."""
+    return type(value) is dict and all(is_text(why) and len(why) <= 1000 for why in value.values())
+
+
 def _are_versions(value: Any) -> bool:
     """Packages by their names, each with its version, or none."""
     return type(value) is dict and all(
@@ -76,6 +86,15 @@ DONE: Mapping[str, Checks] = {
     "environment": {"python": _is_path, "installed": _are_versions},
     "manifest": {"folder": _is_path, "wanted": all_of(is_count), "doubtful": all_of(_is_doubt)},
     "gpus": {"gpus": all_of(is_text)},
+    "probe": {
+        "gpus": all_of(_is_gpu),
+        "tflops": is_number,
+        "disk": is_number,
+        "port": is_count,
+        "time": is_number,
+        "whys": _are_words,
+    },
+    "send": {"rate": is_number, "why": is_text},
     "reach": {"reached": all_of(is_flag)},
     "agent": {"socket": _is_path},
 }

@@ -211,6 +211,10 @@ class Bed:
         """The next instances' sshd shows another key than user-data gave it."""
         self._ask("set", wrong_host_key=count)
 
+    def lacks_gpus(self, count: int) -> None:
+        """The next instances have one GPU less than their type."""
+        self._ask("set", lacks_gpus=count)
+
     def spot_notice(self, instance_id: str, seconds: float = 120) -> None:
         """An interruption: the instance's metadata tells of it at once, and it ends then."""
         self._ask("take_back", instance_id=instance_id, seconds=seconds)

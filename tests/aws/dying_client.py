@@ -22,14 +22,19 @@ def die(*_: Any, **__: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _around_call(action: str, *, after: bool) -> Callable[[], None]:
-    """Dies at a call of AWS: before it is made, or once it is done and before anybody hears of it."""
+def _around_call(action: str, *, after: bool, turn: int = 1) -> Callable[[], None]:
+    """Dies at a call of AWS: before it is made, or once it is done and before anybody hears of it.
+
+    Args:
+        turn: at which call of that action.
+    """
+    turns = iter(range(1, 1000))
 
     def patch() -> None:
         call = Calls._call
 
         def dying(self: Calls, service: str, region: str, name: str, answered: Any, params: Any) -> Any:
-            if name == action:
+            if name == action and next(turns) == turn:
                 if after:
                     call(self, service, region, name, None, params)
                 die()
@@ -52,6 +57,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "unanswered": _around_call("run_instances", after=True),
     "answered": _at(Launch, "_come_up"),
     "boot": _at(SSHTransport, "__init__"),
+    "exchange": _around_call("run_instances", after=True, turn=2),
     "install": _at(SSHTransport, "_send_workdir"),
     "run": lambda: None,
     "teardown": _around_call("terminate_instances", after=True),

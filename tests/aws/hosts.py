@@ -85,6 +85,8 @@ class Box:
             except asyncssh.KeyImportError as error:
                 wish.problems.append(f"the host key cannot be read: {error}")
         gpus = gpus_of(machine.order.type)
+        if machine.lacks_gpus:
+            gpus |= {"FAKE_GPUS": gpus["FAKE_GPUS"][1:]}
         self.host.options = HostOptions(
             has_python=image.has_python,
             private=_PRIVATE,

@@ -85,6 +85,7 @@ class Machine:
         self._waits: _Wait | None = None
         self._said = ""
         self._is_gone = False
+        self.lacks_gpus = False
 
     @property
     def id(self) -> str:
@@ -124,6 +125,8 @@ class Machine:
             silent, other_key = rules.never_boots > 0, rules.wrong_host_key > 0
             rules.never_boots -= silent
             rules.wrong_host_key -= other_key
+            self.lacks_gpus = rules.lacks_gpus > 0
+            rules.lacks_gpus -= self.lacks_gpus
             self.box = self._world.hosts.make(self, is_silent=silent, other_key=other_key and not silent)
             nic.private_ip_address = self.box.address
             nic.private_ip_addresses = [{"Primary": True, "PrivateIpAddress": self.box.address}]

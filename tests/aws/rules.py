@@ -33,7 +33,7 @@ class Rules:
         stop: seconds from "shutting-down" to "terminated".
         invisible: seconds for which a look-up does not find a new machine.
         lingers: seconds for which the interface of a terminated machine holds its group.
-        never_boots, wrong_host_key: how many machines to come do so.
+        never_boots, wrong_host_key, lacks_gpus: how many machines to come do so.
         minute: seconds that a minute of ``shutdown +N`` lasts.
         throttle: requests a second and account that EC2 takes; None for any number.
         quota: vCPUs by quota code, where they are not the default.
@@ -52,6 +52,7 @@ class Rules:
     minute: float = 60.0
     never_boots: int = 0
     wrong_host_key: int = 0
+    lacks_gpus: int = 0
     throttle: float | None = None
     quota: dict[str, float] = field(default_factory=dict)
     no_capacity: list[NoCapacity] = field(default_factory=list)

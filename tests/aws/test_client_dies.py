@@ -105,6 +105,19 @@ def machines_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return sum(each.thing.is_machine for each in found.found)
 
 
+def test_while_a_machine_is_exchanged_that_is_not_what_was_bought(
+    bed: Bed, tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.lacks_gpus(1)
+    killed_at("exchange", bed, tmp_path, "1:1")
+    next_one = session(bed)
+    assert machines_left(tmp_path, monkeypatch) == 2
+    next_one.refresh(over=True).result(60)
+    receipt = next_one.down("pair").result(90)
+    assert (receipt.ok, receipt.created, receipt.gone) == (True, 2, (0, 0))
+    assert left(bed) == [] and len(bed.instances()) == 2
+
+
 @pytest.mark.parametrize("stage", ["install", "run", "teardown", "tidying"])
 def test_once_machines_are_there(
     bed: Bed, tmp_path: Path, session: Any, stage: str, monkeypatch: pytest.MonkeyPatch

@@ -187,6 +187,8 @@ async def test_machines_with_gpus_stand_together_and_their_nodes_are_in_the_netw
         assert not any("placement" in each for each in plan.creates)
         assert "GroupName" not in plan.requests[0]["Placement"]
     assert bed.calls("CreatePlacementGroup")[1:] == [], "a plan makes nothing"
+    plan = await rented(ssh_from="10.0.0.1/32", instance_type="p4d.24xlarge").plan(spec(2))
+    assert any("p4d.24xlarge uses one of its 4 network cards, without EFA" in each for each in plan.notes)
 
 
 async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(bed: Bed) -> None:
@@ -200,8 +202,19 @@ async def test_where_there_is_no_room_in_the_group_machines_are_had_without_it(b
         "g4dn.xlarge in us-east-1a, $0.54/h each",
     ]
     assert {each.extra["group"] for each in made} == {""}
+    assert len({call["params"]["ClientToken"] for call in bed.calls("RunInstances")}) == 2
     await end(made)
     assert left(bed) == [], "the group that nobody is in, too"
+
+
+async def test_a_quota_is_not_asked_for_once_more_without_the_group(bed: Bed) -> None:
+    bed.quota(G_QUOTA, 4)
+    with pytest.raises(NoCapacity, match=r"in a placement group: .*quota"):
+        await create(2)
+    zones = [call["params"]["Placement.AvailabilityZone"] for call in bed.calls("RunInstances")]
+    assert len(zones) == len(set(zones)) > 1
+    await rented().teardown("q")
+    assert left(bed) == []
 
 
 async def test_who_may_make_no_group_goes_without_and_is_told(bed: Bed) -> None:

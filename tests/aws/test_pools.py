@@ -15,11 +15,12 @@ import skyward_core as sky
 from skyward_core.front.costs import costs as add_up
 from skyward_core.front.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
+from skyward_core.store import home
 from skyward_core.store.archive import replay
 from skyward_core.store.ledger import Ledger
 from skyward_core.transport.ssh.connect import fetch_host_key
 from skyward_core.transport.ssh.target import Target
-from skyward_core.views.events import PoolState
+from skyward_core.views.events import NodePhase, PoolState
 from tests.aws import Bed
 from tests.aws.pools import left, rented, where
 from tests.lab.tools import wait_until
@@ -125,6 +126,41 @@ def test_another_key_than_the_pool_s_is_refused(cloud: Bed) -> None:
     cloud.wrong_host_key(1)
     compute = sky.Compute(name="liar", provider=rented(ssh_from=own(cloud)), nodes=2)
     with pytest.raises(HostKeyError), compute:
+        pass
+    assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
+
+
+def test_a_machine_that_is_not_what_was_bought_is_named_and_exchanged_before_it_counts(cloud: Bed) -> None:
+    cloud.lacks_gpus(1)
+    options = sky.Options(console=False)
+    compute = sky.Compute(name="less", provider=rented(ssh_from=own(cloud)), nodes=2, options=options)
+    with compute:
+        assert sorted(rank for rank, _, _ in where() @ compute) == [0, 1]
+        journal = home.pool_path(compute.pool.row.key)
+        running = {each["id"] for each in cloud.instances("running")}
+        assert {each.id for each in compute.pool.machines} == running
+        assert len(running) == 2 and len(cloud.instances()) == 3
+    assert compute.receipt and (compute.receipt.created, compute.receipt.ok) == (3, True)
+    assert left(cloud) == []
+    events = list(replay(journal))
+    said = [each.detail for each in events if isinstance(each, PoolState)]
+    (named,) = [each for each in said if "is not what was bought" in each]
+    assert "it has 0 GPUs, and 1 x T4 of 16 GB were bought; another one is asked for" in named
+    ready = [each for each in events if isinstance(each, NodePhase) and each.phase == "ready"]
+    assert sorted(each.node for each in ready) == [0, 1], "nothing counts before it was looked at"
+    assert all("1 x Tesla T4 of 16 GB, disk " in each.detail for each in ready)
+    assert "MB/s, to node " in ready[0].detail, "and the network between them"
+
+
+def test_a_second_one_ends_the_start(cloud: Bed) -> None:
+    cloud.lacks_gpus(2)
+    compute = sky.Compute(
+        name="liars", provider=rented(ssh_from=own(cloud)), options=sky.Options(console=False)
+    )
+    with (
+        pytest.raises(PoolError, match=r"took the place of one that was not what was bought \(it has 0 GPUs"),
+        compute,
+    ):
         pass
     assert left(cloud) == [] and len(cloud.instances("terminated")) == 2
 

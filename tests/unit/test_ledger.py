@@ -73,6 +73,19 @@ def test_a_pool_from_intent_to_end(ledger: Ledger, path: Path) -> None:
     assert Receipt(**ended.receipt | {"gone": (0, 1)} | lists) == receipt
 
 
+def test_how_many_nodes_a_pool_has_is_known_with_its_machines(ledger: Ledger) -> None:
+    """Also where somebody else finds them, as who made them died; never of a pool that was up already."""
+    for token, name in (("t1", "made"), ("t2", "found"), ("t3", "up")):
+        ledger.intend(token, name, {"provider": "local"}, {"nodes": 5})
+    three = [Machine(f"m{node}", node, "h", "") for node in range(3)]
+    ledger.created("t1", three)
+    ledger.found("t2", three[:1])
+    ledger.found("t2", three[1:])
+    ledger.pool_state("t3", "up")
+    ledger.found("t3", three)
+    assert [ledger.pool(token).spec["nodes"] for token in ("t1", "t2", "t3")] == [3, 3, 5]
+
+
 def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
     ledger.intend("t1", "fit", LOCAL, SPEC)
     ledger.ended("t1", Receipt("fit", 2, (0,), ("i-0abc",), 9.0))

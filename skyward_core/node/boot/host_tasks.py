@@ -63,6 +63,10 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
         return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
     if what == "gpus":
         return {"gpus": gpus()}
+    if what in ("probe", "send"):
+        from . import probe
+
+        return probe.measure(base, wanted) if what == "probe" else probe.send(wanted)
     raise ValueError(f"this bundle knows no errand {what!r}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...model.capabilities import notices_of
@@ -25,6 +26,7 @@ from ..links.link import Link, Listener
 from ..news import News
 from ..setup_knowledge import SetupKnowledge
 from . import hunting
+from .arrivals import Arrivals
 from .locks import Locks
 from .roster import Roster
 from .unwritten import write_down
@@ -53,6 +55,7 @@ class Startup:
         self._listener = listener
         self._drop = drop
         self.locks = Locks(context, news)
+        self._arrivals = Arrivals(context, news, roster)
 
     async def start(self, spec: PoolSpec) -> None:
         """Create the machines and bring every node to ready.
@@ -75,6 +78,7 @@ class Startup:
         context.links[:] = [self._link(machine) for machine in context.machines]
         gate = Gate(len(context.links))
         await _all(self._bring_up(link, gate) for link in context.links)
+        await self._arrivals.see(partial(self.take_over, ready=False))
         self._agree()
 
     def _learn_nodes(self) -> None:
@@ -197,8 +201,12 @@ class Startup:
         """
         await self._knowledge.learn()
 
-    async def take_over(self, machine: Machine) -> None:
+    async def take_over(self, machine: Machine, *, ready: bool = True) -> None:
         """Bring a node up on another machine than it had.
+
+        Args:
+            machine: it.
+            ready: whether it counts as soon as it is up.
 
         Raises:
             PoolError: the machine cannot be reached or cannot run an agent.
@@ -217,7 +225,8 @@ class Startup:
             self._drop(link)
             self._background.spawn(link.close())
             raise
-        report("ready")
+        if ready:
+            report("ready")
 
     async def join(self, machine: Machine) -> None:
         """Connect to the machine that another client has put in a node's place.
@@ -285,7 +294,8 @@ class Startup:
     async def _bring_up(self, link: Link, gate: Gate) -> None:
         report = await self.prepare(link, gate, first=True)
         await self._connect(link)
-        report("ready")
+        if self._arrivals.bought(link.node) is None:
+            report("ready")
 
     async def _connect(self, link: Link) -> None:
         try:

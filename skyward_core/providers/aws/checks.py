@@ -30,10 +30,18 @@ FAMILIES = {
     "Inf": ("L-1945791B", ("L-B5D1601B",)),
     "standard (A, C, D, H, I, M, R, T, Z)": ("L-1216C47A", ("L-34B43A08",)),
 }
+# Variables that say which credentials to use.
+SIGNS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 
 
 def has_credentials() -> bool:
-    """Whether this machine has any: boto3, if asked, would ask this machine's network, too, whether it has a role."""
+    """Whether this machine names some: who has none uses no AWS. To ask boto3 would ask this machine's network, too,
+    whether it has a role."""
     files = (
         os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials",
         os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config",

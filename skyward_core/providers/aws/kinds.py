@@ -49,6 +49,13 @@ class Kind(Value):
     cards: int = 1
 
     @property
+    def bought(self) -> dict[str, Any]:
+        """What is paid for that a machine can be held to, as :class:`...model.arrival.Bought` takes it."""
+        if not self.nvidia:
+            return {}
+        return {"accelerator": self.known_as, "count": self.count, "memory_gb": self.memory_each_gb}
+
+    @property
     def known_as(self) -> str:
         """What the catalogue calls its accelerators; EC2's own name for those that are newer than that."""
         try:

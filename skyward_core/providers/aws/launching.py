@@ -187,7 +187,7 @@ class Launch:
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
             "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
             "user": image.user, "deadman": wishes.deadman, "at": time.time(), "pid": os.getpid(),
-            "account": wishes.account,
+            "account": wishes.account, "bought": attempt.kind.bought,
         }  # fmt: skip
         self._folder.note("ask", **facts)
         self._may_exist = True

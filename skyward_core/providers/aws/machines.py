@@ -51,6 +51,7 @@ def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
             "type": instance.get("InstanceType", ""),
             "market": instance.get("InstanceLifecycle", "on-demand"),
             "hourly": facts.get("hourly"),
+            "bought": facts.get("bought"),
             "token": token,
             # By the instance's own name: one in another's place never has the folder of that.
             "folder": _folder(pool, token, node, name),

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...model.arrival import Bought
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
 from ...model.offer import Offer, OfferList, RentalPlan, Wish
@@ -72,6 +73,8 @@ class AWS(BlockSales):
         disk_gb: size of each machine's disk; None for 100 GB. An image that is larger has its own size.
         placement_group: whether machines with GPUs or EFA are asked for close together, where there are several of a
             type that can be; where there is no room for that, they are asked for anywhere in the zone.
+        probe: whether machines are measured before they count as ready, for 15 seconds at most: GPUs, disk, clock and
+            network. One that is not what was bought is exchanged once.
         python: the interpreter on the machines; None to look for one of the client's minor version.
         reservation: the id of a capacity reservation or a Capacity Block of yours that machines are taken from; type
             and zone are its own then. None for none.
@@ -102,6 +105,7 @@ class AWS(BlockSales):
     public: bool = True
     disk_gb: int | None = None
     placement_group: bool = True
+    probe: bool = True
     python: str | None = None
     reservation: str | None = None
 
@@ -419,6 +423,15 @@ class AWS(BlockSales):
         there = await look(machine, partial(self.transport, pool))
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
+
+    def promised(self, machine: Machine) -> Bought | None:
+        """What was bought of a machine, by its type; None where it is not to be looked at.
+
+        Args:
+            machine: it.
+        """
+        told = machine.extra.get("bought")
+        return Bought(**told) if self.probe and told is not None else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """End what runs on the machines, over SSH alone; gives them with what lies there that nobody has fetched.

@@ -34,6 +34,7 @@ SETTINGS = (
         type=flag,
         default=True,
     ),
+    Setting(name="probe", help="whether machines are measured before they count", type=flag, default=True),
     Setting(name="disk_gb", help="size of each machine's disk in GB; else 100", type=int),
     Setting(name="reservation", help="a capacity reservation or Capacity Block of yours", example="cr-0123"),
     Setting(name="python", help="the interpreter on the machines"),

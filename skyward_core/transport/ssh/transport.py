@@ -66,6 +66,7 @@ class SSHTransport:
         self.target = target
         self.folder = folder
         self.python = python
+        self.interpreter = ""
         self.patience = patience
         self.loop = asyncio.get_running_loop()
         self._link: HostConnection | None = None
@@ -210,6 +211,7 @@ class SSHTransport:
                 "address": config.get("address") or address or "127.0.0.1",
             }
             self.untouched = False
+            self.interpreter = config.get("python") or facts["python"]
             with timed(_log, f"{self.target.host}: starting an agent"):
                 started = await channel.start(config)
             facts["socket"] = started["socket"]

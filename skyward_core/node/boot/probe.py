@@ -1,0 +1,183 @@
+"""What a host really is, measured in a few seconds on its own: GPUs, disk, clock, and the network to its neighbour.
+
+What takes too long is left out: the answer says of each thing a figure, or why there is none.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+DISK = 64 << 20  # bytes that are written
+PIECE = 4 << 20
+DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
+LISTENS = 15.0  # seconds for which the neighbour may come
+CONNECT, SENDS = 2.0, 1.0  # seconds
+
+# torch's own file says whether it was built for CUDA: to import one that was not would take seconds for nothing.
+_MATMUL = """
+import importlib.util, re, sys, time
+spec = importlib.util.find_spec("torch")
+if spec is None or not spec.submodule_search_locations:
+    sys.exit("no torch there")
+said = open(spec.submodule_search_locations[0] + "/version.py").read()
+if not re.search(r"^cuda\\b.*=\\s*['\\"]", said, re.M):
+    sys.exit("torch there is without CUDA")
+import torch
+least = 0.0
+for index in range(torch.cuda.device_count()):
+    a = torch.randn(4096, 4096, device=f"cuda:{index}", dtype=torch.float16)
+    for turns in (3, 20):
+        torch.cuda.synchronize(index)
+        begun = time.perf_counter()
+        for _ in range(turns):
+            a @ a
+        torch.cuda.synchronize(index)
+    done = 2 * 4096**3 * turns / (time.perf_counter() - begun) / 1e12
+    least = min(least or done, done)
+print(least)
+"""
+
+
+def measure(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """Measure this host, all at the same time, and listen for the neighbour where an address is given.
+
+    Args:
+        base: a folder on the disk that the pool writes to.
+        wanted: ``gpus`` whether it should have some, ``python`` of its ranks, ``address`` to listen at or "", and the
+            ``word`` by which the neighbour is known.
+    """
+    port, no_port = 0, ""
+    if wanted["address"]:
+        try:
+            port = _listen(wanted["address"], wanted["word"])
+        except OSError as error:
+            no_port = f"it cannot listen at {wanted['address']}: {error}"
+    with ThreadPoolExecutor(2) as threads:
+        driver = threads.submit(_gpus) if wanted["gpus"] else None
+        matmul = threads.submit(_matmul, wanted["python"]) if wanted["gpus"] else None
+        disk, no_disk = _disk(base)
+        gpus, no_gpus = driver.result() if driver else ([], "")
+        tflops, no_tflops = matmul.result() if matmul else (0.0, "")
+    whys = {"gpus": no_gpus, "matmul": no_tflops, "disk": no_disk, "port": no_port}
+    return {
+        "gpus": gpus, "tflops": tflops, "disk": disk, "port": port,
+        "whys": {name: why for name, why in whys.items() if why}, "time": time.time(),
+    }  # fmt: skip
+
+
+def _gpus() -> tuple[list[tuple[str, float]], str]:
+    """Name and MiB of each GPU, as the driver tells; and why nothing can be told."""
+    if shutil.which("nvidia-smi") is None:
+        return [], "there is no nvidia-smi"
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(
+            query, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DRIVER
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi does not answer: {error}"
+    found = []
+    for line in said.stdout.splitlines() if said.returncode == 0 else ():
+        name, memory, *_ = [*line.split(", "), "", ""]
+        number = memory.partition(" ")[0]
+        found.append((name, float(number) if number.isdecimal() else 0.0))
+    return found, ""
+
+
+def _matmul(python: str) -> tuple[float, str]:
+    """The least TFLOP/s of its GPUs, by the torch that ranks have; and why there is no figure."""
+    try:
+        said = subprocess.run(
+            [python, "-c", _MATMUL], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=MATMUL,
+        )  # fmt: skip
+        return float(said.stdout.split()[-1]), ""
+    except subprocess.TimeoutExpired:
+        return 0.0, f"torch took more than {MATMUL:g} s"
+    except OSError as error:
+        return 0.0, str(error)
+    except (ValueError, IndexError):
+        return 0.0, (said.stderr.strip().splitlines() or ["torch said nothing"])[-1][:200]
+
+
+def _disk(base: Path) -> tuple[float, str]:
+    """MB/s that reach the disk; and why there is no figure."""
+    path, piece, written = base / f"probe.{os.getpid()}", os.urandom(PIECE), 0
+    begun = time.perf_counter()
+    try:
+        with path.open("wb", buffering=0) as file:
+            while written < DISK and time.perf_counter() - begun < DISK_TIME:
+                written += file.write(piece)
+                os.fsync(file.fileno())
+        return written / 1e6 / (time.perf_counter() - begun), ""
+    except OSError as error:
+        return 0.0, str(error)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _listen(address: str, word: str) -> int:
+    """Take what the neighbour sends, which is thrown away, for a few seconds; gives the port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = socket.create_server((address, 0), family=family)
+    threading.Thread(target=_serve, args=(server, word.encode()), daemon=True).start()
+    return int(server.getsockname()[1])
+
+
+def _serve(server: socket.socket, word: bytes) -> None:
+    until = time.monotonic() + LISTENS
+    with server:
+        while (left := until - time.monotonic()) > 0:
+            server.settimeout(left)
+            try:
+                line, _ = server.accept()
+                with line:
+                    line.settimeout(CONNECT)  # a stranger is not waited for longer
+                    if hmac.compare_digest(_exactly(line, len(word)), word):
+                        line.sendall(_taken(line).to_bytes(8, "big"))
+            except OSError:
+                continue  # a stranger, or nobody: who sends tells of it
+
+
+def _taken(line: socket.socket) -> int:
+    """How many bytes come before the other side says that it is done."""
+    buffer, total = bytearray(1 << 20), 0
+    while size := line.recv_into(buffer):
+        total += size
+    return total
+
+
+def _exactly(line: socket.socket, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (piece := line.recv(size - len(found))):
+        found += piece
+    return found
+
+
+def send(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Send to a neighbour for a second: MB/s that it took, or why there is no figure.
+
+    Args:
+        wanted: its ``address`` and ``port``, and the ``word`` that it knows us by.
+    """
+    try:
+        with socket.create_connection((wanted["address"], wanted["port"]), CONNECT) as line:
+            line.sendall(wanted["word"].encode())
+            piece, begun = bytes(1 << 20), time.perf_counter()
+            while time.perf_counter() - begun < SENDS:
+                line.sendall(piece)
+            line.shutdown(socket.SHUT_WR)
+            taken = int.from_bytes(_exactly(line, 8), "big")
+            seconds = time.perf_counter() - begun
+    except OSError as error:
+        return {"rate": 0.0, "why": str(error)}
+    return {"rate": taken / 1e6 / seconds, "why": "" if taken else "it took nothing"}

@@ -1,0 +1,155 @@
+"""What was bought and what came: the verdict, what a host measures of itself, and what is made of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.arrival import Arrived, Bought, lie
+from skyward_core.node.boot import probe
+from skyward_core.pool.nodes.arrivals import Arrivals, _arrived
+from skyward_core.wire import host_facts
+
+T4 = Bought("T4", 4, 16.0)
+
+
+@pytest.mark.parametrize(
+    ("arrived", "said"),
+    [
+        (Arrived(gpus=[("Tesla T4", 15.0)] * 4, disk=120.0), ""),
+        (Arrived(gpus=[("Tesla T4", 15.0)] * 5), ""),
+        (Arrived(gpus=[("Tesla T4", 15.0)] * 3), "it has 3 GPUs, and 4 x T4 of 16 GB were bought"),
+        (Arrived(gpus=[]), "it has 0 GPUs, and 4 x T4 of 16 GB were bought"),
+        (
+            Arrived(gpus=[*[("Tesla T4", 15.0)] * 3, ("Tesla T4", 8.0)]),
+            "a GPU of it has 8.0 GB, and 4 x T4 of 16 GB",
+        ),
+        (Arrived(gpus=None), ""),
+        (Arrived(disk=4.2), "its disk takes 4.2 MB/s, and 5 MB/s is the least"),
+        (Arrived(disk=None, offset=3600.0, rate=0.0), ""),
+    ],
+)
+def test_what_is_a_lie_is_told_with_its_figure(arrived: Arrived, said: str) -> None:
+    assert lie(T4, arrived).startswith(said) and bool(lie(T4, arrived)) == bool(said)
+
+
+def test_a_machine_without_gpus_is_held_to_none() -> None:
+    assert lie(Bought(), Arrived(gpus=[], disk=50.0)) == ""
+
+
+def test_what_was_found_in_words() -> None:
+    found = Arrived(
+        gpus=[("Tesla T4", 15.0)] * 4,
+        disk=120.4,
+        tflops=51.2,
+        offset=-40.0,
+        neighbour=1,
+        rate=1204.0,
+        notes=["x"],
+    )
+    assert str(found) == (
+        "4 x Tesla T4 of 15 GB, 51 TFLOP/s in float16, disk 120 MB/s, to node 1 1,204 MB/s, clock 40 s behind, x"
+    )
+
+
+def told(**more: Any) -> Any:
+    return {
+        "gpus": [["T4\x1b[2J", 15360]],
+        "tflops": 0,
+        "disk": 9,
+        "port": 1,
+        "time": 50.0,
+        "whys": {},
+    } | more
+
+
+def test_what_a_host_says_is_filtered_and_only_what_was_bought_is_asked_for() -> None:
+    found = _arrived(told(whys={"matmul": "no\ttorch\x1b]0;x\x07"}), 40.0, T4)
+    assert found.gpus is not None and str(found).isprintable() and len(found.gpus) == 1
+    assert _arrived(told(), 40.0, Bought()).gpus is None
+    assert _arrived(told(whys={"gpus": "there is no nvidia-smi", "disk": "full"}), 40.0, T4).gpus is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "cut_off"),
+    [
+        ({0: 900.0, 1: 900.0, 2: 900.0}, set()),
+        ({0: 900.0, 1: 0.0, 2: 0.0}, {2}),
+        ({0: 0.0, 1: 900.0, 2: 900.0}, set()),
+        ({0: 0.0, 1: 0.0, 2: 0.0}, set()),
+        ({0: 0.0, 1: 0.0}, set()),
+        ({0: None, 1: 0.0, 2: 0.0, 3: 0.0}, set()),
+    ],
+)
+def test_a_node_that_nobody_reaches_is_told_from_a_network_that_lets_nobody_through(
+    rates: dict[int, float | None], cut_off: set[int]
+) -> None:
+    found = {node: Arrived(neighbour=(node + 1) % len(rates), rate=rate) for node, rate in rates.items()}
+    assert Arrivals._cut_off(None, found).keys() == cut_off  # type: ignore[arg-type]
+
+
+def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "DISK", 8 << 20)
+    monkeypatch.setattr(probe, "SENDS", 0.1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    word = "0123456789abcdef" * 2
+    wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
+    found = probe.measure(tmp_path, wanted)
+    host_facts.done("probe", found | {"gpus": [list(each) for each in found["gpus"]]})
+    assert found["disk"] > 0 and list(tmp_path.iterdir()) == [], "it leaves nothing"
+    assert found["whys"]["gpus"] == "there is no nvidia-smi" and "matmul" in found["whys"]
+    assert abs(found["time"] - time.time()) < 60
+    with socket.create_connection(("127.0.0.1", found["port"]), 5) as stranger:
+        stranger.sendall(b"x" * len(word))
+        stranger.shutdown(socket.SHUT_WR)
+        assert stranger.recv(1) == b"", "who does not know the word is told nothing"
+    sent = probe.send({"address": "127.0.0.1", "port": found["port"], "word": word})
+    host_facts.done("send", sent)
+    assert sent["rate"] > 0 and sent["why"] == ""
+
+
+def test_a_neighbour_that_is_not_there_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert probe.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
+
+
+def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "SENDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def takes() -> None:
+            line, _ = server.accept()
+            with line:
+                while line.recv(1 << 16):
+                    pass
+
+        threading.Thread(target=takes, daemon=True).start()
+        sent = probe.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+    assert (sent["rate"], sent["why"]) == (0.0, "it took nothing")
+
+
+def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for script, found in (
+        (
+            "echo 'Tesla T4, 15360 MiB, 570.0'; echo 'Tesla T4, 15360 MiB, 570.0'",
+            ([("Tesla T4", 15360.0)] * 2, ""),
+        ),
+        ("echo 'No devices were found'; exit 6", ([], "")),
+        ("echo 'Odd'", ([("Odd", 0.0)], "")),
+    ):
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        assert probe._gpus() == found
+    monkeypatch.setattr(probe, "DRIVER", 0.05)
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    assert probe._gpus()[1].startswith("nvidia-smi does not answer")

@@ -1,0 +1,182 @@
+"""A machine that is not what was bought is exchanged while its pool starts: machines and agents are played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.model.arrival import Bought
+from skyward_core.model.errors import NoCapacity, PoolError
+from skyward_core.model.machine import Machine
+from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool.nodes import arrivals
+from skyward_core.pool.pool import Pool
+from skyward_core.store.ledger import Ledger
+from skyward_core.views import events as ev
+from tests.support.pool_parts import Transport, World
+
+
+class Shop(World):
+    """Sells machines with two GPUs.
+
+    Attributes:
+        gpus: id of a machine -> how many it has, where these are others; None where it does not say.
+        sent: from which machine to which.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gpus: dict[str, int | None] = {}
+        self.sent: list[tuple[str, str]] = []
+        self.open: set[str] = set()
+
+    def promised(self, machine: Machine) -> Bought | None:
+        return Bought("T4", 2, 16.0)
+
+    async def create(self, spec: PoolSpec, token: str) -> list[Machine]:
+        made = await super().create(spec, token)
+        return [Machine(each.id, each.node, each.address, f"at-{each.id}", extra=each.extra) for each in made]
+
+    def transport(self, pool: str, machine: Machine) -> Any:
+        return Way(self, machine)
+
+
+class Way(Transport):
+    interpreter = "python3"
+
+    async def channel(self) -> Errand:
+        assert isinstance(self.world, Shop)
+        self.world.open.add(self.machine.id)
+        return Errand(self.world, self.machine)
+
+
+class Errand:
+    def __init__(self, shop: Shop, machine: Machine) -> None:
+        self._shop, self._machine = shop, machine
+
+    async def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
+        if do == "send":
+            self._shop.sent.append((self._machine.id, values["address"]))
+            return {"rate": 100.0, "why": ""}
+        count = self._shop.gpus.get(self._machine.id, 2)
+        if count is None:
+            await asyncio.sleep(3600)
+        gpus = [["Tesla T4", 15360]] * (count or 0)
+        return {"gpus": gpus, "tflops": 0, "disk": 200.0, "port": 5, "time": 0.0, "whys": {}}
+
+    def close(self) -> None:
+        self._shop.open.discard(self._machine.id)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    return Shop()
+
+
+@pytest.fixture
+async def ledger(shop: Shop) -> AsyncIterator[Ledger]:
+    ledger = Ledger()
+    yield ledger
+    ledger.close()
+
+
+def spec(shop: Shop, nodes: int = 3) -> PoolSpec:
+    return PoolSpec(name="q", provider=shop, nodes=nodes, options=Options(console=False, grace=0.1))
+
+
+async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_both(
+    shop: Shop, ledger: Ledger
+) -> None:
+    shop.gpus["m1"] = 1
+    noted: list[Any] = []
+
+    async def on_replace(token: str) -> None:
+        (entry,) = ledger.replacements(pool.row.token)
+        noted.append((entry.intent == token, entry.is_alive, pool.view.nodes_ready))
+
+    async def on_terminate() -> None:
+        if (pipe := shop.pipes.pop("m1", None)) is not None:
+            pipe.on_lost(None)
+            await asyncio.sleep(0.01)
+
+    shop.on_replace, shop.on_terminate = on_replace, on_terminate
+    pool = await Pool.intend(spec(shop), ledger)
+    heard: list[Any] = []
+    pool.news.subscribe(heard.append, None)
+    await pool.start(spec(shop))
+    assert noted == [(True, True, 2)], "written down before it is asked for"
+    machines = [each.id for each in ledger.machines(pool.row.token)]
+    assert machines == ["m0", f"new-{shop.asked[0]}", "m2"] and shop.ended == ["m1"]
+    assert [each.id for each in ledger.former(pool.row.token)] == ["m1"]
+    assert ledger.replacements(pool.row.token) == [] and shop.open == set()
+    ready = [each for each in heard if isinstance(each, ev.NodePhase) and each.phase == "ready"]
+    assert sorted(each.node for each in ready) == [0, 1, 2]
+    assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
+    assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
+    assert not any(isinstance(each, ev.NodePhase) and each.phase == "gone" for each in heard)
+    said = " ".join(each.detail for each in heard if isinstance(each, ev.PoolState))
+    assert "machine m1 of node 1 (host-m1) is not what was bought: it has 1 GPUs, and 2 x T4 of 16 GB" in said
+    assert "its clock is off by -" in said, "the played ones say 1970"
+    receipt = await pool.down()
+    assert receipt.created == 4 and receipt.ok
+
+
+async def test_a_second_one_ends_the_start_and_nothing_is_left(shop: Shop, ledger: Ledger) -> None:
+    shop.gpus["m0"] = 0
+
+    async def on_replace(token: str) -> None:
+        shop.gpus[f"new-{token}"] = 1
+
+    shop.on_replace = on_replace
+    pool = await Pool.intend(spec(shop, 1), ledger)
+    said = r"machine new-.* took the place of one .*\(it has 0 GPUs, .*\), and is not either: it has 1 GPUs"
+    with pytest.raises(PoolError, match=said):
+        await pool.start(spec(shop, 1))
+    assert {*shop.ended} == {"m0", f"new-{shop.asked[0]}"} and len(shop.asked) == 1
+    assert ledger.pool(pool.row.token).ended_at is not None
+
+
+async def test_who_is_torn_down_meanwhile_ends_the_machine_that_nobody_else_has_seen(
+    shop: Shop, ledger: Ledger
+) -> None:
+    shop.gpus["m0"] = 0
+
+    async def on_replace(token: str) -> None:
+        ledger.pool_state(pool.row.token, "stopping")
+
+    shop.on_replace = on_replace
+    pool = await Pool.intend(spec(shop, 1), ledger)
+    with pytest.raises(PoolError, match="torn down by another client while it was starting"):
+        await pool.start(spec(shop, 1))
+    assert f"new-{shop.asked[0]}" in shop.ended
+    assert [each.id for each in ledger.machines(pool.row.token)] == ["m0"]
+
+
+async def test_where_there_is_no_other_machine_both_reasons_are_told(shop: Shop, ledger: Ledger) -> None:
+    shop.gpus["m0"] = 0
+
+    async def on_replace(token: str) -> None:
+        raise NoCapacity("the shop is empty")
+
+    shop.on_replace = on_replace
+    pool = await Pool.intend(spec(shop, 1), ledger)
+    with pytest.raises(NoCapacity, match=r"it has 0 GPUs, .* were bought; and the shop is empty"):
+        await pool.start(spec(shop, 1))
+    assert ledger.pool(pool.row.token).ended_at is not None
+
+
+async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "ALONE", 0.05)
+    shop.gpus["m1"] = None
+    pool = await Pool.intend(spec(shop, 2), ledger)
+    await pool.start(spec(shop, 2))
+    assert pool.view.nodes[1].detail == "not measured: it took more than 0.05 s"
+    assert shop.asked == [] and shop.open == set()
+    await pool.down()
