@@ -506,12 +506,9 @@ class Session:
         return self._submit(work())
 
     def sweep(
-        self,
-        asked: Mapping[str, Sequence[str]] | None = None,
-        *,
-        everywhere: bool = False,
-        ledgers: Sequence[str] = (),
-    ) -> Future[Sweep]:
+        self, asked: Mapping[str, Sequence[str]] | None = None, *,
+        everywhere: bool = False, ledgers: Sequence[str] = (),
+    ) -> Future[Sweep]:  # fmt: skip
         """Look through accounts for what is left of pools, as :mod:`.sweeping` takes it; changes nothing.
 
         Raises (through the future):

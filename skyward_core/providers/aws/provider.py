@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...model.arrival import Bought
 from ...model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ...model.machine import Check, Machine
-from ...model.offer import Offer, OfferList, RentalPlan, Wish
+from ...model.offer import OfferList, RentalPlan, Wish
 from ...model.spec import PoolSpec
 from ...transport.ssh.target import Target
 from ..agents_over_ssh import all_of, end, look
@@ -29,15 +29,15 @@ from . import (
     kinds,
     network,
     placement,
-    reservations,
     shipped,
 )
 from . import machines as rented
-from .attempting import is_of_region, of_each
+from .attempting import is_of_region
+from .attempts import Attempts
 from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
 from .launching import MADE_THEN, Attempt, Launch, Wishes
-from .offers import DISK, Extras, Regional, asked, fitting, known
+from .offers import DISK, Extras, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
 
@@ -147,7 +147,7 @@ class AWS(BlockSales):
         folder.note("begun")
         wishes = self._wishes(spec, token, await self._own_network(), await self._account())
         folder.note("wishes", ttl=wishes.ttl, boot_deadman=wishes.boot_deadman, deadman=wishes.deadman)
-        attempts, left_out = await self._attempts(spec)
+        attempts, left_out = await self._attempts(spec).in_order(await self._regions())
         made = await self._launch(folder, wishes).machines(attempts, left_out)
         return await placement.neighbours_together(self._calls, made)
 
@@ -212,48 +212,11 @@ class AWS(BlockSales):
 
         return Launch(self._calls, folder, wishes, image, partial(rented.terminate, self._calls))
 
-    async def _attempts(self, spec: PoolSpec) -> tuple[list[Attempt], list[tuple[str, SkywardError]]]:
-        """What is tried, in order: each offer that fits, in a place where machines can go; and regions left out."""
-        wish, regions = self._narrowed(spec.needs), await self._regions()
-        held = await self._held(wish, spec.least_nodes)
-        if held is not None:
-            wish, regions = held.wish(wish), (held.of.region,)
-
-        async def ask(region: str) -> tuple[Regional, list[network.Zone]]:
-            told = asked(self._calls, self.name, region, wish, self._extras)
-            return await asyncio.gather(told, self._places(region))
-
-        found, left_out = await of_each(regions, ask)
-        there = {place.zone: place for _, places in found for place in places}
-        all_kinds = {kind.name: kind for told, _ in found for kind in told.kinds}
-        order = fitting([offer for told, _ in found for offer in told.offers], wish, there)
-        tried = [
-            self._attempt(spec, each, there[each.zone], all_kinds[each.instance_type], held) for each in order
-        ]
-        return tried, left_out
-
-    def _attempt(
-        self,
-        spec: PoolSpec,
-        offer: Offer,
-        place: network.Zone,
-        kind: kinds.Kind,
-        held: reservations.Held | None,
-    ) -> Attempt:
-        priced = offer if held is None else held.offer(offer)
-        market = offer.market if held is None else held.market
-        grouped = held is None and self._groups(spec, kind)  # a reservation is where it is
-        return Attempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)
-
-    async def _held(self, wish: Wish, nodes: int) -> reservations.Held | None:
-        """The reservation that machines are taken from."""
-        if self.reservation is None:
-            return None
-        return await reservations.held(self._calls, await self._regions(), self.reservation, wish, nodes)
-
-    def _groups(self, spec: PoolSpec, kind: kinds.Kind) -> bool:
-        """Whether machines of a kind are asked for close together."""
-        return self.placement_group and spec.most_nodes > 1 and placement.helps(kind)
+    def _attempts(self, spec: PoolSpec) -> Attempts:
+        return Attempts(
+            self._calls, self.name, spec, self._narrowed(spec.needs), self._extras, self._places,
+            reservation=self.reservation, together=self.placement_group,
+        )  # fmt: skip
 
     async def _places(self, region: str) -> list[network.Zone]:
         several = len(self.region or ()) > 1  # zones are named of all of them
@@ -270,7 +233,8 @@ class AWS(BlockSales):
             UsageError: nothing fits; says what comes nearest.
         """
         wish, least, most = self._narrowed(spec.needs), spec.least_nodes, spec.most_nodes
-        held = await self._held(wish, least)
+        attempts = self._attempts(spec)
+        held = await attempts.held(await self._regions()) if self.reservation else None
         if held is not None:
             wish = held.wish(wish)
         found = await self.offers(wish)
@@ -293,7 +257,7 @@ class AWS(BlockSales):
         requests, grouped = [], False
         if there is not None and order[0].zone:
             try:
-                first = await self._first_attempt(spec, order[0], there[order[0].zone], held)
+                first = await attempts.of(order[0], there[order[0].zone], held)
                 grouped = first.grouped
                 notes += placement.unused(first.kind, most)
                 requests = [await self._planned(spec, first)]
@@ -307,15 +271,10 @@ class AWS(BlockSales):
             *(["a placement group, for machines close together where there is room"] if grouped else []),
             "a key pair, made here",
         ]
-        notes = list(dict.fromkeys(notes))
         return RentalPlan(
-            nodes=most,
-            least=least if least < most else None,
-            attempts=order,
-            creates=creates,
-            requests=requests,
-            notes=notes,
-        )
+            nodes=most, least=least if least < most else None, attempts=order, creates=creates,
+            requests=requests, notes=list(dict.fromkeys(notes)),
+        )  # fmt: skip
 
     async def warnings(self, spec: PoolSpec) -> list[str]:
         """What a person should know before a launch: that the credentials end before the pool may.
@@ -324,12 +283,6 @@ class AWS(BlockSales):
             spec: all that was asked for.
         """
         return await expiring.warnings(self._calls.expiry, spec.options.ttl)
-
-    async def _first_attempt(
-        self, spec: PoolSpec, offer: Offer, place: network.Zone, held: reservations.Held | None
-    ) -> Attempt:
-        (kind,) = await kinds.kinds_for(self._calls, offer.region, Wish(instance_type=offer.instance_type))
-        return self._attempt(spec, offer, place, kind, held)
 
     async def _planned(self, spec: PoolSpec, attempt: Attempt) -> dict[str, Any]:
         """What is sent for an attempt."""
@@ -508,11 +461,8 @@ class AWS(BlockSales):
     @classmethod
     async def check_all(cls) -> list[Check]:
         """As ``check``, where this machine has credentials; who has none uses no AWS."""
-        if checks.has_credentials():
-            return await cls().check()
-        return [
-            Check(cls.name, "ok", "no AWS credentials in the environment or ~/.aws, so nothing to look at")
-        ]
+        none = "no AWS credentials in the environment or ~/.aws, so nothing to look at"
+        return await cls().check() if checks.has_credentials() else [Check(cls.name, "ok", none)]
 
     @classmethod
     def accounts(cls, used: Sequence[AWS]) -> list[AWS]:
