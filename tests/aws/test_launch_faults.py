@@ -479,7 +479,7 @@ async def test_where_all_are_closed_each_is_named(bed: Bed, monkeypatch: pytest.
     with pytest.raises(
         Unreachable, match=r"us-west-2: .*cannot be reached.*; us-east-1: .*cannot be reached"
     ):
-        await create(region=BOTH)
+        await sky.AWS(region=BOTH, instance_type="g4dn.xlarge")._attempts(spec()).in_order(BOTH)
     monkeypatch.undo()
 
 
