@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...wire.node_frame_types import Started
 
 
-class Orders(NamedTuple):
-    """One worker's.
+class Orders:
+    """One worker's. (To make a dataclass or a named tuple takes each worker a millisecond.)
 
     Attributes:
         capacity: how many calls it runs at once.
@@ -22,13 +22,25 @@ class Orders(NamedTuple):
         folders: the working folder, here and on the client.
     """
 
-    capacity: int
-    patience: float
-    grace: float
-    rendezvous: bool
-    known: Started
-    sources: list[str]
-    folders: list[str]
+    __slots__ = ("capacity", "folders", "grace", "known", "patience", "rendezvous", "sources")
+
+    def __init__(
+        self,
+        capacity: int,
+        patience: float,
+        grace: float,
+        rendezvous: bool,
+        known: Started,
+        sources: list[str],
+        folders: list[str],
+    ) -> None:
+        self.capacity = capacity
+        self.patience = patience
+        self.grace = grace
+        self.rendezvous = rendezvous
+        self.known = known
+        self.sources = sources
+        self.folders = folders
 
 
 def taken_from(environ: MutableMapping[str, str]) -> Orders:
