@@ -12,12 +12,14 @@ import pytest
 from textual import events
 from textual._compositor import Compositor
 from textual._context import active_app, visible_screen_stack
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
 
 PATIENCE = 15.0
+PARSED: dict[Any, Any] = {}  # style sheets
 
 
 SIZES = [(80, 24), (120, 40), (160, 48)]
@@ -53,6 +55,19 @@ def paint_on_demand(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setattr(Compositor, "render_update", render)
+
+
+def parse_once(patch: pytest.MonkeyPatch) -> None:
+    """Until that patch is undone, parse a style sheet once for all apps of this process that have the same colours."""
+    parse = Stylesheet._parse_rules
+
+    def parsed(self: Stylesheet, *sheet: Any, **more: Any) -> Any:
+        key = (sheet, *more.items(), frozenset(self._variables.items()))
+        if key not in PARSED:
+            PARSED[key] = parse(self, *sheet, **more)
+        return PARSED[key]
+
+    patch.setattr(Stylesheet, "_parse_rules", parsed)
 
 
 async def until(pilot: Pilot[Any], true: Callable[[], bool]) -> None:

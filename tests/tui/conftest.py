@@ -13,7 +13,7 @@ from textual.screen import Screen
 
 from skyward_tui.app import SkywardApp
 from skyward_tui.panels.log import LogPanel
-from tests.support.app_driver import paint_on_demand, screen_svg, screen_text, settled
+from tests.support.app_driver import paint_on_demand, parse_once, screen_svg, screen_text, settled
 from tests.support.fake_session import FakeSession
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -30,6 +30,7 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
     time.tzset()
+    parse_once(monkeypatch)
     if not getattr(request.module, "PAINTS", False):
         paint_on_demand(monkeypatch)
 
