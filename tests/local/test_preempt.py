@@ -288,7 +288,7 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
             running.result(30)
     said = "preempted: the machine of node 1 was taken back by its provider: it says so"
     assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
-    assert pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone"
+    wait_until(lambda: pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone")
 
 
 def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Steps) -> None:
