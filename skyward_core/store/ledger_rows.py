@@ -42,8 +42,8 @@ class Bill(Value):
 
 
 def end_of(gone: Machine, machines: Iterable[Machine]) -> float:
-    """When a machine ended, as Unix time: as its provider says; where it says nothing, as of one that it took back, when
-    the machine in its place was made; else now.
+    """When a machine ended, as Unix time: as its provider says; where it says nothing, as of one it took back, when the
+    machine in its place was made; else now.
 
     Args:
         machines: all of the pool.
