@@ -14,7 +14,7 @@ from ..model.errors import LedgerError, PoolError, SkywardError, UsageError, wha
 from ..model.machine import Machine
 from ..node.agent.unfetched import AT_LEAST
 from ..providers.told import NoAnswer, answered
-from ..store.ledger_rows import Kept, Receipt, bills_of
+from ..store.ledger_rows import Kept, Receipt, bills_of, end_of
 from ..views import events as ev
 from ..wire.frames import WireError
 from .background import Background
@@ -301,7 +301,7 @@ async def _verify(
             there = {machine.node for machine in seen if machine.state != "gone"}
             for node in {machine.node for machine in left} - there:
                 news.emit(ev.NodePhase(pool=pool.name, node=node, phase="gone", detail="verified"))
-            ended |= {now.id: now.extra.get("ended", time.time()) for now in seen if now.state == "gone"}
+            ended |= {now.id: end_of(now, machines) for now in seen if now.state == "gone"}
             kept += filter(None, (Kept.of(pool.token, now) for now in seen if now.state == "gone"))
             left = [machine for machine, now in zip(left, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}

@@ -41,6 +41,22 @@ class Bill(Value):
         return self.hourly * max(0.0, self.until - self.since) / 3600
 
 
+def end_of(gone: Machine, machines: Iterable[Machine]) -> float:
+    """When a machine ended, as Unix time: as its provider says; where it says nothing, as of one it took back, when the
+    machine in its place was made; else now.
+
+    Args:
+        machines: all of the pool.
+    """
+    told, made = gone.extra.get("ended"), gone.extra.get("launched")
+    if told is not None:
+        return float(told)
+    later = [
+        each.extra.get("launched", 0.0) for each in machines if each.node == gone.node and made is not None
+    ]
+    return float(min((at for at in later if at > made), default=time.time()))
+
+
 def bills_of(
     row: PoolRow, machines: Iterable[Machine], ended: Mapping[str, float], price: float | None
 ) -> tuple[Bill, ...]:

@@ -22,6 +22,7 @@ import skyward_core as sky
 from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
 from skyward_core.model.states import NoticeKind
+from skyward_core.runtime import preempt
 from skyward_core.store.archive import replay
 from skyward_core.views.events import NodeNotice
 from tests.support.loss import REPLACE, lose, wait_for
@@ -287,7 +288,38 @@ def test_what_was_taken_back_without_a_notice_is_lost_to_that_too(pool: sky.Comp
             running.result(30)
     said = "preempted: the machine of node 1 was taken back by its provider: it says so"
     assert (caught.value.root_cause.type, caught.value.root_cause.message) == ("Preempted", said)
-    assert pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone"
+    wait_until(lambda: pool.pool.runs == {} and pool.pool.view.nodes[1].phase == "gone")
+
+
+def test_a_run_is_stopped_after_a_notice_as_before(pool: sky.Compute, steps: Steps) -> None:
+    """SIGTERM came with the notice, and comes again: the second is a stop, whatever was registered."""
+
+    def train() -> None:
+        rank, heard = sky.instance_info().rank, list[int]()
+        sky.on_preempt(lambda: heard.append(1))
+        steps.take("begun")
+        try:
+            while not heard or (rank and preempt.is_awaited()):
+                time.sleep(0.01)
+            steps.take("told")
+            if rank == 0:
+                steps.await_all("told", [0, 1])
+                raise ValueError("now")
+            assert preempt.announced_here()
+            time.sleep(600)
+        finally:
+            steps.take("cleaned")
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)() @ pool)
+        steps.wait("begun", [0, 1])
+        says(pool, 1)
+        with pytest.raises(sky.RunError, match="now") as caught:
+            running.result(30)
+    error = caught.value.outcomes[1].error
+    assert caught.value.outcomes[1].kind == "collateral" and error is not None
+    assert error.message == "stopped because another rank failed"
+    assert steps.taken("cleaned") == [0, 1] and "was still there" not in err(pool, 1)
 
 
 def test_what_comes_next_waits_for_the_machine_in_its_place(home: Path) -> None:

@@ -35,14 +35,15 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
 from skyward_core.model.states import RunStatus
 from skyward_core.model.written_file import Unfetched, WrittenFile
+from skyward_core.pool.nodes.notices import in_words
 from skyward_core.providers.local.provider import Local
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import Receipt
 from skyward_core.tasks.task import Blob, Task
-from skyward_core.views.events import NodeLink, NodePhase, PoolState
-from skyward_core.views.views import PoolView, RunView, TaskView
+from skyward_core.views.events import NodeLink, NodeNotice, NodePhase, PoolOpened, PoolState
+from skyward_core.views.views import PoolView, RunView, TaskView, apply
 from skyward_tui import packaged
-from skyward_tui.as_json import run_json
+from skyward_tui.as_json import pool_json, run_json
 from skyward_tui.cli import cli
 from skyward_tui.commands import manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
@@ -491,6 +492,21 @@ def test_what_a_node_waits_for_is_said(capfd: pytest.CaptureFixture[str]) -> Non
     follower.on_event(NodePhase(pool="p", node=2, phase="running", detail="no capacity", retry_at=1.0))
     follower.wait(done(None))
     assert capfd.readouterr().err == "n2 running: no capacity; it is tried again\n"
+
+
+def test_that_a_machine_is_taken_back_is_said_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    follower = Follower(Console())
+    said = in_words(1, {"kind": "terminate", "left": 119.6})
+    follower.on_event(NodeNotice(pool="p", node=1, kind="terminate", ends_at=1.0))
+    follower.on_event(PoolState(pool="p", state="up", detail=said))
+    follower.wait(done(None))
+    assert capfd.readouterr().err.startswith(
+        "pool p up: node 1's machine is taken back by its provider in 120 s (te"
+    )
+    view = PoolView("p")
+    apply(view, PoolOpened(pool="p", spec={"nodes": 2}, created_at=0.0))
+    apply(view, NodeNotice(pool="p", node=1, kind="terminate", ends_at=7.0))
+    assert pool_json(view)["notices"] == [{"node": 1, "kind": "terminate", "ends_at": 7.0}]
 
 
 def test_attempts_that_fail_alike_are_told_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from skyward_core.front.costs import _by_day, costs
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.store.ledger import Ledger
-from skyward_core.store.ledger_rows import Bill, Receipt, bills_of
+from skyward_core.store.ledger_rows import Bill, Receipt, bills_of, end_of
 from skyward_tui.cli import cli
 from tests.support.pool_parts import World
 
@@ -29,6 +30,19 @@ class Rented(World):
 
 def machine(name: str, hourly: float | None, launched: float) -> Machine:
     return Machine(name, 0, "h", "", extra={"hourly": hourly, "launched": launched})
+
+
+def test_a_machine_of_which_nobody_says_when_it_ended_has_when_another_was_in_its_place() -> None:
+    first, second, third = (machine(name, 1.0, at) for name, at in (("a", 10.0), ("b", 50.0), ("c", 90.0)))
+    other = Machine("d", 1, "h", "", extra={"launched": 20.0})
+    every = [third, second, other, first]
+    assert (end_of(first, every), end_of(second, every)) == (50.0, 90.0)
+    assert end_of(replace(first, extra=first.extra | {"ended": 40.0}), every) == 40.0
+    before = time.time()
+    assert end_of(third, every) >= before and end_of(other, every) >= before
+    assert end_of(Machine("e", 0, "h", ""), every) >= before, (
+        "of a provider that does not say when it made it"
+    )
 
 
 def pool(
