@@ -83,13 +83,11 @@ def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
         raise UsageError(f"provider {block.provider} sells nothing ahead")
     provider = make(kind, {"region": block.region} | dict(texts))
     with closing(Ledger()) as ledger:
-        for each in ledger.purchases():
-            if each.block.get("id") == block.id and each.state != "refused":
-                raise UsageError(
-                    f"{block.id} {_became(each)}, and is not bought again", hint=Hint("purchases")
-                )
         token = secrets.token_hex(16)
-        ledger.intend_purchase(token, provider.to_json(), asdict(block))
+        if not ledger.intend_purchase(token, provider.to_json(), asdict(block)):
+            before = [each for each in ledger.purchases() if each.block.get("id") == block.id]
+            said = next((_became(each) for each in before if each.state != "refused"), "was asked for")
+            raise UsageError(f"{block.id} {said}, and is not bought again", hint=Hint("purchases"))
         return submit(_bought(ledger, provider, block, token)).result()
 
 

@@ -199,10 +199,15 @@ class Ledger:
         self._write([(put, (dollars, token))], flush=True)
         self._trace(token)
 
-    def intend_purchase(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> None:
-        """Record, on disk, that something is about to be bought."""
-        put = "INSERT INTO purchases VALUES (?,?,?,?,'asked','')"
-        self._write([(put, (token, json.dumps(provider), json.dumps(block), time.time()))], flush=True)
+    def intend_purchase(self, token: str, provider: dict[str, Any], block: dict[str, Any]) -> bool:
+        """Record, on disk, that something is about to be bought; False where it was before, or may have been."""
+        put = "INSERT INTO purchases VALUES (?,?,?,?,?,'asked','')"
+        row = token, block["id"], json.dumps(provider), json.dumps(block), time.time()
+        try:
+            self._write([(put, row)], flush=True)
+        except sqlite3.IntegrityError:
+            return False
+        return True
 
     def purchased(self, token: str, state: str, told: str) -> None:
         """Record what became of it, as :class:`.ledger_rows.Purchase` has it."""
@@ -211,7 +216,8 @@ class Ledger:
 
     def purchases(self) -> list[Purchase]:
         """All of them, the latest first."""
-        rows = self._read("SELECT * FROM purchases ORDER BY asked_at DESC")
+        columns = "token, provider, block, asked_at, state, told"
+        rows = self._read(f"SELECT {columns} FROM purchases ORDER BY asked_at DESC")
         return [
             Purchase(token, json.loads(provider), json.loads(block), *rest)
             for token, provider, block, *rest in rows

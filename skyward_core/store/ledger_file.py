@@ -52,9 +52,10 @@ MIGRATIONS = (
     """,
     """
     CREATE TABLE purchases (
-        token TEXT PRIMARY KEY, provider TEXT NOT NULL, block TEXT NOT NULL, asked_at REAL NOT NULL,
-        state TEXT NOT NULL, told TEXT NOT NULL
+        token TEXT PRIMARY KEY, offering TEXT NOT NULL, provider TEXT NOT NULL, block TEXT NOT NULL,
+        asked_at REAL NOT NULL, state TEXT NOT NULL, told TEXT NOT NULL
     );
+    CREATE UNIQUE INDEX one_purchase ON purchases (offering) WHERE state != 'refused';
     """,
 )
 VERSION = len(MIGRATIONS)

@@ -76,10 +76,6 @@ def down(
             for row, future in [(row, session.down(row.key, give_up=discard, now=now)) for row in live]:
                 try:
                     receipt = follower.wait(future, heed=False)
-                except UsageError as error:  # it is as it was
-                    console.note(f"error: pool {row.name} was not torn down: {words_of(error)}")
-                    status = status or exit_status.USAGE
-                    continue
                 except Exception as error:  # noqa: BLE001  whatever it was, the others have to end
                     console.note(f"error: pool {row.name} could not be torn down: {words_of(error)}")
                     status = exit_status.UNVERIFIED

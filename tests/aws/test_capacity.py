@@ -71,6 +71,13 @@ def test_a_block_is_bought_for_its_price_alone_and_only_once(
     with pytest.raises(UsageError, match=f"was bought as {bought['id']}, and is not bought again"):
         buy(wanted.id, wanted.upfront, (), Console(True))
     assert len(bed.calls("PurchaseCapacityBlock")) == 1
+    with closing(Ledger()) as one, closing(Ledger()) as other:  # two clients at once
+        assert one.intend_purchase("t1", {}, {"id": "cb-2"}) and not other.intend_purchase(
+            "t2", {}, {"id": "cb-2"}
+        )
+        one.purchased("t1", "refused", "sold out")
+        assert other.intend_purchase("t2", {}, {"id": "cb-2"})
+        other.purchased("t2", "refused", "sold out")
     assert ls("aws", (), Console(True)) == 0
     assert [each["id"] for each in told(capsys)["reservations"]] == [bought["id"]]
 

@@ -82,5 +82,5 @@ async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, s
     async with app.run_test(size=size) as pilot:
         spent(session)
         await asked(app, pilot)
-        await until(pilot, lambda: "Not now" in screen_text(app))
+        await until(pilot, lambda: "Not now" in screen_text(app) and "▶ train" in screen_text(app))
         snap(app, f"budget-{size[0]}x{size[1]}")

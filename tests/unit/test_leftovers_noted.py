@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from skyward_core import providers
+from skyward_core.front import sweeping
 from skyward_core.front.api.ending import down
 from skyward_core.model.errors import PoolError
 from skyward_core.model.leftover import Inventory, Leftover
@@ -113,3 +114,27 @@ async def test_machines_that_cost_nothing_are_not_looked_for(
     account: type[SweptAccount], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await notes(capsys, SimpleNamespace(name="local")) == () and account.looks == []
+
+
+class SilentAccount(SweptAccount):
+    """It never answers."""
+
+    name = "mute"
+
+    async def inventory(self, *, everywhere: bool) -> Inventory:
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+
+async def test_an_account_that_does_not_answer_hides_no_other(
+    account: type[SweptAccount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.providers.told.ANSWER", 0.05)
+    account.holds = lambda: Inventory((OURS,))  # type: ignore[misc,assignment]
+    with closing(Ledger()) as ledger:
+        found = await sweeping.look(ledger, [SilentAccount(), account(), SilentAccount()])
+    assert [(each.thing.id, each.verdict, each.account) for each in found.left] == [("i-1", "left", 1)]
+    assert dict(found.unknown) == {
+        "mute": "no answer within 60 s",
+        "mute of account 3": "no answer within 60 s",
+    }
