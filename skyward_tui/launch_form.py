@@ -40,6 +40,7 @@ OTHER_IDS = frozenset(
         "why",
         "market",
         "money",
+        "wait-label",
     ]
 )
 _NUMBERS = {
