@@ -223,7 +223,7 @@ class EndsNow(Protocol):
 class Sells(Protocol):
     """What it gives was paid for: a machine is looked at before it counts, and held against what was bought."""
 
-    def promised(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> Bought | None:
         """What was bought of a machine; None where nobody is to look.
 
         Args:

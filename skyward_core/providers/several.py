@@ -252,14 +252,14 @@ class Several:
             self._providers[index].terminate(pool, mine) for index, mine in self._by_provider(machines)
         )
 
-    def promised(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> Bought | None:
         """What was bought of a machine, by its own provider's word.
 
         Args:
             machine: it.
         """
         provider = self._providers[machine.extra[OF]]
-        return provider.promised(machine) if isinstance(provider, Sells) else None
+        return provider.paid_for(machine) if isinstance(provider, Sells) else None
 
     async def quiet(self, pool: str, machines: Sequence[Machine]) -> list[Machine]:
         """End what runs on machines, which stay, where their provider can; gives them, with what lies there.

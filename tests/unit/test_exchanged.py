@@ -34,7 +34,7 @@ class Shop(World):
         self.sent: list[tuple[str, str]] = []
         self.open: set[str] = set()
 
-    def promised(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> Bought | None:
         return Bought("T4", 2, 16.0)
 
     async def create(self, spec: PoolSpec, token: str) -> list[Machine]:

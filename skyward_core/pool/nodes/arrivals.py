@@ -46,7 +46,7 @@ class Arrivals:
         """What was bought of a node's machine; None where that is not to be looked at."""
         context = self._context
         return (
-            context.provider.promised(context.machines[node]) if isinstance(context.provider, Sells) else None
+            context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
         )
 
     async def see(self, take_over: TakeOver) -> None:

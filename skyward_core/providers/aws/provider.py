@@ -377,7 +377,7 @@ class AWS(BlockSales):
         # Without an agent it is of no use, and costs as much as before.
         return replace(there, state="ending") if there.state == "gone" else there
 
-    def promised(self, machine: Machine) -> Bought | None:
+    def paid_for(self, machine: Machine) -> Bought | None:
         """What was bought of a machine, by its type; None where it is not to be looked at.
 
         Args:
