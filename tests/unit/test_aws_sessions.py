@@ -19,7 +19,12 @@ def test_sessions_read_what_describes_a_service_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
     read: list[str] = []
     load = JSONFileLoader.load_file
-    monkeypatch.setattr(JSONFileLoader, "load_file", lambda self, path: read.append(path) or load(self, path))
+
+    def noted(self: JSONFileLoader, path: str) -> Any:
+        read.append(path)
+        return load(self, path)
+
+    monkeypatch.setattr(JSONFileLoader, "load_file", noted)
     theirs = Calls(Account(profile="theirs", endpoint="http://127.0.0.1:9"))
     theirs.endpoint("eu-west-1")
     assert theirs.region() == "eu-north-1"
