@@ -115,7 +115,7 @@ class Loaded:
             process = subprocess.Popen(
                 [*self._python, "-c", self._first + _LOOP + self._then, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
-                env=dict(ours) | dict(read),
+                env={**dict(ours), **read},
             )  # fmt: skip
         atexit.register(self._end, process, requests)
         return requests
