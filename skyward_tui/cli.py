@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from .machine_options import of_market, of_offers
 from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
+from .shared_options import (
+    of_accelerator,
+    of_market,
+    of_offers,
+    of_packages,
+    of_place,
+    of_pool,
+    of_ranks,
+    of_settings,
+)
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
 
 if TYPE_CHECKING:
     from .commands.console import Console
 
-_set = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
-)
 _json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
 
@@ -133,9 +139,7 @@ def cli(context: click.Context) -> int:
 @click.option(
     "-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="An argument; repeatable."
 )
-@click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
-@click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
-@_set
+@of_place
 @click.option(
     "-n", "--nodes", metavar="N|MIN:MAX", type=NodesOption(),
     help="Machines; of a range as many as can be had.  [default: 1, or all hosts]",
@@ -143,30 +147,16 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--ranks-per-node", metavar="N|gpu", type=RanksOption(), help="Processes on each machine.  [default: 1]"
 )
-@click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
+@of_accelerator
 @of_market
-@click.option(
-    "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
-)
-@click.option(
-    "--output",
-    "outputs",
-    metavar="PATTERN",
-    multiple=True,
-    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
-)
+@of_ranks
 @click.option(
     "-m", "--module", "as_module", is_flag=True, help="SCRIPT is a module's name, run whole as by python -m."
 )
 @click.option("--python", metavar="PATH", help="Load the script with this Python, not with its project's.")
-@click.option(
-    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
-)
-@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
-@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
+@of_packages
 @click.option("--one", is_flag=True, help="Run on one node only.")
-@click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
-@click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
+@of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the function runs; implies --keep.")
 @click.option(
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
@@ -213,28 +203,12 @@ def run(
     "-m", "--module", "as_module", is_flag=True, help="TRAIN.PY is a module's name, as of python -m."
 )
 @others
-@click.option("--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]")
-@click.option("--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml.")
-@_set
-@click.option("--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8.")
-@click.option(
-    "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
-)
-@click.option(
-    "--output",
-    "outputs",
-    metavar="PATTERN",
-    multiple=True,
-    help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
-)
+@of_place
+@of_accelerator
+@of_ranks
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
-@click.option(
-    "--lock", metavar="FILE", help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines."
-)
-@click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for.")
-@click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on.")
-@click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up.")
-@click.option("--keep", is_flag=True, help="Leave the pool up afterwards.")
+@of_packages
+@of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
 @_json
 @click.argument("training_script", metavar="TRAIN.PY")
@@ -405,7 +379,7 @@ def capacity() -> None:
 @capacity.command("buy")
 @click.argument("offering")
 @click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
-@_set
+@of_settings
 @_json
 def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: bool) -> int:
     """Buy what offers --block has listed, by its id.
@@ -420,7 +394,7 @@ def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: 
 
 @capacity.command("ls")
 @click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
-@_set
+@of_settings
 @_json
 def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
     """List what is held for the account, and what was bought from here.
@@ -480,7 +454,7 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now
 
 @cli.command()
 @click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
-@_set
+@of_settings
 @click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
 @click.option(
     "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."

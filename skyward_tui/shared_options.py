@@ -1,4 +1,5 @@
-"""Options of commands that say what machines have to be, and what they may cost."""
+"""Options that several commands have: where machines come from, what they have to be and may cost, what goes with a
+script."""
 
 from __future__ import annotations
 
@@ -19,6 +20,54 @@ def _all(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decor
     return decorate
 
 
+of_settings = click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of the provider; repeatable."
+)
+of_place = _all(
+    (
+        click.option(
+            "--provider", metavar="NAME", help="Where machines come from, such as ssh.  [default: local]"
+        ),
+        click.option(
+            "--hosts", metavar="HOST,...", help="Hosts to reach over SSH, or a group of skyward.toml."
+        ),
+        of_settings,
+    )
+)
+of_accelerator = click.option(
+    "--accelerator", metavar="NAME[:N]", help="What each machine carries, such as A100-80GB:8."
+)
+of_ranks = _all(
+    (
+        click.option(
+            "--plugin", "plugins", metavar="NAME", multiple=True, help="A plugin, such as torch; repeatable."
+        ),
+        click.option(
+            "--output",
+            "outputs",
+            metavar="PATTERN",
+            multiple=True,
+            help='Files that ranks write and that are brought here, such as "out/**"; repeatable.',
+        ),
+    )
+)
+of_packages = _all(
+    (
+        click.option(
+            "--lock",
+            metavar="FILE",
+            help="Install what this lock has: uv.lock, pylock.toml, or NAME==VERSION lines.",
+        ),
+        click.option("--requirements", metavar="FILE", help="Install what this requirements file asks for."),
+        click.option("--project", is_flag=True, help="Install what the project's pyproject.toml depends on."),
+    )
+)
+of_pool = _all(
+    (
+        click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
+        click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
+    )
+)
 # Of a pool that is made for a run.
 of_market = _all(
     (
