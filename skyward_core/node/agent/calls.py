@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...wire.frames import Heard, encoded, frame, framed
@@ -21,29 +20,36 @@ RECORDS = 64  # runs remembered after they ended, for clients that come later
 Key = tuple[str, int]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Call:
-    """One rank's part of a run, or one task. ``owner``: the connection that gets the result."""
+    """One rank's part of a run, or one task. (Agents start while somebody waits, and dataclasses take each one of them
+    two milliseconds.)
 
-    run: str
-    index: int
-    header: ClientCall
-    body: bytes
-    owner: Connection | None
-    rank: int = -1
-    given_at: float | None = None
-    begun_at: float = 0.0  # the same as Unix time
-    slot: int = 0
-    worker: Connection | None = None  # that runs it
-    log_start: dict[str, int] = field(default_factory=dict)
-    stop_reason: str = ""
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    yields: Yields | None = None
-    outcome: AgentOutcome | None = None
-    result: bytes = b""
-    parting: tuple[WorkerOutcome, bytes] | None = (
-        None  # its outcome, told when its worker, that it has ended, is gone
-    )
+    Args:
+        owner: the connection that gets the result.
+    """
+
+    def __init__(
+        self, run: str, index: int, header: ClientCall, body: bytes, owner: Connection | None,
+        rank: int = -1, slot: int = 0,
+    ) -> None:  # fmt: skip
+        self.run = run
+        self.index = index
+        self.header: ClientCall = header
+        self.body = body
+        self.owner = owner
+        self.rank = rank
+        self.slot = slot
+        self.given_at: float | None = None
+        self.begun_at = 0.0  # the same as Unix time
+        self.worker: Connection | None = None  # that runs it
+        self.log_start: dict[str, int] = {}
+        self.stop_reason = ""
+        self.timers: list[asyncio.TimerHandle] = []
+        self.yields: Yields | None = None
+        self.outcome: AgentOutcome | None = None
+        self.result = b""
+        # Its outcome, told when its worker, that it has ended, is gone.
+        self.parting: tuple[WorkerOutcome, bytes] | None = None
 
     @property
     def key(self) -> Key:
@@ -88,20 +94,22 @@ class Call:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": message}}
 
 
-@dataclass(eq=False, repr=False)
 class RunRecord:
     """What a client that comes later is told of a run: headers only, no values."""
 
-    run: str
-    function: str
-    kind: str
-    total: int
-    opened_at: float
-    outcomes: dict[int, AgentOutcome] = field(default_factory=dict)
-    began: dict[int, AgentBegan] = field(default_factory=dict)
-    items: dict[int, AgentItem] = field(default_factory=dict)  # what its generators yielded last
-    active: int = 0
-    returned: int = 0  # tasks of a gather; there may be many, so that only failures are remembered one by one
+    def __init__(self, run: str, function: str, kind: str, total: int) -> None:
+        self.run = run
+        self.function = function
+        self.kind = kind
+        self.total = total
+        self.opened_at = time.time()
+        self.outcomes: dict[int, AgentOutcome] = {}
+        self.began: dict[int, AgentBegan] = {}
+        self.items: dict[int, AgentItem] = {}  # what its generators yielded last
+        self.active = 0
+        self.returned = (
+            0  # tasks of a gather; there may be many, so that only failures are remembered one by one
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -135,9 +143,7 @@ class Register:
         first = record is None
         if record is None:
             head = call.header
-            record = RunRecord(
-                call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1), time.time()
-            )
+            record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
             self._forget()
         record.active += 1

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TypedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class Said(TypedDict):
+        """What stands in one. (To make such a type takes each agent's start a millisecond.)"""
+
+        message: str
+        traceback: str
+
 
 LONGEST = 1 << 16  # bytes that are read of one
 MESSAGE = 8192  # characters
-
-
-class Said(TypedDict):
-    """What stands in one."""
-
-    message: str
-    traceback: str
 
 
 def error_of(path: str) -> Said | None:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,29 +29,33 @@ if TYPE_CHECKING:
 PORT_TRIES = 64
 
 
-@dataclass(eq=False, repr=False)
 class Gang:
     """The current epoch.
 
-    Attributes:
+    Args:
         hooks: whether plugins enter contexts in its workers.
         apps: whether one of them has an ``around_app``, too.
         secrets: those of the plugins.
+        alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
         spent: why some of its processes take no other call; it is whole for calls that it has been given.
         renewed: the last epoch for which all processes had to be fresh, whatever they are in it.
-        alone: whether its ranks are no gang but stand alone: none of them breaks it, and its epoch is this node's own.
     """
 
-    epoch: int = 0
-    info: Header = field(default_factory=dict)
-    plugins: bytes = b""
-    hooks: bool = False
-    apps: bool = False
-    broken: str = ""
-    spent: str = ""
-    secrets: list[str] = field(default_factory=list)
-    alone: bool = False
-    renewed: int = 0
+    def __init__(
+        self, epoch: int = 0, info: Header | None = None, plugins: bytes = b"", *, hooks: bool = False,
+        apps: bool = False, secrets: Sequence[str] = (), alone: bool = False,
+        broken: str = "", spent: str = "", renewed: int = 0,
+    ) -> None:  # fmt: skip
+        self.epoch = epoch
+        self.info: Header = info or {}
+        self.plugins = plugins
+        self.hooks = hooks
+        self.apps = apps
+        self.secrets = list(secrets)
+        self.alone = alone
+        self.broken = broken
+        self.spent = spent
+        self.renewed = renewed
 
     @classmethod
     def told(cls, header: ClientGang | WorkerHello, plugins: bytes) -> Gang:
