@@ -17,8 +17,7 @@ import sys
 import time
 from typing import Any
 
-from skyward_core.node.rest_of_bundle import rest_of
-from skyward_core.wire.node_paths import NodePaths, pools
+from skyward_core.wire.node_paths import NodePaths, pools, rest_of
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
