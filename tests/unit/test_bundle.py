@@ -317,6 +317,26 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
 
 
+def test_two_that_have_one_pid_do_not_write_into_each_others_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, written = zlib.compress(b"whole"), []
+    unpack = bootstrap.unpack
+
+    def half(archive: bytes, path: str) -> None:
+        written.append(path)
+        if len(written) == 1:  # another container that shares the home comes meanwhile
+            bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+        unpack(archive, path)
+
+    monkeypatch.setattr(bootstrap, "receive", lambda size: archive)
+    monkeypatch.setattr(bootstrap, "unpack", half)
+    bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+    assert len(set(written)) == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
+    assert (tmp_path / "bundle-0/all.zip").read_bytes() == b"whole"
+
+
 @pytest.mark.parametrize("compiles", [True, False])
 def test_frames_of_ours_are_left_out_of_what_users_see(
     compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
