@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ def offering(id: str) -> Block:
 
 def same_price(block: Block, said: float) -> bool:
     """Whether a price is that of the block, to the cent."""
-    return round(said * 100) == round(block.upfront * 100)
+    return all(map(math.isfinite, (said, block.upfront))) and round(said * 100) == round(block.upfront * 100)
 
 
 def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:

@@ -1,17 +1,18 @@
 """What a node has of this library comes in two files: the first with what it starts with, the rest when nobody waits
 any more. Whoever imports of the rest before that waits here.
 
-Only scripts do that whose functions, or the modules beside them, name a provider or a pool. Sent to hosts ahead of
-everything else, as :mod:`.boot.bootstrap` is: standard library only, nothing of the package.
+Only scripts do that whose functions, or the modules beside them, name a provider or a pool.
 """
 
 # A rank has no pathlib.
-# ruff: noqa: PTH110, PTH118, PTH120
+# ruff: noqa: PTH110, PTH120
 
 from __future__ import annotations
 
 import os
 import sys
+
+from ..wire.node_paths import rest_of
 
 TYPE_CHECKING = False  # typing's would be imported for it
 if TYPE_CHECKING:
@@ -22,12 +23,6 @@ if TYPE_CHECKING:
 PACKAGE = "skyward_core"
 PATIENCE = 60.0  # seconds for which an import waits: on a slow line it takes that long
 PAUSE = 0.05  # seconds between looks
-
-
-def rest_of(bundle: str) -> str:
-    """Where the rest lies, by the path of the first file: in a folder beside the first one's."""
-    folder, file = os.path.split(bundle)
-    return os.path.join(folder + "-rest", file)
 
 
 def have_rest(path: str) -> None:
@@ -43,6 +38,7 @@ def have_rest(path: str) -> None:
 class _RestFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
+        self._until = 0.0  # when nobody waits any more: once for all imports
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -58,12 +54,19 @@ class _RestFinder:
     def _wait(self, fullname: str) -> None:
         import time
 
-        deadline = time.monotonic() + PATIENCE
-        while not os.path.exists(self._rest):
-            if time.monotonic() > deadline:
-                raise ModuleNotFoundError(
-                    f"{fullname} is not on this node: the client that started the pool has left, or was cut off, "
-                    "before it had sent this part of the library. The next pool that is made on this host sends it",
-                    name=fullname,
-                )
+        self._until = self._until or time.monotonic() + PATIENCE
+        while why := self._why_not():
+            if time.monotonic() > self._until:
+                raise ModuleNotFoundError(f"{fullname} is not on this node: {why}", name=fullname)
             time.sleep(PAUSE)
+
+    def _why_not(self) -> str:
+        """Why nothing can be imported from it yet, or "": it is there, and nobody else can have put it there."""
+        if not os.path.exists(self._rest):
+            return (
+                "the client that started the pool has left, or was cut off, before it had sent this part of the "
+                "library. The next pool that is made on this host sends it"
+            )
+        from .boot.host import doubt
+
+        return doubt(self._rest)

@@ -169,9 +169,10 @@ class Ledger:
 
     def _nodes(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
         """What has a pool's spec say how many nodes there are: of a range nobody knew it before."""
-        spec, last = self.pool(token).spec, max((each.node for each in machines), default=None)
-        known = {} if last is None else {"nodes": last + 1}
-        return "UPDATE pools SET spec=? WHERE token=?", (json.dumps(spec | known), token)
+        last = max((each.node for each in machines), default=-1)
+        # Other clients may write what else the spec says, such as the budget, at the same time.
+        put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
+        return put, (last + 1, token, last >= 0)
 
     def found(self, token: str, machines: Iterable[Machine]) -> None:
         """Record machines of a pool that nobody had written down: as its node's, or, where that has one, among the

@@ -13,6 +13,8 @@ from typing import Any
 from .frames import WireError
 from .value_checks import Checks, all_of, is_count, is_file, is_flag, is_number, is_port, is_text, or_none
 
+MEASURED = {"gpus", "matmul", "disk", "port"}  # what a host says why it could not measure
+
 
 def _is_path(value: Any) -> bool:
     """A whole path on a host."""
@@ -35,7 +37,11 @@ def _is_gpu(value: Any) -> object:
 
 def _are_words(value: Any) -> bool:
     """Why something could not be measured, by what that is."""
-    return type(value) is dict and all(is_text(why) and len(why) <= 1000 for why in value.values())
+    return (
+        type(value) is dict
+        and value.keys() <= MEASURED
+        and all(is_text(why) and len(why) <= 1000 for why in value.values())
+    )
 
 
 def _are_versions(value: Any) -> bool:
@@ -90,7 +96,7 @@ DONE: Mapping[str, Checks] = {
         "gpus": all_of(_is_gpu),
         "tflops": is_number,
         "disk": is_number,
-        "port": is_count,
+        "port": is_port,
         "time": is_number,
         "whys": _are_words,
     },

@@ -116,3 +116,9 @@ def for_workers(socket: str) -> str:
 def log_stem(rank: int, number: int) -> str:
     """What the log files of a rank's worker are called, without their endings."""
     return f"r{rank:03d}.{number}" if number else f"r{rank:03d}"
+
+
+def rest_of(bundle: str) -> str:
+    """Where the rest of a bundle lies, by the path of its first file: in a folder beside the first one's."""
+    folder, _, file = bundle.rpartition("/")
+    return f"{folder}-rest/{file}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import skyward_core as sky
 from skyward_core.front.session import Session
 
@@ -34,6 +36,11 @@ def test_a_rank_that_asks_for_the_rest_gets_it_and_who_leaves_the_pool_sends_it_
     pool = session.create(sky.PoolSpec(name="left", provider=ssh(pair, [second]), nodes=1, options=options))
     name = pool.result(120).name
     session.detach()
+    assert has_rest(second)
+    for rest in second.home.glob(".cache/skyward/bundle-*-rest"):
+        shutil.rmtree(rest)  # as where the client had been killed before
+    with sky.attach(name):
+        pass
     assert has_rest(second)
     again = Session()
     assert again.down(name).result(120).ok

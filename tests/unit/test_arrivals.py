@@ -145,7 +145,7 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
             ([("Tesla T4", 15360.0)] * 2, ""),
         ),
         ("echo 'No devices were found'; exit 6", ([], "")),
-        ("echo 'Odd'", ([("Odd", 0.0)], "")),
+        ("echo 'Odd'", ([], "nvidia-smi tells no memory of Odd")),
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)

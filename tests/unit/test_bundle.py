@@ -21,6 +21,7 @@ from skyward_core.node import rest_of_bundle
 from skyward_core.node.boot import bootstrap
 from skyward_core.transport.upload import archive_cache
 from skyward_core.transport.upload.bundle import REST, SOURCELESS, Bundle, bundle, bundle_with_nvml
+from skyward_core.wire.node_paths import rest_of
 
 # What a node imports. The names are lists and not a walk over the package: a new module on the worker's path
 # belongs here.
@@ -262,7 +263,7 @@ def _imports(name: str, first: Path, patience: float) -> subprocess.Popen[str]:
 
 
 def test_who_imports_of_the_rest_before_it_is_there_waits_for_it(unpacked: Path) -> None:
-    rest = Path(rest_of_bundle.rest_of(str(unpacked)))
+    rest = Path(rest_of(str(unpacked)))
     with _imports("skyward_core.providers.ssh.settings", unpacked, 60) as process:
         assert process.stdout is not None and process.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
@@ -284,6 +285,28 @@ def test_a_rest_that_never_comes_is_said(unpacked: Path, tmp_path: Path) -> None
     assert "skyward_core.pool is not on this node" in errors and "had sent this part" in errors
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to somebody else")
+def test_a_rest_that_a_stranger_put_there_is_not_imported(unpacked: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "bundle-1" / "all.zip"
+    bootstrap.unpack(bundle_with_nvml().archive, str(alone))
+    rest = Path(rest_of(str(alone)))
+    bootstrap.unpack(bundle_with_nvml().rest, str(rest))
+    os.chown(rest, 65534, 65534)
+    with _imports("skyward_core.pool.pool", alone, 0.1) as process:
+        errors = process.communicate(timeout=60)[1]
+    assert f"skyward_core.pool is not on this node: {rest} belongs to somebody else" in errors
+
+
+def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rest_of_bundle, "PATIENCE", 0.05)
+    finder = rest_of_bundle._RestFinder(str(tmp_path / "none"))
+    with pytest.raises(ModuleNotFoundError):
+        finder.find_spec("skyward_core.pool", None)
+    monkeypatch.setattr(rest_of_bundle, "PATIENCE", 3600.0)
+    with pytest.raises(ModuleNotFoundError):
+        finder.find_spec("skyward_core.views", None)
+
+
 def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "bundle-0/all.zip"
     for content in (b"first", b"second"):
@@ -292,6 +315,26 @@ def test_one_that_lies_there_is_never_replaced(tmp_path: Path, monkeypatch: pyte
         bootstrap.take_bundle(str(tmp_path), name, len(archive))
     assert (tmp_path / name).read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
+
+
+def test_two_that_have_one_pid_do_not_write_into_each_others_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, written = zlib.compress(b"whole"), []
+    unpack = bootstrap.unpack
+
+    def half(archive: bytes, path: str) -> None:
+        written.append(path)
+        if len(written) == 1:  # another container that shares the home comes meanwhile
+            bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+        unpack(archive, path)
+
+    monkeypatch.setattr(bootstrap, "receive", lambda size: archive)
+    monkeypatch.setattr(bootstrap, "unpack", half)
+    bootstrap.take_bundle(str(tmp_path), "bundle-0/all.zip", len(archive))
+    assert len(set(written)) == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "bundle-0"]
+    assert (tmp_path / "bundle-0/all.zip").read_bytes() == b"whole"
 
 
 @pytest.mark.parametrize("compiles", [True, False])

@@ -61,12 +61,18 @@ NO_ANSWERS: list[Any] = [
 def is_one_all_the_same(key: str, value: Any) -> bool:
     """Whether what is no answer elsewhere is one of a measurement: a figure, a reason, or reasons."""
     if key == "port":
-        return type(value) is int and 0 <= value < 1 << 60
+        return type(value) is int and 0 <= value < 1 << 16
     if key in ("tflops", "disk", "time", "rate"):
         return type(value) in (int, float) and -(1 << 60) < value < 1 << 60
     if key == "why":
         return type(value) is str
-    return key == "whys" and type(value) is dict and all(type(each) is str for each in value.values())
+    return False
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;x\x07", "gpus "])
+def test_why_something_was_not_measured_is_told_of_what_is_measured_alone(name: str) -> None:
+    with pytest.raises(WireError, match="its 'whys' cannot be"):
+        host_facts.done("probe", DONE["probe"] | {"whys": {name: "no"}})
 
 
 @pytest.mark.parametrize("what", sorted(DONE))

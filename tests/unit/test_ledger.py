@@ -22,7 +22,7 @@ from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.store import ledger as module
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_file import MIGRATIONS, VERSION
-from skyward_core.store.ledger_rows import Receipt
+from skyward_core.store.ledger_rows import PoolRow, Receipt
 from tests.support.child import child
 from tests.support.ledgers import LOCAL, SPEC, all_closed
 
@@ -93,6 +93,24 @@ def test_a_pool_whose_end_is_not_verified_stays_open(ledger: Ledger) -> None:
     assert (row.state, row.ended_at) == ("failed", None)
     with pytest.raises(PoolExistsError):
         ledger.intend("t2", "fit", LOCAL, SPEC)
+
+
+def test_how_many_nodes_there_are_is_written_beside_what_others_write(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.intend("t1", "fit", LOCAL, SPEC | {"nodes": 4, "options": {"budget": 1.0}})
+    read, allowed = ledger.pool, [1.0]
+
+    def another_client_writes_now(token: str) -> PoolRow:
+        row = read(token)
+        allowed.append(2.0)
+        Ledger(path).allow(token, allowed[-1])
+        return row
+
+    monkeypatch.setattr(ledger, "pool", another_client_writes_now)
+    ledger.created("t1", [Machine(f"m{i}", i, "a", "b") for i in range(2)])
+    spec = Ledger(path).pool("t1").spec
+    assert (spec["nodes"], spec["options"]["budget"]) == (2, allowed[-1])
 
 
 def test_a_late_state_does_not_bring_a_pool_back(ledger: Ledger) -> None:

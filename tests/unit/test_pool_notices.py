@@ -76,3 +76,11 @@ def test_that_it_has_become_likelier_is_shown_and_no_more() -> None:
     stage.hear(1)
     ends_at = stage.view.nodes[1].notice_ends_at
     assert ends_at is not None and 59 < ends_at - time.time() <= 60 and len(stage.warned) == 2
+
+
+@pytest.mark.parametrize("left", [-9e15, 9e15])
+def test_an_end_beyond_belief_holds_nothing_for_long(left: float) -> None:
+    stage = Stage()
+    stage.hear(1, left=left)
+    ends_at = stage.view.nodes[1].notice_ends_at
+    assert ends_at is not None and -60 < ends_at - time.time() <= 24 * 3600

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
-from skyward_core.model.errors import NoCapacity
-from skyward_core.model.offer import Offer, Reservation, Wish
+from skyward_core.front import capacity
+from skyward_core.model.errors import NoCapacity, Unreachable
+from skyward_core.model.offer import Block, Offer, Reservation, Wish
 from skyward_core.providers.aws import reservations
 from skyward_core.providers.aws.calls import Account, Calls
 
@@ -54,9 +56,6 @@ def test_machines_of_a_block_are_paid_and_others_are_not() -> None:
 async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    from skyward_core.model.errors import Unreachable
-    from skyward_core.model.offer import Block
-
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
     block = Block(
         provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
@@ -72,3 +71,48 @@ async def test_a_purchase_whose_answer_nobody_can_read_may_have_been_made(
     with pytest.raises(Unreachable, match="half an answer"):
         await reservations.buy(CALLS, block, "t")
     assert asked == ["purchase_capacity_block"]
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"CapacityReservations": []}, {"CapacityReservation": {"State": "x"}}]
+)
+async def test_a_purchase_whose_answer_names_no_reservation_may_have_been_made(
+    answer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Calls, "_call", lambda *_: answer)
+    block = Block(
+        provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
+        starts_at=1e9, upfront=10.0,
+    )  # fmt: skip
+    with pytest.raises(Unreachable, match="names no reservation"):
+        await reservations.buy(CALLS, block, "t")
+
+
+def refused(code: str, status: int = 400) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        "RunInstances",
+    )
+
+
+@pytest.mark.parametrize("code", ["502", "504"])
+async def test_a_purchase_that_a_gateway_gave_no_answer_to_may_have_been_made(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*_: Any) -> Any:
+        raise refused(code, int(code))
+
+    monkeypatch.setattr(Calls, "_call", call)
+    with pytest.raises(Unreachable, match="trouble of its own"):
+        await CALLS.call("ec2", "r", "purchase_capacity_block", once=True)
+
+
+@pytest.mark.parametrize(
+    ("upfront", "said"), [(10.0, float("nan")), (float("nan"), 10.0), (10.0, float("inf"))]
+)
+def test_a_price_that_is_no_number_is_nobodys(upfront: float, said: float) -> None:
+    block = Block(
+        provider="aws", id="cb-1", instance_type="p5.48xlarge", region="r", zone="ra", count=1, hours=24,
+        starts_at=1e9, upfront=upfront,
+    )  # fmt: skip
+    assert not capacity.same_price(block, said)

@@ -19,10 +19,18 @@ import sys
 import time
 from typing import Any
 
-from skyward_core.node.boot.host import doubt, facts, is_running, kept_facts, last_sign, lease_over, members
+from skyward_core.node.boot.host import (
+    doubt,
+    facts,
+    is_running,
+    kept_facts,
+    last_sign,
+    lease_over,
+    members,
+    own_word,
+)
 from skyward_core.node.put_off import import_asyncio, put_off
-from skyward_core.node.rest_of_bundle import rest_of
-from skyward_core.wire.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools
+from skyward_core.wire.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools, rest_of
 
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
@@ -55,7 +63,7 @@ def take_bundle(root: str, name: str, size: int) -> None:
     one that processes read already."""
     folder, file = os.path.split(name)
     target = os.path.join(root, folder)
-    partial = f"{target}.{os.getpid()}.part"
+    partial = f"{target}.{own_word()}.part"
     if doubt(os.path.join(root, name)):
         import shutil
 

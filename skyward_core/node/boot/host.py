@@ -17,8 +17,7 @@ import sys
 import time
 from typing import Any
 
-from skyward_core.node.rest_of_bundle import rest_of
-from skyward_core.wire.node_paths import NodePaths, pools
+from skyward_core.wire.node_paths import NodePaths, pools, rest_of
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind
@@ -115,7 +114,7 @@ def unusable(root: str) -> str:
         trouble = doubt(root) or planted(root)
         if trouble:
             return trouble
-        trial = os.path.join(root, f".trial-{os.getpid()}")
+        trial = os.path.join(root, f".trial-{own_word()}")
         with open(trial, "wb") as file:
             file.write(b"x" * 4096)
         os.unlink(trial)
@@ -124,6 +123,11 @@ def unusable(root: str) -> str:
         return error.strerror or str(error)
     free = space.f_bavail * space.f_frsize
     return "" if free >= LEAST_FREE else f"only {free >> 20} MB free"
+
+
+def own_word() -> str:
+    """What no other process has in a file's name: containers that share a home have the same pids."""
+    return os.urandom(8).hex()
 
 
 def planted(root: str) -> str:

@@ -89,7 +89,9 @@ def _gpus() -> tuple[list[tuple[str, float]], str]:
     for line in said.stdout.splitlines() if said.returncode == 0 else ():
         name, memory, *_ = [*line.split(", "), "", ""]
         number = memory.partition(" ")[0]
-        found.append((name, float(number) if number.isdecimal() else 0.0))
+        if not number.isdecimal():  # of some the driver does not tell
+            return [], f"nvidia-smi tells no memory of {name}"
+        found.append((name, float(number)))
     return found, ""
 
 

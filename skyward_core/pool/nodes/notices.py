@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ...wire.frame_types import NoticeKeys
 
 SAME = 30.0  # seconds between two ends that are one
+LONGEST = 24 * 3600.0  # seconds to an end that are believed
 
 
 class Notices:
@@ -37,7 +38,7 @@ class Notices:
         """A node tells of its machine."""
         context, kind, left = self._context, told["kind"], told["left"]
         node = context.view.nodes[link.node]
-        ends_at = None if left is None else time.time() + left
+        ends_at = None if left is None else time.time() + min(LONGEST, max(0.0, left))
         if node.notice == kind and _are_same(node.notice_ends_at, ends_at):
             return
         self._news.emit(ev.NodeNotice(pool=context.name, node=link.node, kind=kind, ends_at=ends_at))

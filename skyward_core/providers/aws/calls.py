@@ -102,7 +102,8 @@ class Calls:
         A caller that is cancelled waits until the call which is under way has ended: nothing is done behind its back.
 
         Args:
-            answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile.
+            answered: given the answer, by the thread that got it and whoever has been cancelled meanwhile. Who gives it
+                is told of what nobody knows, too: a try without an answer, and then none that was let in.
             once: never try it again: it must not be done twice, and nothing keeps it from that.
 
         Raises:
@@ -114,6 +115,7 @@ class Calls:
             return dict(before)
         rate = self._rates.setdefault((service, region), _Rate())
         deadline, tries = time.monotonic() + PATIENCE, 0
+        unheard = False  # whether a try got no answer, and may have been done
         while True:
             await rate.turn()
             try:
@@ -131,11 +133,14 @@ class Calls:
                 if throttled and not once and time.monotonic() < deadline:
                     continue
                 if not (throttled or once) and tries < TRIES and failures.may_pass(error):
+                    unheard = unheard or failures.may_be_done(error)
                     await asyncio.sleep(random.uniform(0.5, 1.0) * FIRST_PAUSE * 2**tries)
                     continue
                 translated = failures.in_words(error, service, region, action)
                 if isinstance(translated, CredentialsRefused):
                     self._forget()  # the next call reads them anew
+                if unheard and answered is not None and failures.is_at_the_door(translated):
+                    translated = failures.unheard(translated)
                 raise translated from error
             rate.speed_up()
             if asks:

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...model.errors import CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable, UsageError
+from ...model.errors import (
+    CredentialsRefused,
+    NoCapacity,
+    PoolError,
+    SkywardError,
+    Unreachable,
+    UsageError,
+    what_of,
+)
 
 THROTTLED = frozenset(
     {
@@ -78,10 +86,34 @@ def may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed a little later."""
     from botocore import exceptions
 
-    if code_of(error) in PASSING:
+    if _passes(code_of(error)):
         return True
     # Of a call that got no answer nobody knows whether it was done: only calls that may be repeated come here.
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError)
+
+
+def _passes(code: str) -> bool:
+    """Whether AWS, or a gateway before it, has trouble of its own; botocore names a gateway's by its HTTP status."""
+    return code in PASSING or (code.isdecimal() and code.startswith("5"))
+
+
+def may_be_done(error: BaseException) -> bool:
+    """Whether a call that may pass later may have been done all the same: it was sent."""
+    from botocore import exceptions
+
+    return not isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError)
+
+
+def is_at_the_door(error: SkywardError) -> bool:
+    """Whether AWS has turned a call away before it looked at what was asked: that says nothing of an earlier try."""
+    if isinstance(error, CallFailed):
+        return error.code in THROTTLED | DENIED
+    return isinstance(error, CredentialsRefused)
+
+
+def unheard(last: SkywardError) -> Unreachable:
+    """The error for a call of which a try got no answer, and none after it was let in."""
+    return Unreachable(f"{what_of(last)}; and an earlier try got no answer, and may have been done")
 
 
 def in_words(error: BaseException, service: str, region: str, action: str) -> SkywardError:
@@ -127,7 +159,7 @@ def _refused(error: Any, place: str, name: str) -> SkywardError:
         )
     if code in THROTTLED:
         return CallFailed(f"{place} still answers {name} with {code} after minutes: try again later", code)
-    if code in PASSING:
+    if _passes(code):
         return Unreachable(f"{place} has trouble of its own and did not do {name} ({code}): try again later")
     if code in QUOTA:
         return CapacityRefused(

@@ -53,7 +53,10 @@ async def buy(calls: Calls, block: Block, token: str) -> Reservation:
         if error.code:
             raise
         raise Unreachable(what_of(error)) from error  # an answer that nobody could read
-    return _of(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
+    try:
+        return _of(told.get("CapacityReservation") or told["CapacityReservations"][0], block.region)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Unreachable(f"EC2's answer names no reservation ({type(error).__name__})") from error
 
 
 async def find(calls: Calls, region: str, filters: Sequence[Mapping[str, Any]] = ()) -> list[Reservation]:

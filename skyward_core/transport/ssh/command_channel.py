@@ -45,7 +45,6 @@ LONGEST, MOST_LINES = 64 << 20, 100_000
 FIRST = (
     "skyward_core.wire.node_paths",
     "skyward_core.node.put_off",
-    "skyward_core.node.rest_of_bundle",
     "skyward_core.node.boot.host",
 )
 

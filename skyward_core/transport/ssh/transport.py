@@ -280,6 +280,8 @@ class SSHTransport:
             channel.close()
             self._refuse_no_room(channel.facts)
             self._facts, self._asked = channel.facts, link
+            if channel.facts["bundle"] and not channel.facts["rest"]:
+                self._rest.begin()  # whoever started the agent was cut off before
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe = pipes.Forwarded(on_data, on_lost)
