@@ -116,6 +116,24 @@ async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: Worl
     assert logs == [{"r000.out": [3, 9]}, {"r001.out": [0, 2]}]
 
 
+@pytest.mark.parametrize("who", ["gone", "new"])
+async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(
+    world: World, come: Come, who: str
+) -> None:
+    world.remembers["m0"] = [record(opened(), outcome(0, 0))]
+    before = await come()
+    knew = world.pipes["m1"]
+    knew.say({"t": "run"} | opened(), b"")
+    if who == "gone":
+        world.states["m1"] = "gone"
+    still = await come()
+    assert still.run.state == "running", "nobody has seen its end"
+    knew.say(outcome(1, 1), b"")
+    assert before.written().state == "done"
+    late = await come()
+    assert (late.run.state, late.run.ended_at) == ("done", 1011.0)
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "state", "cause"),
     [
