@@ -11,6 +11,7 @@ import pytest
 from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
+from skyward_core.pool.outputs.listing import listing
 from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
@@ -308,3 +309,13 @@ async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: 
     second = await come()
     assert before.state == "done"
     assert (second.written(), second.run.ended_at) == (before, before.ended_at)
+
+
+async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(
+    world: World, come: Come
+) -> None:
+    await come()
+    world.refuses["m1"] = OSError("no route")
+    late = await come()
+    found = await listing(late.client.context, [], None)
+    assert found.failures == {1: "it has not been reached from here"}
