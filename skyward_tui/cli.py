@@ -205,6 +205,7 @@ def run(
 @others
 @of_place
 @of_accelerator
+@of_market
 @of_ranks
 @click.option("--python", metavar="PATH", help="Run the script with this Python, not with its project's.")
 @of_packages

@@ -25,11 +25,12 @@ HOSTS_SHOWN = 6
 ATTEMPTS_SHOWN = 5
 
 
-def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str]]:
+def rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = False) -> list[tuple[str, str]]:
     """What will happen, as (heading, text). Asks the script's interpreter what it has, which may take its time.
 
     Args:
         may_remember: whether what a provider said a minute ago will do.
+        as_options: say it for a command line, not for the form.
     """
     from skyward_core.front.scripts import advice
 
@@ -40,7 +41,7 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str
         where = "all ranks that there are then"
     streams = ", streaming what it yields" if plan.function.is_generator else ""
     told = [
-        *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember)),
+        *(_used(pool) if isinstance(pool, PoolView) else _created(plan, pool, may_remember, as_options)),
         ("runs", f"{_call(plan)} on {where}{streams}"),
     ]
     if plan.plugins:
@@ -54,7 +55,11 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str
         told.append(_outputs(plan.spec))
     told += [("note", each) for each in plan.interpreter.notes]
     try:
-        lack = [lacking(plan)] if lacking(plan) else [advice(name, plan.interpreter) for name in plan.missing]
+        lack = (
+            [said]
+            if (said := lacking(plan, as_options=as_options))
+            else [advice(name, plan.interpreter) for name in plan.missing]
+        )
         told += [("note", each) for each in lack]
     except ScriptError as error:
         told.append(("note", str(error)))
@@ -70,7 +75,10 @@ def rows(plan: LaunchPlan, *, may_remember: bool = False) -> list[tuple[str, str
         told.append(("note", f"nothing is rented or looked at: each node must have {plan.spec.accelerator}"))
     if plan.loses_files:
         told.append(("note", plan.loses_files))
-    end = "the pool stays up; X tears it down" if plan.keep else "the pool is torn down when the run ends"
+    ends = f"skyward-tui down {pool.name}" if as_options else "X"
+    end = (
+        f"the pool stays up; {ends} tears it down" if plan.keep else "the pool is torn down when the run ends"
+    )
     return [*told, ("then", end)]
 
 
@@ -100,7 +108,9 @@ def lacking(plan: LaunchPlan, *, as_options: bool = False) -> str:
     return ""  # who loads the script says it
 
 
-def _created(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
+def _created(
+    plan: LaunchPlan, spec: PoolSpec, may_remember: bool, as_options: bool
+) -> Iterator[tuple[str, str]]:
     least, most = spec.least_nodes, spec.most_nodes
     what = f"{between(least, most, spec.provider.machine)} × {count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
@@ -109,10 +119,10 @@ def _created(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[t
         yield "hosts", _listed(plan.hosts)
     if spec.accelerator is not None:
         yield "needs", _needs(spec.accelerator)
-    yield from _rented(plan, may_remember)
+    yield from _rented(plan, may_remember, as_options)
 
 
-def _rented(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
+def _rented(plan: LaunchPlan, may_remember: bool, as_options: bool) -> Iterator[tuple[str, str]]:
     """What it costs, and what is tried and made for it."""
     try:
         rental = plan.rental(may_remember=may_remember)
@@ -126,7 +136,8 @@ def _rented(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, str]]:
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
         yield "or", count(more, "other offer")
     if plan.spec is not None and plan.spec.options.budget is not None:
-        yield "budget", f"${plan.spec.options.budget:,.2f} in all, of which the app asks when it is spent"
+        then = "the pool is torn down" if as_options else "the app asks"
+        yield "budget", f"${plan.spec.options.budget:,.2f} in all; when it is spent {then}"
     if plan.spec is not None and plan.spec.options.wait_for_capacity:
         wait = duration(float(plan.spec.options.wait_for_capacity))
         yield "waits", f"for up to {wait} where there are no machines to be had"

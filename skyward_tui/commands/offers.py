@@ -114,7 +114,10 @@ def _rows(fitting: Sequence[Offer]) -> list[Sequence[str]]:
 def _row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
-    lately = "" if spot is None or spot.lately is None else "–".join(map(money, spot.lately))
+    # All told, as the price that stands beside it.
+    lately = (
+        "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
+    )
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
         field(best.provider),

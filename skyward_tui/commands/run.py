@@ -39,18 +39,18 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
     The pool is made for the run and torn down after it; one of that name that is up is used, and stays. With
     ``dry_run`` nothing is made, loaded or run: it is told what would be.
     """
-    plan = _plan(request)
     with opened(console) as session:
         found = _live(session, request.pool)
+        if found is not None and request.shapes_pool:
+            raise UsageError(
+                f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
+                "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
+                "--max-hourly, --selection, --budget, --wait-for-capacity, --plugin, --lock, "
+                "--requirements, --project and --output to "
+                f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
+            )
+        plan = _plan(request)
         if found is not None:
-            if request.shapes_pool:
-                raise UsageError(
-                    f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
-                    "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
-                    "--max-hourly, --selection, --budget, --wait-for-capacity, --plugin, --lock, "
-                    "--requirements, --project and --output to "
-                    f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
-                )
             plan = plan.on(found)
         if dry_run:
             return _tell(plan, console)
@@ -69,7 +69,7 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
 def _tell(plan: LaunchPlan, console: Console) -> int:
     """What a run would do."""
     rental = plan.rental()
-    told = rows(plan)
+    told = rows(plan, as_options=True)
     for line in table(told):
         console.say(line)
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]

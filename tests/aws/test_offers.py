@@ -163,6 +163,13 @@ def test_the_command_shows_a_table(bed: Bed, capsys: pytest.CaptureFixture[str])
         "the cheapest spot first"
     )
     assert f"${prices.on_demand('g4dn.12xlarge', 'us-east-1') + BESIDE:.2f}/h" in cells and cells[-1] == "now"
+    least, most = (float(each.lstrip("$")) for each in cells[-2].split("–"))
+    assert least <= float(cells[-3].strip("$/h")) <= most
+    status, out, _ = show(capsys, accelerator=None, vcpus=2, max_hourly=0.2)
+    for line in out.splitlines()[1:]:  # of a small machine the disk is much of its price
+        *_, spot, lately, _ = line.split()
+        least, most = (float(each.lstrip("$")) for each in lately.split("–"))
+        assert least <= float(spot.strip("$/h")) <= most, line
     status, out, _ = show(capsys, as_json=True, accelerator="T4:4", spot=True)
     told = json.loads(out)
     _, out, _ = show(capsys, as_json=True, zones=("us-east-1b",), efa=True)
@@ -185,6 +192,11 @@ def test_machines_without_accelerators_are_found_by_their_size(bed: Bed) -> None
     order = in_order(look(wish).offers, wish)
     assert order and all(each.vcpus >= 8 and each.memory_gb >= 30 for each in order)
     assert {each.architecture for each in order} == {"arm64"} and not any(each.count for each in order)
+
+
+def test_where_nothing_is_asked_for_it_is_the_plain_type_alone(bed: Bed) -> None:
+    plan = sky.Compute(provider=sky.AWS(region="us-east-1"), name="q").plan()
+    assert {each.instance_type for each in plan.attempts} == {"m7i.large"}
 
 
 def test_an_accelerator_that_no_catalogue_knows_is_listed_as_it_is() -> None:

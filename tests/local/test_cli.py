@@ -188,7 +188,7 @@ def test_a_kept_pool_is_listed_used_and_keeps_runs_apart(shared: Cli) -> None:
     assert "dev" in shared("ls").stdout
 
 
-@pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--plugin", "torch")])
+@pytest.mark.parametrize("options", [("--nodes", 2), ("--provider", "local"), ("--budget", 4)])
 def test_the_name_of_a_pool_that_is_up_is_taken(shared: Cli, options: tuple[object, ...]) -> None:
     done = shared("run", "endings.py:fine", "--pool", "dev", *options, status=2)
     assert done.stderr.startswith("error: pool dev is up already (2 nodes on local)")

@@ -11,6 +11,7 @@ import pytest
 from skyward_core.model.errors import PoolError
 from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
+from skyward_core.pool.outputs.listing import listing
 from skyward_core.pool.pool_end import PoolEnd
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.views import events as ev
@@ -114,6 +115,24 @@ async def test_a_run_that_is_under_way_is_shown_with_what_was_missed(world: Worl
     assert (row.token, row.state, row.opened_at, row.ended_at) == (TOKEN, "done", 1000.0, 1011.0)
     logs = [log for _, log in watcher.client.ledger.outcomes(RUN)]
     assert logs == [{"r000.out": [3, 9]}, {"r001.out": [0, 2]}]
+
+
+@pytest.mark.parametrize("who", ["gone", "new"])
+async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(
+    world: World, come: Come, who: str
+) -> None:
+    world.remembers["m0"] = [record(opened(), outcome(0, 0))]
+    before = await come()
+    knew = world.pipes["m1"]
+    knew.say({"t": "run"} | opened(), b"")
+    if who == "gone":
+        world.states["m1"] = "gone"
+    still = await come()
+    assert still.run.state == "running", "nobody has seen its end"
+    knew.say(outcome(1, 1), b"")
+    assert before.written().state == "done"
+    late = await come()
+    assert (late.run.state, late.run.ended_at) == ("done", 1011.0)
 
 
 @pytest.mark.parametrize(
@@ -290,3 +309,13 @@ async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: 
     second = await come()
     assert before.state == "done"
     assert (second.written(), second.run.ended_at) == (before, before.ended_at)
+
+
+async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(
+    world: World, come: Come
+) -> None:
+    await come()
+    world.refuses["m1"] = OSError("no route")
+    late = await come()
+    found = await listing(late.client.context, [], None)
+    assert found.failures == {1: "it has not been reached from here"}

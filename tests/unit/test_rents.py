@@ -76,6 +76,19 @@ def test_the_plan_of_a_launch_on_them_has_their_price(tmp_path: Path, nobody: No
     assert not any("nothing is rented" in text for _, text in told)
 
 
+def test_the_command_line_tells_what_it_does_and_not_what_the_app_does(tmp_path: Path, nobody: None) -> None:
+    (tmp_path / "train.py").write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")
+    asked = LaunchRequest(
+        script=str(tmp_path / "train.py"), provider="aws", settings={"region": "us-east-1"},
+        accelerator="T4:4", pool="mine", keep=True, budget=5,
+    )  # fmt: skip
+    here, there = dict(rows(asked.plan())), dict(rows(asked.plan(), as_options=True))
+    assert here["budget"] == "$5.00 in all; when it is spent the app asks"
+    assert there["budget"] == "$5.00 in all; when it is spent the pool is torn down"
+    assert here["then"] == "the pool stays up; X tears it down"
+    assert there["then"] == "the pool stays up; skyward-tui down mine tears it down"
+
+
 def test_a_price_that_nobody_knows_is_not_shown_as_none(tmp_path: Path, nobody: None) -> None:
     told = rows(plan_of(tmp_path, "eu-west-1"))
     assert ("cost", "$?/h") in told

@@ -180,3 +180,13 @@ def test_every_option_of_the_torchrun_that_is_installed_is_known():
     theirs = set(re.findall(r'"(--[a-z-]+)"', source.partition("def parse_args")[0])) - {"--local-rank"}
     ours = {name for each in cli.commands["torchrun"].params for name in each.opts}
     assert theirs and theirs <= ours
+
+
+def test_torchrun_says_as_run_does_what_machines_may_cost(asked):
+    words = "--max-hourly 3 --budget 25 --allocation spot --selection first --wait-for-capacity 2h"
+    by_run, by_torchrun = (
+        asked(f"{command} --provider aws --set region=us-east-1 {words} plain.py")
+        for command in ("run", "torchrun")
+    )
+    for name in ("max_hourly_cost", "budget", "allocation", "selection", "wait_for_capacity"):
+        assert getattr(by_torchrun, name) == getattr(by_run, name) is not None, name

@@ -275,6 +275,13 @@ class Link:
         return self.loop.time() - self._heard_at
 
     @property
+    def silence(self) -> str:
+        """How long the agent has said nothing, in words; of one that we never heard there is no such time."""
+        return (
+            f"has said nothing for {self.quiet:.0f} s" if self._heard_at else "has not been reached from here"
+        )
+
+    @property
     def load(self) -> int:
         """Calls of ours that it was given and that have no outcome yet."""
         return len(self._calls)

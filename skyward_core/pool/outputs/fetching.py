@@ -248,7 +248,7 @@ class Fetching:
                     at, since = incoming.at, time.monotonic()
                 stalled = time.monotonic() - since
                 if not taking.done() and min(link.quiet, stalled) > max(FROZEN, self._patience):
-                    raise ConnectionError(f"node {link.node} has said nothing for {link.quiet:.0f} s")
+                    raise ConnectionError(f"node {link.node} {link.silence}")
                 if not taking.done() and stalled > STUCK + at / SLOWEST:
                     raise ConnectionError(f"nothing of it has come from node {link.node} for {stalled:.0f} s")
             taking.result()

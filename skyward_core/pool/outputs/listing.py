@@ -124,7 +124,7 @@ async def _ask(
         await asyncio.wait([asking], timeout=1.0)
     if not asking.done():
         asking.cancel()
-        return _NodesFiles([], why=f"it has said nothing for {link.quiet:.0f} s")
+        return _NodesFiles([], why=f"it {link.silence}")
     answer: WrittenAnswer
     try:
         answer, _ = asking.result()

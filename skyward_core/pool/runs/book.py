@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -121,7 +121,12 @@ class RunBook:
 
     def catch_up(self, link: Link) -> None:
         """Show what an agent remembers of others' runs."""
-        self._others.on_welcome(link, self.runs.keys() | self._over.keys())
+        self._others.on_welcome(link, self._ours)
+
+    @property
+    def _ours(self) -> Container[str]:
+        """Runs that are told of by ourselves."""
+        return self.runs.keys() | self._over.keys()
 
     def on_frame(self, link: Link, header: OfRuns, body: bytes) -> None:
         """News of a run.
@@ -161,6 +166,7 @@ class RunBook:
         """Nothing comes over a link any more: calls on it end as lost."""
         link.lose()
         self.lose_calls(link)
+        self._others.ask_ledger(self._ours)
 
     def lose_calls(self, link: Link) -> None:
         """What a node was given and has not answered, it will not."""

@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from ...model.errors import LedgerError
-from ...model.outcome import Outcome, Summary
+from ...model.outcome import Outcome, RootCause, Summary
 from ...model.states import RunStatus
 from ...store.ledger_rows import RunRow
 from ...views import events as ev
@@ -50,6 +50,17 @@ class OthersRuns:
             for header in record["outcomes"]:
                 self._outcome(record["run"], header, link.time_of(header))
             self._check_end(record["run"], caught_up=True)
+        self.ask_ledger(ours)
+
+    def ask_ledger(self, ours: Container[str]) -> None:
+        """End the runs that have ended by the ledger, once no node is left that could tell more of them: what a lost
+        one, or one that came in its place, does not remember, nobody else will tell."""
+        if any(not (link.up or link.gone) for link in self._context.links):
+            return
+        for run in self._totals.keys() - self._ended:
+            if run not in ours and (written := self._written(run)) is not None:
+                at = written.ended_at or time.time()
+                self._end(run, written.state, at, written.root_cause)
 
     def _count_returned(self, record: Remembered, node: int) -> None:
         """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
@@ -117,8 +128,7 @@ class OthersRuns:
         known = len(outcomes) + sum(self._returned.get(run, {}).values())
         if known < self._totals.get(run, known + 1) or run in self._ended:
             return
-        self._ended.add(run)
-        at = self._latest.pop(run, time.time())
+        at = self._latest.get(run, time.time())
         written = self._written(run) if caught_up else None
         state: RunStatus
         if written is not None:
@@ -128,6 +138,11 @@ class OthersRuns:
             done = all(outcome.kind == "returned" for outcome in outcomes.values())
             state = "done" if done else "failed" if cause else "cancelled"
             self._news.records.ended(run, state, at, cause)
+        self._end(run, state, at, cause)
+
+    def _end(self, run: str, state: RunStatus, at: float, cause: RootCause | None) -> None:
+        self._ended.add(run)
+        self._latest.pop(run, None)
         self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
 
     def _written(self, run: str) -> RunRow | None:

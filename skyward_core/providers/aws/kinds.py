@@ -120,9 +120,12 @@ def families(wish: Wish) -> tuple[str, ...]:
     """Patterns of the types that a wish is about."""
     if wish.accelerator is not None or wish.any_accelerator:
         return WITH_ACCELERATORS
-    if wish.vcpus or wish.memory_gb or wish.architecture or wish.efa:
-        return WITHOUT
-    return (PLAIN,)
+    return WITHOUT if says_size(wish) else (PLAIN,)
+
+
+def says_size(wish: Wish) -> bool:
+    """Whether a wish for machines without accelerators says anything of what they have to be."""
+    return bool(wish.vcpus or wish.memory_gb or wish.architecture or wish.efa)
 
 
 async def zones_of(calls: Calls, region: str, names: list[str]) -> dict[str, list[str]]:

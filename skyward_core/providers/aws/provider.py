@@ -315,8 +315,9 @@ class AWS(BlockSales):
             instance_type=self.instance_type or wish.instance_type,
             zones=tuple(self.zones or ()),
             regions=tuple(self.region or ()),
-            # What runs here may well not run on the other kind of processor: who wants that says so.
-            architecture=wish.architecture or ("x86_64" if plain else ""),
+            # What runs here may well not run on the other kind of processor: who wants that says so. Where nothing at
+            # all is said, nothing is said here either, and so the plain type is taken.
+            architecture=wish.architecture or ("x86_64" if plain and kinds.says_size(wish) else ""),
         )
 
     @property
