@@ -145,6 +145,46 @@ def test_callbacks_run_on_all_ranks_and_results_in_time_count(pool: sky.Compute,
         assert "fails, a callback of on_preempt, failed" in err(pool, rank) and "stale" not in err(pool, rank)
 
 
+def test_what_a_rank_has_started_lives_as_long_as_the_rank(pool: sky.Compute, steps: Steps) -> None:
+    def train(goes_on: bool) -> bool:
+        import multiprocessing
+
+        if goes_on:
+            sky.on_preempt(lambda: steps.take("told"))
+
+        def load() -> None:
+            def leave(*_: object) -> None:
+                steps.take("left")
+                os._exit(0)
+
+            signal.signal(signal.SIGTERM, leave)
+            steps.take("loads")
+            time.sleep(60)
+
+        loader = multiprocessing.get_context("fork").Process(target=load, daemon=True)
+        loader.start()
+        if goes_on:
+            steps.await_all("told", [0, 1])
+        time.sleep(1.5 if goes_on else 60)
+        alive = loader.is_alive()
+        loader.kill()
+        return alive
+
+    with ThreadPoolExecutor(1) as beside:
+        running = beside.submit(lambda: sky.function(train)(True) @ pool)
+        steps.wait("loads", [0, 1])
+        says(pool, 0)
+        assert running.result(30) == [True, True] and steps.taken("left") == []
+        for path in Path(steps.folder).glob("loads-*"):
+            path.unlink()
+        running = beside.submit(lambda: sky.function(train)(False) @ pool)
+        steps.wait("loads", [0, 1])
+        says(pool, 1)
+        with pytest.raises(sky.RunError):
+            running.result(30)
+    assert 1 in steps.taken("left")
+
+
 def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Steps) -> None:
     def train() -> None:
         steps.take("begun")

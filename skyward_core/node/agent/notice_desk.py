@@ -17,7 +17,7 @@ from .audience import Audience
 from .call_desk import CallDesk
 from .node_state import NodeState
 from .notice_source import NoticeSource
-from .processes import kill_one, signal_group
+from .processes import kill_one
 from .slots import Slots
 
 SAME = 30.0  # seconds between two ends that are one
@@ -91,7 +91,8 @@ class NoticeDesk:
             return
         for slot in self._slots.all:
             if slot.process is not None and slot.process.pid in own.pids:
-                signal_group(slot.process.pid, signal.SIGTERM)
+                # What it has started, such as what loads its data, is needed where it goes on; else it passes that on.
+                kill_one(slot.process.pid, signal.SIGTERM)
         self._write(own._replace(sent=True))
 
     # -- of others ---------------------------------------------------------------------------------------

@@ -83,7 +83,9 @@ class StopSignal:
         if self._is_in_hook(at):
             start_new_thread(self._send_again, ())
             return
-        if preempt.comes_with_notice() and (not self._listening or preempt.tell()):
+        if preempt.comes_with_notice():
+            if self._listening and not preempt.tell():
+                os.killpg(os.getpid(), signal.SIGTERM)  # a stop: for all that we have started, and for us
             return
         if self._listening and self._interrupts:
             raise Stopped
