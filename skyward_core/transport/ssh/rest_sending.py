@@ -13,11 +13,8 @@ from .command_channel import CommandChannel
 
 _log = logger("ssh")
 
-PAUSES = (
-    1.0,
-    5.0,
-    30.0,
-)  # seconds before each attempt: what a person waits for, the first results, comes first
+# Seconds before each attempt: what a person waits for, the first results, comes first.
+PAUSES = (1.0, 5.0, 30.0)
 SETTLING = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
 
 
