@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,22 +41,22 @@ def session(found: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("found", "known"),
+    ("make", "known"),
     [
-        (credentials("sso"), True),
-        (credentials("assume-role"), True),
-        (credentials("env"), True),
-        (credentials("iam-role"), False),
-        (credentials("container-role"), False),
-        (credentials("custom-process"), False),
-        (Credentials("a", "b", "token of nobody knows when"), False),
-        (None, False),
-        (UnauthorizedSSOTokenError(), False),
-        (credentials("sso", -1), False),
+        (partial(credentials, "sso"), True),
+        (partial(credentials, "assume-role"), True),
+        (partial(credentials, "env"), True),
+        (partial(credentials, "iam-role"), False),
+        (partial(credentials, "container-role"), False),
+        (partial(credentials, "custom-process"), False),
+        (partial(Credentials, "a", "b", "token of nobody knows when"), False),
+        (lambda: None, False),
+        (UnauthorizedSSOTokenError, False),
+        (partial(credentials, "sso", -1), False),
     ],
 )
-def test_what_botocore_says_of_their_end(found: Any, known: bool) -> None:
-    at = expiring.expiry(session(found))
+def test_what_botocore_says_of_their_end(make: Callable[[], Any], known: bool) -> None:
+    at = expiring.expiry(session(make()))
     assert (at is not None) == known
     if at is not None:
         assert abs(at - datetime.now(UTC).timestamp() - 1800) < 120
