@@ -24,13 +24,8 @@ from ..transport.background_loop import submit
 from . import settings
 
 LISTED = "blocks"  # what was listed last, in the person's own folder
-LOOKS = (
-    1.0,
-    2.0,
-    4.0,
-    8.0,
-    15.0,
-)  # seconds between looks for what may have been bought: a new one may be invisible
+# Seconds between looks for what may have been bought: a new one may be invisible.
+LOOKS = (1.0, 2.0, 4.0, 8.0, 15.0)
 
 
 def listed(blocks: Sequence[Block]) -> None:

@@ -42,6 +42,7 @@ from .value_checks import (
 
 # What may be said of a machine's end, ahead of it; "rebalance": that it is likelier than it was.
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
+LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
@@ -453,6 +454,13 @@ OF_FILES: Forms = {
 
 _UNKNOWN = FrameForm("", body=INLINE)
 _OTHER_RELEASE = {"welcome": FrameForm("", {"version": is_count})}
+
+
+def is_same_end(one: float | None, other: float | None) -> bool:
+    """Whether two notices mean the same end of a machine, by one clock; None where nobody knows when."""
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < 30
 
 
 def admit(forms: Forms, header: Header, head: int, body: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -113,6 +114,16 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     sent = probe.send({"address": "127.0.0.1", "port": found["port"], "word": word})
     host_facts.done("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
+
+
+def test_who_is_killed_while_it_writes_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[Path]] = []
+    monkeypatch.setattr(probe, "DISK", 1)
+    monkeypatch.setattr(os, "fsync", lambda number: seen.append(list(tmp_path.iterdir())))
+    speed, why = probe._disk(tmp_path)
+    assert speed > 0 and not why and seen == [[]]
 
 
 def test_a_neighbour_that_is_not_there_is_told() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -99,3 +101,34 @@ async def test_the_end_of_the_pool_stops_it_before_it_begins() -> None:
     rest.begin()
     await rest.give_up()
     assert host.opened == 0
+
+
+async def test_it_is_packed_beside_the_loop_and_for_all_hosts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[int] = []
+
+    class Packs:
+        @cached_property
+        def rest(self) -> bytes:
+            packed.append(threading.get_ident())
+            return b"rest"
+
+    made = Packs()
+    monkeypatch.setattr(rest_sending, "bundle", lambda: made)
+    hosts = [Host() for _ in range(8)]
+    sent = [sending(host) for host in hosts]
+    for each in sent:
+        each.begin()
+    await asyncio.gather(*(each.settle() for each in sent))
+    assert [host.taken for host in hosts] == [[b"rest"]] * 8
+    assert len(packed) == 1 and packed[0] != threading.get_ident()
+
+
+async def test_what_nobody_expected_keeps_no_connection_from_being_closed() -> None:
+    class Odd(Host):
+        async def ask(self, do: str, payload: bytes) -> None:
+            raise ValueError("odd")
+
+    rest = sending(Odd())
+    rest.begin()
+    await rest.settle()
+    await rest.give_up()

@@ -107,9 +107,8 @@ class RunRecord:
         self.began: dict[int, AgentBegan] = {}
         self.items: dict[int, AgentItem] = {}  # what its generators yielded last
         self.active = 0
-        self.returned = (
-            0  # tasks of a gather; there may be many, so that only failures are remembered one by one
-        )
+        # Tasks of a gather; there may be many, so that only failures are remembered one by one.
+        self.returned = 0
 
     def to_json(self) -> dict[str, Any]:
         return {

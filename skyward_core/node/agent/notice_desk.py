@@ -12,7 +12,7 @@ from typing import Any
 
 from ...runtime.preempt import LATE, NEWS, Notice
 from ...wire.frames import Header
-from ...wire.messages import NOTICES
+from ...wire.messages import LONGEST_NOTICE, NOTICES, is_same_end
 from .audience import Audience
 from .call_desk import CallDesk
 from .node_state import NodeState
@@ -20,9 +20,7 @@ from .notice_source import NoticeSource
 from .processes import kill_one
 from .slots import Slots
 
-SAME = 30.0  # seconds between two ends that are one
 HEAD_START = 0.5  # seconds that ranks' callbacks begin before SIGTERM, which may end all
-LONGEST = 24 * 3600.0  # seconds that a notice may be ahead
 
 
 class NoticeDesk:
@@ -58,11 +56,13 @@ class NoticeDesk:
         if isinstance(why := told.get("error"), str):
             self._complain(why[:200])
         kind, left = told.get("kind"), told.get("left")
-        if kind not in NOTICES or not (left is None or (type(left) in (int, float) and 0 <= left <= LONGEST)):
+        if kind not in NOTICES or not (
+            left is None or (type(left) in (int, float) and 0 <= left <= LONGEST_NOTICE)
+        ):
             return
         ends = None if left is None or kind == "rebalance" else monotonic() + left
         known = self._state.notices
-        if kind in known and _are_same(known[kind], ends):
+        if kind in known and is_same_end(known[kind], ends):
             return
         known[kind] = ends
         self._audience.tell(frame_of(kind, ends))
@@ -73,7 +73,7 @@ class NoticeDesk:
         """Tell the ranks of this node, and have what runs in them end, unless it says what else to do."""
         self._state.is_taken_back = True
         before = self._written.get(self._node)
-        if before is not None and _are_same(before.ends, ends):
+        if before is not None and is_same_end(before.ends, ends):
             return
         # Who is just being started has no place for the signal yet, and nothing to lose.
         busy = [
@@ -103,9 +103,9 @@ class NoticeDesk:
         Args:
             left: seconds.
         """
-        ends = monotonic() + min(LONGEST, max(0.0, left))
+        ends = monotonic() + min(LONGEST_NOTICE, max(0.0, left))
         known = self._written.get(node)
-        if node != self._node and not (known is not None and _are_same(known.ends, ends)):
+        if node != self._node and not (known is not None and is_same_end(known.ends, ends)):
             self._tell_ranks(Notice(node, False, ends, ()))
 
     # -- what ranks are told -----------------------------------------------------------------------------
@@ -142,12 +142,6 @@ def frame_of(kind: str, ends: float | None) -> Header:
     """
     left = None if ends is None else round(max(0.0, ends - monotonic()), 3)
     return {"t": "notice", "kind": kind, "left": left}
-
-
-def _are_same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) < SAME
 
 
 def _read(path: str) -> list[Notice]:

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .host import own_word
+
 DISK = 64 << 20  # bytes that are written
 PIECE = 4 << 20
 DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
@@ -113,18 +115,17 @@ def _matmul(python: str) -> tuple[float, str]:
 
 def _disk(base: Path) -> tuple[float, str]:
     """MB/s that reach the disk; and why there is no figure."""
-    path, piece, written = base / f"probe.{os.getpid()}", os.urandom(PIECE), 0
+    path, piece, written = base / f"probe.{own_word()}", os.urandom(PIECE), 0
     begun = time.perf_counter()
     try:
-        with path.open("wb", buffering=0) as file:
+        with path.open("xb", buffering=0) as file:
+            path.unlink()  # who is killed here leaves nothing
             while written < DISK and time.perf_counter() - begun < DISK_TIME:
                 written += file.write(piece)
                 os.fsync(file.fileno())
         return written / 1e6 / (time.perf_counter() - begun), ""
     except OSError as error:
         return 0.0, str(error)
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _listen(address: str, word: str) -> int:

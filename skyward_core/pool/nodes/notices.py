@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from ...views import events as ev
 from ...views.views import NodeView
+from ...wire.messages import LONGEST_NOTICE, is_same_end
 from ..context import PoolContext
 from ..links.link import Link
 from ..news import News
 
 if TYPE_CHECKING:
     from ...wire.frame_types import NoticeKeys
-
-SAME = 30.0  # seconds between two ends that are one
-LONGEST = 24 * 3600.0  # seconds to an end that are believed
 
 
 class Notices:
@@ -38,8 +36,8 @@ class Notices:
         """A node tells of its machine."""
         context, kind, left = self._context, told["kind"], told["left"]
         node = context.view.nodes[link.node]
-        ends_at = None if left is None else time.time() + min(LONGEST, max(0.0, left))
-        if node.notice == kind and _are_same(node.notice_ends_at, ends_at):
+        ends_at = None if left is None else time.time() + min(LONGEST_NOTICE, max(0.0, left))
+        if node.notice == kind and is_same_end(node.notice_ends_at, ends_at):
             return
         self._news.emit(ev.NodeNotice(pool=context.name, node=link.node, kind=kind, ends_at=ends_at))
         self._news.complain(in_words(link.node, told))
@@ -68,9 +66,3 @@ def in_words(node: int, told: NoticeKeys) -> str:
         f"node {node}'s machine is taken back by its provider {when} ({told['kind']}): its ranks have got SIGTERM, and "
         "callbacks of on_preempt are called"
     )
-
-
-def _are_same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) < SAME

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ...model.errors import PoolError, UsageError
 from ...store.loggers import logger
-from ..upload.bundle import bundle_for
+from ..upload.bundle import bundle
 from .command_channel import CommandChannel
 
 _log = logger("ssh")
 
 # Seconds before each attempt: what a person waits for, the first results, comes first.
 PAUSES = (1.0, 5.0, 30.0)
+_packing = threading.Lock()  # once a release it takes long, and all hosts want the same
 SETTLING = 10.0  # seconds that somebody who leaves the pool as it is waits for the last attempt
 
 
@@ -49,8 +51,7 @@ class RestSending:
         """Stop it. What has been sent by half is removed by the host."""
         if self._task is not None:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])  # whatever it ended with keeps no connection from being closed
 
     async def _send(self) -> None:
         for pause in PAUSES:
@@ -61,7 +62,7 @@ class RestSending:
                 channel = await self._channel()
                 try:
                     if not channel.facts["rest"]:
-                        await channel.ask("rest", bundle_for(channel.facts["nvml"]).rest)
+                        await channel.ask("rest", await asyncio.to_thread(_packed))
                     return
                 finally:
                     channel.close()
@@ -69,3 +70,9 @@ class RestSending:
                 _log.info("%s: the rest of the bundle was not sent: %s", self._host, error)
                 if self._now.is_set():
                     return
+
+
+def _packed() -> bytes:
+    """It is the same whether or not a driver may be there."""
+    with _packing:
+        return bundle().rest
