@@ -259,10 +259,6 @@ class AgentError(TypedDict):
     message: str
 
 
-class AgentMoved(TypedDict):
-    t: Literal["moved"]
-
-
 class AgentWanted(TypedDict):
     t: Literal["wanted"]
 
@@ -284,10 +280,6 @@ class ClaimAnswer(AgentKnown):
 class PortsAnswer(AgentKnown):
     ports: list[int]
     accelerators: int
-
-
-class LineAnswer(AgentKnown):
-    port: int
 
 
 class PeersAnswer(AgentKnown):
@@ -449,11 +441,6 @@ class ClientDrop(TypedDict):
     blobs: list[str]
 
 
-class ClientLine(PapersKeys):
-    t: Literal["line"]
-    id: int
-
-
 class ClientPorts(TypedDict):
     t: Literal["ports"]
     id: int
@@ -527,10 +514,6 @@ class ClientForm(TypedDict):
     id: int
 
 
-class ClientMove(TypedDict):
-    t: Literal["move"]
-
-
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfRuns = AgentOutcome | AgentItem | AgentBegan | AgentStale | AgentRun
@@ -551,7 +534,6 @@ FromAgent = (
     | AgentBye
     | AgentEnding
     | AgentError
-    | AgentMoved
 )
 FromClient = (
     ClientTail
@@ -567,7 +549,6 @@ FromClient = (
     | ClientPeers
     | ClientPull
     | ClientDrop
-    | ClientLine
     | ClientPorts
     | ClientSetup
     | ClientWhere
@@ -581,5 +562,4 @@ FromClient = (
     | ClientLock
     | ClientUnlock
     | ClientForm
-    | ClientMove
 )

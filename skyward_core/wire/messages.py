@@ -253,7 +253,6 @@ FROM_AGENT: Forms = {
         _NOTICE,
     ),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
-    "moved": FrameForm("What follows comes over the node's own line, and nothing more over this one."),
     "wanted": FrameForm("Another client waits for the lock on the gang."),
 }
 
@@ -261,7 +260,6 @@ FROM_AGENT: Forms = {
 ANSWERS: Mapping[str, Checks] = {
     "claim": {"calls": all_of(is_call)},
     "ports": {"ports": all_of(is_port), "accelerators": is_count},
-    "line": {"port": is_port},
     "peers": {"port": is_port},
     "setup": {
         "env": or_none(each_of(is_text, is_text)),
@@ -272,7 +270,7 @@ ANSWERS: Mapping[str, Checks] = {
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
-FAILS = {"line", "peers", "pull", "written"}  # what may not be possible: an error is an answer, too
+FAILS = {"peers", "pull", "written"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
@@ -331,7 +329,6 @@ FROM_CLIENT: Forms = {
         "Fetch a blob from another node.", _ASKED | {"hash": is_file, "size": is_count, "from": is_any}
     ),
     "drop": FrameForm("Remove these blobs: their calls have ended.", _ASKED | {"blobs": all_of(is_file)}),
-    "line": FrameForm("Open a line of its own for this client, beside the SSH connection.", _ASKED | _PAPERS),
     "ports": FrameForm("Name ports that are free on the node, one for each rank.", _ASKED),
     "setup": FrameForm("Tell what the pool was made with, for a client that brings another node up.", _ASKED),
     "where": FrameForm("Tell how many calls of each gang run came here.", _ASKED),
@@ -367,7 +364,6 @@ FROM_CLIENT: Forms = {
         "Give it back; `unclean` where agents may have been left half told.", {}, {"unclean": is_flag}
     ),
     "form": FrameForm("On the head: name the next epoch and a port for it.", _ASKED),
-    "move": FrameForm("Say what follows over the line of its own that was opened for this client."),
 }
 
 # What workers, and the process around them, say to their agent.

@@ -58,16 +58,6 @@ def measure() -> list[Metric]:
         theirs = on_clean_hosts("warm_dask")
         ours = on_clean_hosts("warm_ours")
         logs = on_clean_hosts("logs_ours")
-        lines = [
-            {way: on_clean_hosts(f"calls_{way}") for way in ("on_lines", "through_ssh")}
-            for _ in range(ROUNDS)
-        ]
-
-    def saved(call: str) -> float:
-        with_line, without = (
-            median(each[way][call] for each in lines) for way in ("on_lines", "through_ssh")
-        )
-        return without - with_line
 
     bars = {
         "broadcast_p50_ms": Bar(at_most=2, ratio_at_most=1),
@@ -84,9 +74,6 @@ def measure() -> list[Metric]:
         Metric("first_broadcast_s", median(cold_ours), first, Bar(ratio_at_most=1 / 5)),
         Metric("second_start_s", median(again), first, Bar(at_most=0.7)),
         *(Metric(name, ours[name], theirs[name], bar) for name, bar in bars.items()),
-        # What calls gain by taking a line of their own past the host's SSH server.
-        Metric("broadcast_saved_ms", saved("broadcast"), None, Bar(at_least=0.3)),
-        Metric("single_saved_ms", saved("single"), None, Bar()),
         Metric("log_lines_per_s", logs["lines_per_s"], None, Bar(at_least=50_000)),
         Metric("ranks_with_loss", logs["ranks_with_loss"], None, Bar(at_most=0)),
     ]
@@ -124,24 +111,6 @@ def warm_ours(hosts: dict[str, Any]) -> dict[str, float]:
 
     with _compute(sky, hosts) as compute:
         return our_figures(sky, compute)
-
-
-def calls_on_lines(hosts: dict[str, Any]) -> dict[str, float]:
-    import skyward_core as sky
-
-    noop = sky.function(work.noop())
-    with _compute(sky, hosts) as compute:
-        return {
-            "broadcast": work.p50_ms(lambda: noop() @ compute),
-            "single": work.p50_ms(lambda: noop() >> compute),
-        }
-
-
-def calls_through_ssh(hosts: dict[str, Any]) -> dict[str, float]:
-    from skyward_core.pool.links import direct
-
-    direct.MOVES = 0  # no node gets a line for its calls
-    return calls_on_lines(hosts)
 
 
 def logs_ours(hosts: dict[str, Any]) -> dict[str, float]:

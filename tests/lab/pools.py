@@ -48,11 +48,6 @@ def rank() -> int:
     return sky.instance_info().rank
 
 
-def on_lines(compute: sky.Compute) -> None:
-    """Wait until calls, of which there have been two, have lines of their own."""
-    until(lambda: all(link.direct for link in compute.pool.links), "lines for calls")
-
-
 class Client:
     """A client in a process of its own, with the lab's provider as ``ssh`` and quiet options as ``quiet``; its
     script, of which ``text`` is the rest, is in the working folder.

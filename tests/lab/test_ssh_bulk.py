@@ -21,7 +21,7 @@ from skyward_core.views.events import Event, NodeLink
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Host, Lab
-from .pools import DEADLINE, Client, on_lines, pool, until
+from .pools import DEADLINE, Client, pool, until
 
 SIZE = 10_000_000
 PORTS = "1024-65534"  # as `ip rule` takes a range
@@ -105,7 +105,6 @@ def test_large_files_go_straight_and_small_ones_start_nothing(pair: Lab, ways: W
     with pool(pair) as compute:
         assert digest(data[:500_000]) @ compute == [hashlib.sha256(data[:500_000]).hexdigest()] * 2
         assert noise(2_000_000) @ compute == expected(2_000_000)
-        on_lines(compute)  # for which hosts listen, too, but once
         assert listeners(pair) == [set()] * 2
         ways.up.clear()
         ways.down.clear()

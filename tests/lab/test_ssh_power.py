@@ -18,7 +18,7 @@ from skyward_core.views.events import Event, NodePhase
 from tests.support.fewer import without
 
 from . import Lab
-from .pools import DEADLINE, allowed, less_patience, nothing_runs, on_lines, pool, rank, ssh, until
+from .pools import DEADLINE, allowed, less_patience, nothing_runs, pool, rank, ssh, until
 
 LOST = 2
 
@@ -56,7 +56,6 @@ def test_power_cut_in_the_middle_of_a_collective(lab: Lab, monkeypatch: pytest.M
         compute.pool.news.subscribe(note, None)
         for _ in range(2):
             assert rank() @ compute == [0, 1, 2]
-        on_lines(compute)
         running = beside.submit(lambda: reduce_for_ever() @ compute)
         # Gloo itself prints, too, before that.
         until(

@@ -23,7 +23,6 @@ import pytest
 import skyward_core as sky
 from skyward_core.front.launch_plan import LaunchPlan
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.pool.links import direct
 from skyward_core.pool.links.direct import Direct
 from skyward_core.pool.links.link import Link
 from skyward_core.pool.outputs import fetching, outputs
@@ -95,7 +94,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Iterator[P
         patch.setattr(outputs, "SETTLED", 0.2)
         patch.setattr(outputs, "LOOK", (0.1, 0.1))
         patch.setattr(fetching, "PAUSE", 0.1)
-        patch.setattr(direct, "MOVES", 0)  # a cut of SSH cuts all
         yield folder
 
 

@@ -390,7 +390,7 @@ def test_what_nodes_load_when_they_start_comes_compiled(start: str, unpacked: Pa
 
 
 @pytest.mark.parametrize(
-    "name", ["node.agent.blob_server", "wire.tls_protocol", "node.boot.environment", "plugins.built_in.torch"]
+    "name", ["node.agent.blob_server", "wire.tls_stream", "node.boot.environment", "plugins.built_in.torch"]
 )
 def test_what_some_nodes_load_comes_compiled(name: str, unpacked: Path) -> None:
     script = (

@@ -312,7 +312,7 @@ async def test_a_question_has_its_own_answer(link: Link) -> None:
         ("where", {"t": "known", "runs": {"r": {"calls": "1", "active": 0, "total": 2}}}),
         ("setup", {"t": "known", "env": {"A": 1}, "secrets": [], "known": True, "apps": False}),
         ("setup", {"t": "known", "env": None, "secrets": "abc", "known": True, "apps": False}),
-        ("line", {"t": "known", "port": 1 << 16}),
+        ("peers", {"t": "known", "port": 1 << 16}),
         ("peers", {"t": "known", "port": "22"}),
         ("claim", {"t": "known", "calls": [[]]}),
         ("pull", {"t": "known", "error": []}),

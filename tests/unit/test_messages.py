@@ -97,8 +97,8 @@ def test_an_outcome_is_one(wrong: dict[str, Any]) -> None:
     assert refused(from_agent, OUTCOME | wrong)
 
 
-def test_who_asks_for_a_line_brings_certificates_and_nobody_repeats_secrets() -> None:
-    asked: dict[str, Any] = {"t": "line", "id": 1, "authority": "", "certificate": "", "key": ""}
+def test_who_asks_for_a_listener_brings_certificates_and_nobody_repeats_secrets() -> None:
+    asked: dict[str, Any] = {"t": "peers", "id": 1, "authority": "", "certificate": "", "key": ""}
     assert not refused(from_client, asked)
     for key in ("authority", "certificate", "key"):
         assert refused(from_client, asked | {key: None})
@@ -174,7 +174,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "granted": {"unclean": False}, "held": {"by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
-        "moved": {}, "wanted": {},
+        "wanted": {},
         "ending": {"by": "", "why": ""}, "error": {"message": ""},
     },
     "client": {
@@ -184,10 +184,9 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "peers": ASKED | PAPERS,
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
-        "line": ASKED | PAPERS, "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
+        "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
         "warn": {"node": 1, "left": 1.5}, "ping": {}, "lock": {}, "unlock": {}, "form": ASKED,
-        "move": {},
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
@@ -231,7 +230,7 @@ def test_of_every_kind_of_frame_each_key_is_looked_at(who: str, kind: str) -> No
 @pytest.mark.parametrize("asked", sorted(messages.ANSWERS))
 def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
     answers: dict[str, dict[str, Any]] = {
-        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "line": {"port": 7}, "peers": {"port": 7},
+        "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},

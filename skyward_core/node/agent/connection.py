@@ -7,12 +7,9 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...wire.frames import Decoder, Header, Heard, WireError, frame, framed
-
-if TYPE_CHECKING:
-    from ...wire.tls_protocol import Sealed  # loads ssl, which an agent does only where it is used
 
 BUFFER = 1 << 18
 BEHIND = 8 << 20  # bytes unsent to a peer above which it does not read any more: a stopped process, say
@@ -33,11 +30,10 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, on_frame: OnFrame, on_lost: OnLost, admit: Admit | None = None) -> None:
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._admit = admit
         self._decoder = Decoder(admit)
         # One buffer for all reads: a fresh one of asyncio's size for each costs more than a small frame.
         self._buffer = memoryview(bytearray(BUFFER))
-        self._transport: asyncio.Transport | Sealed | None = None
+        self._transport: asyncio.Transport | None = None
         self._clear: asyncio.Event = asyncio.Event()
         self._clear.set()
         self.busy = False  # the peer is behind with reading
@@ -55,11 +51,7 @@ class Connection(asyncio.BufferedProtocol):
     def peer(self, claimed: int) -> int:
         """The process that connected through a Unix socket, by the kernel's word; ``claimed`` where it has none, and
         0, which is no process's, where the process is another user's."""
-        kept = (
-            self._transport.get_extra_info("socket")
-            if isinstance(self._transport, asyncio.Transport)
-            else None
-        )
+        kept = self._transport.get_extra_info("socket") if self._transport is not None else None
         if kept is None or not hasattr(socket, "SO_PEERCRED"):
             return claimed
         pid, uid, _ = struct.unpack("3i", kept.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -74,12 +66,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.received(self._buffer[:nbytes])
-
-    def received(self, data: memoryview) -> None:
         self.quiet = 0
         try:
-            for header, body in self._decoder.feed(data):
+            for header, body in self._decoder.feed(self._buffer[:nbytes]):
                 self.heard += 1
                 self._on_frame(self, header, body)
         except WireError as error:
@@ -113,18 +102,6 @@ class Connection(asyncio.BufferedProtocol):
             # It may come back, and asks for what it misses then; what waits here is this node's memory.
             if self.busy and self._transport.get_write_buffer_size() > BEHIND:
                 self._transport.abort()
-
-    def move(self, line: Sealed) -> None:
-        """Go on over another line; the last frame on the old one, either way, says that it is the last."""
-        old, self._transport = self._transport, line
-        if isinstance(old, asyncio.Transport):
-            old.write(frame({"t": "moved"}))
-            old.set_protocol(asyncio.Protocol())  # its end is not ours
-            old.close()
-        self.resume_writing()
-        self._decoder = Decoder(self._admit)
-        self._buffer = memoryview(b"")  # the line has one
-        line.give(self)
 
     async def drain(self) -> None:
         await self._clear.wait()

@@ -18,7 +18,6 @@ from .calls import Call
 from .connection import Connection
 from .gang_requests import GangRequests
 from .node_state import NodeState
-from .own_stream import Moves
 from .phases import Phases
 from .slots import Slots
 from .tail import Tail
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
         ClientFetch,
         ClientHalt,
         ClientHello,
-        ClientLine,
-        ClientMove,
         ClientOutput,
         ClientPeers,
         ClientPing,
@@ -78,7 +75,6 @@ class Requests:
         self._register = state.register
         self._gang = GangRequests(state, slots)
         self._exchange = Exchange(state.config)
-        self._moves = Moves(state.config.address)
         self._outputs: OutputDesk | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
@@ -96,8 +92,6 @@ class Requests:
             "peers": self._exchange_blobs,
             "pull": self._exchange_blobs,
             "drop": self._drop_blobs,
-            "line": self._offer_line,
-            "move": self._move,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -115,7 +109,6 @@ class Requests:
     def _lost(self, connection: Connection) -> None:
         self._audience.leave(connection)
         self._exchange.leave(connection)
-        self._moves.leave(connection)
         self._gang.leave(connection)
         self._desk.disown(connection)
 
@@ -301,11 +294,3 @@ class Requests:
             if name not in used:
                 (self._state.config.blobs / Path(name).name).unlink(missing_ok=True)
         connection.send({"t": "known", "id": header["id"]})
-
-    # -- a line of their own -----------------------------------------------------------------------------
-
-    def _offer_line(self, connection: Connection, header: ClientLine, body: bytes) -> None:
-        self._moves.offer(connection, header)
-
-    def _move(self, connection: Connection, header: ClientMove, body: bytes) -> None:
-        self._moves.go(connection)

@@ -1,8 +1,8 @@
 """The direct lines between the client and the nodes of a pool; where there is none, SSH it is.
 
-A node listens once a client has brought certificates: a process of its own, for its peers and for us, where something
-is large; and the agent, for one client alone, which then makes its calls that way. The client goes there only if the
-address is the one that its SSH connection goes to: then it is the same machine, with nothing between.
+A node listens, in a process of its own, for its peers and for us, once something is large and a client has brought
+certificates. The client goes there only if the address is the one that its SSH connection goes to: then it is the same
+machine, with nothing between.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import ssl
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from ...transport.direct.idle_streams import IdleStreams
     from ...transport.direct.transfer import Transfer
     from ...transport.incoming_output import IncomingOutput
-    from ...wire.frame_types import AgentWelcome, LineAnswer, PeersAnswer
+    from ...wire.frame_types import AgentWelcome, PeersAnswer
 
 LARGE = 1 << 20  # bytes below which the existing connection is as good
 # Bytes of results that a node sends through SSH before it is to listen: that takes a process there, which costs
@@ -34,7 +33,6 @@ LARGE = 1 << 20  # bytes below which the existing connection is as good
 FIRST = 8 << 20
 THREADS = 8
 KEPT = 16  # lines for files that wait for more, to all nodes together
-MOVES = 3  # lines for calls that a node gets; what breaks more often than that is no better than SSH
 
 Place = tuple[str, int]
 OnTrouble = Callable[[Link, str], None]
@@ -48,7 +46,6 @@ class _Node:
     place: asyncio.Task[Place | None] | None = None
     usable: bool = True
     fetched: int = 0
-    moved: bool = False  # its calls take a line of their own, or are about to
 
 
 def _room_for(lines: int) -> bool:
@@ -74,53 +71,6 @@ class Direct:
         self._threads: ThreadPoolExecutor | None = None
         self._kept: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._runs = 0
-        self._moves: Counter[int] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def run_ended(self, links: Sequence[Link]) -> None:
-        """Have calls take lines of their own, now that it is likely that there will be more of them.
-
-        Setting one up takes as much time as some hundred calls save, and 7 MB of the agent's memory: a script that
-        trains once, and ends, is better off without.
-        """
-        self._runs += 1
-        if self._runs < 2:
-            return
-        there = [(link, self._node(link)) for link in links if self._goes_there(link)]
-        movable = [
-            (link, node)
-            for link, node in there
-            if not node.moved and node.usable and self._moves[link.node] < MOVES
-        ]
-        if movable and _room_for(len(links)):
-            for link, node in movable:
-                node.moved = True
-                task = asyncio.ensure_future(self._move(link, node))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-
-    async def _move(self, link: Link, node: _Node) -> None:
-        from ...transport.direct import pipe
-        from ...transport.direct.certificates import node_name
-        from ...transport.direct.endpoint import Endpoint
-
-        name = node_name(link.node)
-        answer: LineAnswer
-        try:
-            answer, _ = await link.ask({"t": "line"} | self._signer().issue(name).to_json())
-            if error := answer.get("error"):
-                raise LineError(error)
-            place = (link.welcome["address"], int(answer["port"]))
-            made = await pipe.connect(Endpoint(place, name), self._own())
-        except OSError as error:
-            self._give_up(link, node, error)
-            return
-        if link.welcome is not node.welcome:
-            made.close()  # it belongs to a connection that is gone
-            return
-        self._moves[link.node] += 1
-        link.move(made)
 
     async def place(self, link: Link) -> Place | None:
         """Where a node listens; asked once per connection."""
@@ -163,8 +113,6 @@ class Direct:
         return size >= LARGE and (node.place is not None or node.fetched >= FIRST)
 
     def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         if self._expiry is not None:
@@ -194,7 +142,7 @@ class Direct:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "bulk")
         if self._kept is None:
-            # Beside SSH and lines for calls they are to take a small part only of what may be open.
+            # Beside SSH they are to take a small part only of what may be open.
             self._kept = idle_streams.IdleStreams(KEPT if _room_for(4 * KEPT) else 0)
         transfer = Transfer(Endpoint(place, node_name(link.node)), self._own(), self._kept)
         loop = asyncio.get_running_loop()
@@ -215,9 +163,7 @@ class Direct:
         # Else what is amiss is the link, or was, and is known.
         if link.up and link.welcome is node.welcome and not told:
             address = link.welcome["address"]
-            self._trouble(
-                link, f"calls and large files go through SSH: no direct line to {address} ({error})"
-            )
+            self._trouble(link, f"large files go through SSH: no direct line to {address} ({error})")
 
     async def _listen(self, link: Link) -> Place | None:
         from ...transport.direct.certificates import node_name

@@ -25,7 +25,6 @@ from .download import Download
 
 if TYPE_CHECKING:
     from ...tasks.task import SourceText
-    from ...transport.direct.pipe import LinePipe
     from ...transport.incoming_output import IncomingOutput
     from ...wire.frame_types import (
         AgentData,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         OfRuns,
         Timed,
     )
-    from ...wire.tls_protocol import Sealed
 
 _log = logger("link")
 
@@ -89,7 +87,6 @@ class Link:
         self.lost_as = "NodeLost"  # what errors of its calls are called
         self._clock = 0.0  # seconds by which our clock is ahead of the node's, where they differ
         self.finished = False  # the agent said goodbye
-        self.direct = False  # connected by a line of our own, and not through the transport's
         self.epoch = 0
         self.broken = ""  # why the gang takes no other broadcast
         self.spent = False  # that is: what it has been given goes on
@@ -106,7 +103,6 @@ class Link:
         self._about = {"pool": pool}  # what the log says it is about
         self._pipe: Pipe | None = None
         self._held: list[bytes] | None = None  # frames that are written together soon
-        self._moving: tuple[Pipe, LinePipe] | None = None  # we read from the one, and write to the other
         self._decoder = Decoder(from_agent)
         self._amiss: WireError | None = None  # what it said that cannot be
         self._calls: dict[Key, tuple[ClientCall, bytes]] = {}
@@ -136,11 +132,10 @@ class Link:
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
         # It may fail while the pipe is being opened, and that fails for the same reason.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self.direct = False
         # A pipe that we gave up may tell of its end while the next one is up: that is no news of the next.
         self._pipe = await self.transport.open(
             self._data,
-            lambda error: self._lost(error) if self._welcomed is welcomed and not self.direct else None,
+            lambda error: self._lost(error) if self._welcomed is welcomed else None,
         )
         self._write({"t": "hello", "watch": True, "observer": self._observer, "who": ourselves()})
         try:
@@ -175,33 +170,6 @@ class Link:
         cursors = self._listener.cursors(self.node)
         there = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
         self.send({"t": "tail", "cursors": there})
-
-    def move(self, line: Sealed) -> None:
-        """Go on over a line of our own to the same agent; what is on its way is not overtaken."""
-        from ...transport.direct.pipe import LinePipe  # who has a line has loaded that
-
-        welcomed = self._welcomed
-        pipe = LinePipe(
-            line, self._data, lambda error: self._lost(error) if self._welcomed is welcomed else None
-        )
-        if not self.up or self._pipe is None:
-            pipe.close()
-            return
-        _log.info("node %d: goes on over a line of its own", self.node, extra=self._about)
-        self._write({"t": "move"})
-        self.release()
-        self._moving = (self._pipe, pipe)
-        self._pipe = pipe
-
-    def _moved(self) -> None:
-        """The old pipe has brought its last."""
-        if self._moving is not None:
-            left, pipe = self._moving
-            self._moving = None
-            self.direct = True
-            left.close()
-            self._decoder = Decoder(from_agent)
-            pipe.start()
 
     def _data(self, data: bytes | memoryview) -> None:
         self._heard_at = self.loop.time()
@@ -319,9 +287,6 @@ class Link:
                         waiting.set_result((header, body))
                 if waiting is not None or header["t"] != "pong":
                     return
-            case "moved":
-                self._moved()
-                return
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
@@ -374,10 +339,6 @@ class Link:
         was_up, self.up, self._pipe = self.up, False, None
         self.silent = False  # that was said of a connection
         error = error or self._amiss
-        if self._moving is not None:
-            for pipe in self._moving:
-                pipe.close()
-            self._moving = None
         failure = ConnectionError(
             f"the connection to node {self.node} was lost" + (f": {error}" if error else "")
         )
@@ -437,9 +398,8 @@ class Link:
         for task in (self._retry, self._watcher):
             if task is not None:
                 task.cancel()
-        for pipe in (self._pipe, *(self._moving or ())):
-            if pipe is not None:
-                pipe.close()
+        if self._pipe is not None:
+            self._pipe.close()
         await self.transport.close()
 
     # -- requests ----------------------------------------------------------------------------------------

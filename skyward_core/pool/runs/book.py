@@ -193,8 +193,6 @@ class RunBook:
             if len(self._over) > OVER:
                 self._over.popitem(last=False)
         self.blobs.release(run.id)
-        if not self._context.alone:
-            self.direct.run_ended(self._context.links)
         self._news.records.ended(run.id, run.state, time.time(), run.root_cause)
         self._news.emit(
             ev.RunEnded(pool=self._context.name, run=run.id, state=run.state, root_cause=run.root_cause)

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 from ...model.errors import PoolError, UsageError
 from ...store.loggers import logger
-from ...wire.keepalive import watch
 from . import failures, host_keys, questions
 from .asyncssh_import import asyncssh
 from .dial import CONNECT_TIMEOUT, Dials
+from .keepalive import watch
 from .route import Route
 from .target import Target
 
@@ -29,7 +29,7 @@ SHORT_TIMEOUT = (
 )
 LOGIN_TIMEOUT = 60.0
 # SSH's own keepalive, which has to queue behind data, watches the part behind a jump host, where nothing can
-# :func:`~skyward_core.wire.keepalive.watch` the connection.
+# :func:`~.keepalive.watch` the connection.
 KEEPALIVE_INTERVAL = 4.0
 KEEPALIVE_COUNT = 2
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0

@@ -65,9 +65,7 @@ COMPILED = (
     "skyward_core/node/",
     "skyward_core/plugins/",
     "skyward_core/wire/content_name.py",
-    "skyward_core/wire/keepalive.py",
     "skyward_core/wire/output_names.py",
-    "skyward_core/wire/tls_protocol.py",
     "skyward_core/wire/tls_stream.py",
 )
 # What only clients load, as a script in a rank may be one.
