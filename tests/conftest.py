@@ -59,6 +59,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the ledger of the person who runs it, whose version may be another; those that need a
+    fresh one have it by fixtures of their folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKYWARD_HOME", str(tmp_path_factory.mktemp("nobodys")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def quick_loaders() -> Iterator[None]:
     """Scripts that a test has loaded in its own process take less time; those of commands are loaded as ever."""
     from tests.support.quick_loaders import use_quick_loaders

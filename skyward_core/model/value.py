@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -23,9 +23,53 @@ def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: Any = None, /, *, kw_only: bool = False) -> Any:
     """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: to
-    refuse it when it happens takes longer to compile than all the rest."""
-    make = dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)
+    refuse it when it happens takes longer to compile than all the rest. What takes the rest is ``__init__``: it is
+    compiled once somebody makes a first one, as most processes make none of most classes."""
+
+    def make(raw: type[T]) -> type[T]:
+        made = dataclass(slots=True, eq=False, repr=False, init=False, kw_only=kw_only)(raw)
+        made.__init__ = _first(made)  # type: ignore[method-assign]
+        return made
+
     return make if cls is None else make(cls)
+
+
+def _first(made: Any) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **named: Any) -> None:
+        made.__init__ = compiled = _compiled(made)
+        compiled(self, *args, **named)
+
+    return __init__
+
+
+_MADE = object()  # stands for a default that is made for each value anew
+
+
+def _compiled(made: Any) -> Callable[..., None]:
+    """The ``__init__`` that ``dataclass`` would write."""
+    names: dict[str, Any] = {"_MADE": _MADE}
+    parameters: list[str] = []
+    lines: list[str] = []
+    for each in sorted(fields(made), key=lambda each: each.kw_only is True):
+        name = each.name
+        if each.kw_only is True and "*" not in parameters:
+            parameters.append("*")
+        if each.default_factory is not MISSING:
+            names[f"_make_{name}"] = each.default_factory
+            parameters.append(f"{name}=_MADE")
+            lines.append(f"self.{name} = _make_{name}() if {name} is _MADE else {name}")
+        else:
+            names[f"_default_{name}"] = each.default
+            parameters.append(name if each.default is MISSING else f"{name}=_default_{name}")
+            lines.append(f"self.{name} = {name}")
+    if hasattr(made, "__post_init__"):
+        lines.append("self.__post_init__()")
+    # Nothing of it is anybody's but the names of the class's own fields.
+    exec(f"def __init__(self, {', '.join(parameters)}):\n " + "\n ".join(lines or ["pass"]), names)  # noqa: S102
+    written: Any = names["__init__"]
+    written.__qualname__ = f"{made.__qualname__}.__init__"
+    written.__annotations__ = {each.name: each.type for each in fields(made)} | {"return": None}
+    return written  # type: ignore[no-any-return]
 
 
 class Value:

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from ..model.states import BudgetStatus, NodePhase, NoticeKind, PoolStatus, RunKind, RunStatus, TaskStatus
+from ..model.value import Value
 from ..wire.safe_text import field as safe
 from ..wire.safe_text import paragraph, value
 from . import events as ev
@@ -30,8 +31,8 @@ RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
 TASKS_KEPT = 4096  # outcomes of one run held in memory; failures are always among them
 
 
-@dataclass(slots=True)
-class NodeView:
+@dataclass(slots=True, eq=False, repr=False)
+class NodeView(Value):
     """A node. ``since`` and ``link_since`` are Unix times; ``link_up`` is None before the first connection.
 
     ``notice``: what was said of its machine's end, "" for nothing, and when; ``notice_ends_at``: when it is, if known.
@@ -56,8 +57,8 @@ class NodeView:
         return self.notice not in ("", "rebalance")
 
 
-@dataclass(slots=True)
-class TaskView:
+@dataclass(slots=True, eq=False, repr=False)
+class TaskView(Value):
     """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of its outcome.
 
     ``outcome`` and ``last_item`` may be shown; ``told`` and ``last_told`` are the same as they came, for files and
@@ -91,8 +92,8 @@ class TaskView:
         self.last_told, self.last_item = item, _safe_summary(item)
 
 
-@dataclass(slots=True)
-class RunView:
+@dataclass(slots=True, eq=False, repr=False)
+class RunView(Value):
     """A run. ``state``: running, done, failed, cancelled."""
 
     id: str
@@ -135,8 +136,8 @@ class RunView:
         return aggregate([o.summary for o in self.outcomes() if o.kind == "returned"])
 
 
-@dataclass(slots=True)
-class PoolView:
+@dataclass(slots=True, eq=False, repr=False)
+class PoolView(Value):
     """A pool. ``state``: starting, up, degraded, stopping, gone, failed, unreachable.
 
     ``key`` tells it from every other one, those of the same name among them; ``name`` is for people. ``ended_at``:
@@ -291,7 +292,7 @@ def _apply(event: ev.Event, view: PoolView) -> None:
 _handler: Callable[[Any], Callable[[ev.Event, PoolView], None]] = cache(_apply.dispatch)
 
 
-@_apply.register
+@_apply.register(ev.PoolOpened)
 def _(event: ev.PoolOpened, view: PoolView) -> None:
     view.spec = value(event.spec)
     view.provider = view.spec.get("provider", "")
@@ -304,12 +305,12 @@ def _(event: ev.PoolOpened, view: PoolView) -> None:
         view.nodes = [NodeView(i, since=event.at) for i in range(event.spec.get("nodes", 0))]
 
 
-@_apply.register
+@_apply.register(ev.PoolState)
 def _(event: ev.PoolState, view: PoolView) -> None:
     view.state, view.detail, view.hint = event.state, paragraph(event.detail), event.hint
 
 
-@_apply.register
+@_apply.register(ev.NodePhase)
 def _(event: ev.NodePhase, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.phase != event.phase:
@@ -320,14 +321,14 @@ def _(event: ev.NodePhase, view: PoolView) -> None:
     node.address = safe(event.address) or node.address
 
 
-@_apply.register
+@_apply.register(ev.NodeNotice)
 def _(event: ev.NodeNotice, view: PoolView) -> None:
     node = view.nodes[event.node]
     if event.kind != "rebalance" or not node.is_taken_back:
         node.notice, node.notice_at, node.notice_ends_at = event.kind, event.at, event.ends_at
 
 
-@_apply.register
+@_apply.register(ev.PriceNews)
 def _(event: ev.PriceNews, view: PoolView) -> None:
     hourly = max(0.0, event.hourly)
     if view.price_hourly:
@@ -335,12 +336,12 @@ def _(event: ev.PriceNews, view: PoolView) -> None:
     view.price_hourly = hourly
 
 
-@_apply.register
+@_apply.register(ev.BudgetNews)
 def _(event: ev.BudgetNews, view: PoolView) -> None:
     view.budget, view.budget_state, view.budget_ends_at = event.budget, event.state, event.ends_at
 
 
-@_apply.register
+@_apply.register(ev.NodeLink)
 def _(event: ev.NodeLink, view: PoolView) -> None:
     node = view.nodes[event.node]
     if node.link_up is not event.up:
@@ -348,7 +349,7 @@ def _(event: ev.NodeLink, view: PoolView) -> None:
     node.link_detail = safe(event.detail)
 
 
-@_apply.register
+@_apply.register(ev.RunOpened)
 def _(event: ev.RunOpened, view: PoolView) -> None:
     if event.run not in view.runs:
         run = RunView(event.run, event.pool, event.function, event.kind, event.total, event.at)
@@ -361,13 +362,13 @@ def _(event: ev.RunOpened, view: PoolView) -> None:
         view.runs = kept
 
 
-@_apply.register
+@_apply.register(ev.RankPhase)
 def _(event: ev.RankPhase, view: PoolView) -> None:
     phases = {rank: phase for rank, phase in view.rank_phases.items() if rank != event.rank}
     view.rank_phases = phases | ({event.rank: (safe(event.phase), event.at)} if event.phase else {})
 
 
-@_apply.register
+@_apply.register(ev.RankBegan)
 def _(event: ev.RankBegan, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         task = _task(run, event.index, event.rank, event.node)
@@ -376,7 +377,7 @@ def _(event: ev.RankBegan, view: PoolView) -> None:
         run.version += 1
 
 
-@_apply.register
+@_apply.register(ev.ItemYielded)
 def _(event: ev.ItemYielded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         # A quick call's beginning is not announced: what it yields may be the first that is heard of it.
@@ -391,7 +392,7 @@ def _(event: ev.ItemYielded, view: PoolView) -> None:
         run.version += 1
 
 
-@_apply.register
+@_apply.register(ev.RankEnded)
 def _(event: ev.RankEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         out = event.outcome
@@ -405,31 +406,31 @@ def _(event: ev.RankEnded, view: PoolView) -> None:
             del run.tasks[out.index]
 
 
-@_apply.register
+@_apply.register(ev.RunEnded)
 def _(event: ev.RunEnded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.end(event.state, event.at, event.root_cause)
         run.version += 1
 
 
-@_apply.register
+@_apply.register(ev.LeaseNews)
 def _(event: ev.LeaseNews, view: PoolView) -> None:
     view.ends_at = event.ends_at
 
 
-@_apply.register
+@_apply.register(ev.UnfetchedNews)
 def _(event: ev.UnfetchedNews, view: PoolView) -> None:
     view.unfetched = event.runs
 
 
-@_apply.register
+@_apply.register(ev.OutputFetched)
 def _(event: ev.OutputFetched, view: PoolView) -> None:
     if (run := view.runs.get(event.run)) is not None and len(run.outputs) < TASKS_KEPT:
         run.outputs = run.outputs | {safe(event.target): safe(event.error)}
         run.version += 1
 
 
-@_apply.register
+@_apply.register(ev.PoolEnded)
 def _(event: ev.PoolEnded, view: PoolView) -> None:
     view.receipt = value(event.receipt)
     view.state = "gone" if not event.receipt.get("unaccounted") else "failed"

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
 import skyward_core as sky
+from skyward_core.model.value import Value, value
 from skyward_core.views import events as ev
 
 
@@ -21,3 +29,72 @@ def test_what_may_be_secret_is_not_shown() -> None:
 
 def test_specs_are_equal_where_all_their_fields_are() -> None:
     assert sky.Worker(ranks_per_node=2) == sky.Worker(ranks_per_node=2) != sky.Worker()
+
+
+@value
+class Ours(Value):
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list)
+
+
+@value(kw_only=True)
+class OursMore(Ours):
+    kind: str
+    seen: bool = False
+
+
+@dataclass
+class Theirs:
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list)
+
+
+@dataclass(kw_only=True)
+class TheirsMore(Theirs):
+    kind: str
+    seen: bool = False
+
+
+CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((), {}),
+    (("a",), {}),
+    (("a", 1, [2]), {}),
+    (("a",), {"parts": [7], "kind": "k"}),
+    (("a",), {"kind": "k"}),
+    (("a", 1), {"kind": "k", "seen": True}),
+    (("a", 1, [2], "k"), {}),
+    ((), {"name": "a", "size": 4, "kind": "k"}),
+    (("a",), {"name": "b", "kind": "k"}),
+    (("a",), {"colour": "red", "kind": "k"}),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(Ours, Theirs), (OursMore, TheirsMore)])
+@pytest.mark.parametrize(("args", "named"), CALLS)
+def test_a_value_is_made_of_what_a_dataclass_is_made_of(
+    ours: Any, theirs: Any, args: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    def made(cls: Any) -> Any:
+        try:
+            got = cls(*args, **named)
+        except TypeError as error:
+            return str(error).replace(theirs.__name__, ours.__name__)
+        return {each: getattr(got, each) for each in cls.__dataclass_fields__}
+
+    assert made(ours) == made(theirs)
+
+
+def test_each_value_has_a_default_of_its_own() -> None:
+    assert Ours("a").parts is not Ours("b").parts
+
+
+def test_a_value_that_nobody_has_made_yet_is_copied_and_sent() -> None:
+    @value
+    class Fresh(Value):
+        size: int = 3
+
+    assert replace(Fresh(), size=4).size == 4
+    one = OursMore("a", kind="k")
+    assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one)

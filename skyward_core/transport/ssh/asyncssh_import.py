@@ -23,6 +23,11 @@ try:
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
+        # What was imported is young now, and three looks for garbage would go through all of it, 20 ms in all. This
+        # makes it old without a look; who has frozen something keeps that.
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
     ctypes.util.find_library = _search
     if sys.modules["asyncssh.crypto.x509"] is None:
