@@ -335,15 +335,16 @@ def test_a_plan_chooses_it_once(project: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_one_that_hangs_is_named_and_killed_with_what_it_started(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers_of_programs, "PATIENCE", 1)
+    monkeypatch.setattr(answers_of_programs, "PATIENCE", 2)
     children = hanging_python(project / ".venv")
     for _ in range(4):  # who asks again is not kept waiting again
-        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 1 s; "):
+        with pytest.raises(ScriptError, match=r"bin/python \(\.venv .*has not said its version for 2 s; "):
             interpreter_of(script(project))
     assert all_ended(children) and children.read_text().count("\n") == 1
     program = project / ".venv" / "bin" / "python"
     program.unlink()
     program.symlink_to(sys.executable)  # another program is asked anew
+    monkeypatch.setattr(answers_of_programs, "PATIENCE", 60)
     assert interpreter_of(script(project)).path == str(program)
 
 
