@@ -148,6 +148,8 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setattr(probe, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, found in (
@@ -157,6 +159,11 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
         ("echo 'No devices were found'; exit 6", ([], "")),
         ("echo 'Odd'", ([], "nvidia-smi tells no memory of Odd")),
+        (
+            "echo 'NVIDIA-SMI has failed'; exit 9",
+            ([], "nvidia-smi fails for 0.005 s (status 9): NVIDIA-SMI has failed"),
+        ),
+        ("exit 12", ([], "nvidia-smi fails for 0.005 s (status 12): it says nothing")),
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
@@ -164,3 +171,16 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(probe, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     assert probe._gpus()[1].startswith("nvidia-smi does not answer")
+
+
+@pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
+def test_a_driver_that_still_loads_is_asked_again(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program = tmp_path / "nvidia-smi"
+    once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
+    program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
+    program.chmod(0o755)
+    assert probe._gpus() == ([("Tesla T4", 15360.0)], "")

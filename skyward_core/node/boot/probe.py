@@ -21,8 +21,12 @@ from .host import own_word
 DISK = 64 << 20  # bytes that are written
 PIECE = 4 << 20
 DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
+AGAIN = 0.5  # seconds before a driver is asked again
 LISTENS = 15.0  # seconds for which the neighbour may come
 CONNECT, SENDS = 2.0, 1.0  # seconds
+
+_ASKS_DRIVER = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+_NONE_THERE = "No devices were found"  # a driver's word, with which its program fails, too
 
 # torch's own file says whether it was built for CUDA: to import one that was not would take seconds for nothing.
 _MATMUL = """
@@ -77,18 +81,34 @@ def measure(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpus() -> tuple[list[tuple[str, float]], str]:
-    """Name and MiB of each GPU, as the driver tells; and why nothing can be told."""
+    """Name and MiB of each GPU, as the driver tells; and why nothing can be told. A driver that still loads refuses to
+    answer, or knows of no GPU yet: it is asked again until its time is over."""
     if shutil.which("nvidia-smi") is None:
         return [], "there is no nvidia-smi"
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(
-            query, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DRIVER
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi does not answer: {error}"
+    until = time.monotonic() + DRIVER
+    while True:
+        left = until - time.monotonic()
+        try:
+            said = subprocess.run(
+                _ASKS_DRIVER, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=max(left, AGAIN),
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [], f"nvidia-smi does not answer: {error}"
+        if said.returncode == 0:
+            return _told_by_driver(said.stdout)
+        if left <= AGAIN:
+            break
+        time.sleep(AGAIN)
+    if _NONE_THERE in said.stdout:
+        return [], ""
+    why = (said.stdout.strip() or said.stderr.strip() or "it says nothing").splitlines()[0][:200]
+    return [], f"nvidia-smi fails for {DRIVER:g} s (status {said.returncode}): {why}"
+
+
+def _told_by_driver(listed: str) -> tuple[list[tuple[str, float]], str]:
     found = []
-    for line in said.stdout.splitlines() if said.returncode == 0 else ():
+    for line in listed.splitlines():
         name, memory, *_ = [*line.split(", "), "", ""]
         number = memory.partition(" ")[0]
         if not number.isdecimal():  # of some the driver does not tell
