@@ -128,6 +128,9 @@ class Transport:
         pipe = self.world.pipes[self.machine.id] = Pipe(self, on_data, on_lost)
         return pipe
 
+    async def settle(self) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 

@@ -1,29 +1,25 @@
-"""What a host really is, measured in a few seconds on its own: GPUs, disk, clock, and the network to its neighbour.
+"""What a host really is, measured in a few seconds on its own: GPUs, disk, clock; it listens for its neighbour.
 
 What takes too long is left out: the answer says of each thing a figure, or why there is none.
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from .host import own_word
+from .neighbour import listen
 
 DISK = 64 << 20  # bytes that are written
 PIECE = 4 << 20
 DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
 AGAIN = 0.5  # seconds before a driver is asked again
-LISTENS = 15.0  # seconds for which the neighbour may come
-CONNECT, SENDS = 2.0, 1.0  # seconds
 
 _ASKS_DRIVER = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 _NONE_THERE = "No devices were found"  # a driver's word, with which its program fails, too
@@ -64,7 +60,7 @@ def measure(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     port, no_port = 0, ""
     if wanted["address"]:
         try:
-            port = _listen(wanted["address"], wanted["word"])
+            port = listen(wanted["address"], wanted["word"])
         except OSError as error:
             no_port = f"it cannot listen at {wanted['address']}: {error}"
     with ThreadPoolExecutor(2) as threads:
@@ -146,61 +142,3 @@ def _disk(base: Path) -> tuple[float, str]:
         return written / 1e6 / (time.perf_counter() - begun), ""
     except OSError as error:
         return 0.0, str(error)
-
-
-def _listen(address: str, word: str) -> int:
-    """Take what the neighbour sends, which is thrown away, for a few seconds; gives the port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    server = socket.create_server((address, 0), family=family)
-    threading.Thread(target=_serve, args=(server, word.encode()), daemon=True).start()
-    return int(server.getsockname()[1])
-
-
-def _serve(server: socket.socket, word: bytes) -> None:
-    until = time.monotonic() + LISTENS
-    with server:
-        while (left := until - time.monotonic()) > 0:
-            server.settimeout(left)
-            try:
-                line, _ = server.accept()
-                with line:
-                    line.settimeout(CONNECT)  # a stranger is not waited for longer
-                    if hmac.compare_digest(_exactly(line, len(word)), word):
-                        line.sendall(_taken(line).to_bytes(8, "big"))
-            except OSError:
-                continue  # a stranger, or nobody: who sends tells of it
-
-
-def _taken(line: socket.socket) -> int:
-    """How many bytes come before the other side says that it is done."""
-    buffer, total = bytearray(1 << 20), 0
-    while size := line.recv_into(buffer):
-        total += size
-    return total
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size and (piece := line.recv(size - len(found))):
-        found += piece
-    return found
-
-
-def send(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Send to a neighbour for a second: MB/s that it took, or why there is no figure.
-
-    Args:
-        wanted: its ``address`` and ``port``, and the ``word`` that it knows us by.
-    """
-    try:
-        with socket.create_connection((wanted["address"], wanted["port"]), CONNECT) as line:
-            line.sendall(wanted["word"].encode())
-            piece, begun = bytes(1 << 20), time.perf_counter()
-            while time.perf_counter() - begun < SENDS:
-                line.sendall(piece)
-            line.shutdown(socket.SHUT_WR)
-            taken = int.from_bytes(_exactly(line, 8), "big")
-            seconds = time.perf_counter() - begun
-    except OSError as error:
-        return {"rate": 0.0, "why": str(error)}
-    return {"rate": taken / 1e6 / seconds, "why": "" if taken else "it took nothing"}
