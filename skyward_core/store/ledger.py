@@ -211,8 +211,8 @@ class Ledger:
         return True
 
     def purchased(self, token: str, state: str, told: str) -> None:
-        """Record what became of it, as :class:`.ledger_rows.Purchase` has it."""
-        put = "UPDATE purchases SET state=?, told=? WHERE token=?"
+        """Record what became of it, as :class:`.ledger_rows.Purchase` has it; what was bought stays so."""
+        put = "UPDATE purchases SET state=?, told=? WHERE token=? AND state!='bought'"
         self._write([(put, (state, told, token))], flush=True)
 
     def purchases(self) -> list[Purchase]:
