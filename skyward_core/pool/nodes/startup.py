@@ -28,6 +28,7 @@ from ..setup_knowledge import SetupKnowledge
 from . import hunting
 from .arrivals import Arrivals
 from .locks import Locks
+from .notices import taken_back
 from .roster import Roster
 from .unwritten import write_down
 
@@ -134,8 +135,9 @@ class Startup:
             elif machine.state == "orphaned":
                 orphans.append(link)
             elif machine.state == "gone":
-                link.lose()
-                self._phase(link, "gone", "gone when we came")
+                taken = taken_back(link.node, machine)
+                link.lose(taken or "its machine was gone when somebody came", taken_back=bool(taken))
+                self._phase(link, "gone", taken or "gone when we came")
         there = [link for link in pool.links if not link.gone and link not in orphans]
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
