@@ -393,6 +393,21 @@ def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: 
         return execute(offering, price, settings, console)
 
 
+@capacity.command("clear")
+@click.argument("offering")
+@click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
+@_json
+def clear(offering: str, yes: bool, as_json: bool) -> int:
+    """Let an offering be bought again whose purchase nobody heard of.
+
+    The account is asked first: what it shows, or cannot tell, is not cleared.
+    """
+    with _console(as_json) as console:
+        from .commands.capacity import clear as execute
+
+        return execute(offering, yes, console)
+
+
 @capacity.command("ls")
 @click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
 @of_settings

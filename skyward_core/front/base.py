@@ -43,8 +43,12 @@ class Front(Protocol):
     def create(self, spec: PoolSpec, *, begun: Future[PoolView] | None = None) -> Future[PoolView]:
         """Bring a pool up; ``begun`` is done as soon as there is one to look at, the future when it is up."""
 
-    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
-        """Run a task on every rank, or with ``one`` on a single node; done when the run is opened."""
+    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+        """Run a task on every rank, or with ``one`` on a single node; done when the run is opened.
+
+        Args:
+            stays: whether its results are for whoever comes later, though they are told here.
+        """
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Done when a run has ended, and its logs are here."""

@@ -23,9 +23,11 @@ from ..store.ledger_rows import Purchase as Purchase
 from ..transport.background_loop import submit
 from . import settings
 
-LISTED = "blocks"  # what was listed last, in the person's own folder
+LISTED, BEFORE = "blocks", "blocks-before"  # what was listed last, and earlier, in the person's own folder
+KEPT = 500  # blocks of earlier lists
 # Seconds between looks for what may have been bought: a new one may be invisible.
 LOOKS = (1.0, 2.0, 4.0, 8.0, 15.0)
+YOUNG = 600.0  # seconds for which a purchase without an answer may be under way, or invisible
 
 
 def listed(blocks: Sequence[Block]) -> None:
@@ -34,25 +36,53 @@ def listed(blocks: Sequence[Block]) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    now = {each.id for each in blocks}
+    earlier = [each for each in (*_kept(LISTED), *_kept(BEFORE)) if each.id not in now and not _is_over(each)]
+    settings.remember(BEFORE, json.dumps([asdict(each) for each in earlier[:KEPT]]))
     settings.remember(LISTED, json.dumps([asdict(each) for each in blocks]))
 
 
-def offering(id: str) -> Block:
-    """A block that was listed here.
+def _kept(name: str) -> list[Block]:
+    try:
+        return [Block(**each) for each in json.loads(settings.remembered(name))]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def _is_over(block: Block) -> bool:
+    return bool(block.starts_at) and block.starts_at + block.hours * 3600 < time.time()
+
+
+def offering(id: str, texts: Mapping[str, str]) -> Block:
+    """A block that was listed here; of one that the last list does not have the provider is asked again.
+
+    Args:
+        id: as the list named it.
+        texts: settings of the provider.
 
     Raises:
-        UsageError: none of that name was.
+        UsageError: none of that name was, or it is not sold any more.
+        SkywardError: the provider cannot be asked.
     """
-    try:
-        found = [Block(**each) for each in json.loads(settings.remembered(LISTED))]
-    except (OSError, ValueError, TypeError):
-        found = []
-    for each in found:
-        if each.id == id:
-            if each.starts_at and each.starts_at + each.hours * 3600 < time.time():
-                raise UsageError(f"offering {id} is over", hint=Hint("blocks"))
-            return each
+    for name in (LISTED, BEFORE):
+        found = next((each for each in _kept(name) if each.id == id), None)
+        if found is None:
+            continue
+        if _is_over(found):
+            raise UsageError(f"offering {id} is over", hint=Hint("blocks"))
+        if name == BEFORE:
+            found = submit(_seller(found, texts).still_sold(found)).result()
+        if found is None:
+            raise UsageError(f"offering {id} is not sold any more", hint=Hint("blocks"))
+        return found
     raise UsageError(f"no offering {id} was listed here", hint=Hint("blocks"))
+
+
+def _seller(block: Block, texts: Mapping[str, str]) -> Any:
+    kind = providers.by_name(block.provider)
+    if not isinstance(kind, SellsBlocks):
+        raise UsageError(f"provider {block.provider} sells nothing ahead")
+    return make(kind, {"region": block.region} | dict(texts))
 
 
 def same_price(block: Block, said: float) -> bool:
@@ -74,10 +104,7 @@ def buy(block: Block, price: float, texts: Mapping[str, str]) -> Reservation:
     """
     if not same_price(block, price):
         raise UsageError(f"{block.id} costs ${block.upfront:,.2f}, not ${price:,.2f}: nothing was bought")
-    kind = providers.by_name(block.provider)
-    if not isinstance(kind, SellsBlocks):
-        raise UsageError(f"provider {block.provider} sells nothing ahead")
-    provider = make(kind, {"region": block.region} | dict(texts))
+    provider = _seller(block, texts)
     with closing(Ledger()) as ledger:
         token = secrets.token_hex(16)
         if not ledger.intend_purchase(token, provider.to_json(), asdict(block)):
@@ -146,6 +173,37 @@ async def _seen(ledger: Ledger, row: Purchase) -> tuple[Purchase, Reservation | 
     if found is not None and row.state != "bought":
         ledger.purchased(row.token, "bought", found.id)
     return row, found, ""
+
+
+def in_doubt(id: str) -> Purchase:
+    """The purchase of an offering that may be called none: it is old, and the account shows nothing of it.
+
+    Raises:
+        UsageError: there is no such purchase, it was bought, or it may be under way.
+        SkywardError: the account cannot be asked.
+    """
+    with closing(Ledger()) as ledger:
+        asked = [each for each in ledger.purchases() if each.block.get("id") == id and each.state == "asked"]
+        if not asked:
+            raise UsageError(f"no purchase of {id} is in doubt", hint=Hint("purchases"))
+        if (old := time.time() - asked[0].asked_at) < YOUNG:
+            raise UsageError(
+                f"{id} was asked for {max(0.0, old):.0f} s ago: what was bought may be invisible until {YOUNG:.0f} s "
+                "are over"
+            )
+        _, found, why = submit(_seen(ledger, asked[0])).result()
+    if found is not None:
+        raise UsageError(f"{id} was bought as {found.id}", hint=Hint("purchases"))
+    if why:
+        raise Unreachable(f"nobody can tell whether {id} was bought: {why}")
+    return asked[0]
+
+
+def clear(purchase: Purchase) -> None:
+    """Have a purchase that :func:`in_doubt` gave count as none: its offering may be bought again."""
+    day = time.strftime("%Y-%m-%d %H:%M", time.localtime())
+    with closing(Ledger()) as ledger:
+        ledger.purchased(purchase.token, "refused", f"cleared by hand at {day}: no reservation had its tag")
 
 
 def reserved(provider: str, texts: Mapping[str, str]) -> list[Reservation]:

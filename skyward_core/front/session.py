@@ -317,12 +317,13 @@ class Session:
         """
         return RunLogs(self.ledger, run)
 
-    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[RunView]:
-        """Dispatch a task to every rank, or with ``one`` to a single node; resolves when the run is opened."""
+    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[RunView]:
+        """See :meth:`.base.Front.launch`."""
 
         async def work() -> RunView:
             found = await self._ours(pool)
             run = found.launch.open("single" if one else "broadcast", [task])
+            run.stays = stays
             return found.view.runs[run.id]
 
         return self._submit(work())

@@ -11,9 +11,10 @@ from .. import providers
 from ..model.errors import PoolError, SkywardError, UsageError, what_of
 from ..model.leftover import Inventory
 from ..model.value import Value, value
+from ..pool import leftovers
 from ..pool.leftovers import Found as Found
 from ..pool.leftovers import Verdict as Verdict
-from ..pool.leftovers import judged, made_again, row_of, sweeper
+from ..pool.leftovers import judged, row_of, sweeper
 from ..providers.making import make
 from ..providers.told import ANSWER, NoAnswer, answered, told
 from ..store.ledger import Ledger
@@ -63,21 +64,16 @@ def accounts_of(ledger: Ledger, asked: Mapping[str, Sequence[str]] | None = None
     Raises:
         UsageError: one of these has no account to look through, or no such setting.
     """
-    used: dict[str, list[dict[str, Any]]] = {name: [] for name in asked or ()}
-    for data in (each for row in ledger.providers() for each in row.get("of", (row,))):  # some are several
-        if asked is None:
-            used.setdefault(data["provider"], []).append(data)
-        elif not asked.get(data["provider"], True):  # settings say which account is meant
-            used[data["provider"]].append(data)
-    found: list[Any] = []
-    for name, rows in used.items():
-        kind = sweeper(name)
-        if kind is not None:
-            more = [] if asked is None else [make(kind, dict(map(_setting, asked[name])))]
-            found += kind.accounts([*filter(None, (made_again(kind, row) for row in rows)), *more])
-        elif asked is not None:
+    rows = [each for row in ledger.providers() for each in providers.parts(row)]
+    if asked is None:
+        return leftovers.accounts_of(rows)
+    named = {}
+    for name, settings in asked.items():
+        if (kind := sweeper(name)) is None:
             raise UsageError(f"provider {name!r} has no account to look through; {', '.join(sweepers())} has")
-    return found
+        named[name] = [make(kind, dict(map(_setting, settings)))]
+    # Where settings say which account is meant, those of pools are not.
+    return leftovers.accounts_of([row for row in rows if not asked.get(row["provider"], True)], named)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -129,6 +129,13 @@ class SellsBlocks(Protocol):
             PoolError: it cannot be asked.
         """
 
+    async def still_sold(self, block: Block) -> Block | None:
+        """A block that was listed earlier, as it is sold now; None where it is not any more.
+
+        Raises:
+            PoolError: it cannot be asked.
+        """
+
     async def buy(self, block: Block, token: str) -> Reservation:
         """Buy one, once: nothing is tried again.
 

@@ -38,6 +38,7 @@ def have_rest(path: str) -> None:
 class _RestFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
+        self._user = os.geteuid()
         self._until = 0.0  # when nobody waits any more: once for all imports
 
     def find_spec(
@@ -56,12 +57,17 @@ class _RestFinder:
 
         self._until = self._until or time.monotonic() + PATIENCE
         while why := self._why_not():
-            if time.monotonic() > self._until:
+            if time.monotonic() > self._until or os.geteuid() != self._user:
                 raise ModuleNotFoundError(f"{fullname} is not on this node: {why}", name=fullname)
             time.sleep(PAUSE)
 
     def _why_not(self) -> str:
         """Why nothing can be imported from it yet, or "": it is there, and nobody else can have put it there."""
+        if (user := os.geteuid()) != self._user:
+            return (
+                f"this process has become user {user}, and the library is readable to user {self._user} alone: import "
+                "what you need of it before you change the user"
+            )
         if not os.path.exists(self._rest):
             return (
                 "the client that started the pool has left, or was cut off, before it had sent this part of the "

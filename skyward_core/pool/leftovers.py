@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 from .. import providers
@@ -58,7 +59,7 @@ def sweeper(name: str) -> Any:
     return found if isinstance(found, Sweeps) else None
 
 
-def made_again(kind: Any, row: dict[str, Any]) -> Any:
+def _made_again(kind: Any, row: dict[str, Any]) -> Any:
     """The provider that wrote a row."""
     try:
         return kind.from_json(row)
@@ -66,17 +67,18 @@ def made_again(kind: Any, row: dict[str, Any]) -> Any:
         return None  # of another version of this library, which knows its accounts by itself
 
 
-def accounts_of(rows: Iterable[dict[str, Any]]) -> list[Any]:
-    """The accounts of providers, by what they wrote of themselves."""
+def accounts_of(
+    rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})
+) -> list[Any]:
+    """The accounts of providers, by what they wrote of themselves, and of those that are named, by their names."""
     used: dict[str, list[dict[str, Any]]] = {}
     for data in rows:
         used.setdefault(data["provider"], []).append(data)
     found: list[Any] = []
-    for name, written in used.items():
+    for name in dict.fromkeys((*named, *used)):
         if (kind := sweeper(name)) is not None:
-            found += kind.accounts(
-                [each for each in (made_again(kind, row) for row in written) if each is not None]
-            )
+            again = [_made_again(kind, row) for row in used.get(name, ())]
+            found += kind.accounts([*(each for each in again if each is not None), *named.get(name, ())])
     return found
 
 

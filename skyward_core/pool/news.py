@@ -181,6 +181,7 @@ class News:
         runs: dict[str, int] = {}
         for told in self._unfetched.values():
             for run, size in told.items():
-                runs[run] = runs.get(run, 0) + size
+                if size:  # else nothing came of it but its outcome
+                    runs[run] = runs.get(run, 0) + size
         if runs != self._context.view.unfetched:
             self.emit(ev.UnfetchedNews(pool=self._context.name, runs=runs))

@@ -288,7 +288,9 @@ class Pool:
         await self._replacements.stop()
         self.watch.suspicion.stop()
         self.news.intake.stop()
+        self.news.records.flush()
         for link in self.links:
+            link.flush_acknowledgements()  # what is here, and written down, was fetched
             await link.close()
         await self.background.stop()
         self.book.direct.close()

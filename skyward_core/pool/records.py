@@ -39,12 +39,17 @@ class Records:
         self._opened: list[tuple[str, str, str, str, int, float]] = []
         self._outcomes: list[tuple[str, Outcome, dict[str, list[int]]]] = []
         self._ends: list[tuple[str, str, float, RootCause | None]] = []
+        self._ours: set[str] = set()  # of those that were opened
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = 0.0  # seconds that it was set for
 
-    def opened(self, run: str, function: str, kind: str, total: int, at: float) -> None:
-        """A run was dispatched."""
+    def opened(
+        self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False
+    ) -> None:
+        """A run was dispatched; ``ours``: by this process."""
+        if ours:
+            self._ours.add(run)
         self._opened.append((self._token, run, function, kind, total, at))
         self._flush_within(FLUSH_OPENED)
 
@@ -62,6 +67,7 @@ class Records:
     def ended(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
         """A run ended."""
         self._ends.append((run, state, when, cause))
+        self._ours.discard(run)
         self._flush_within(FLUSH)
 
     def event(self, event: Event) -> None:
@@ -83,15 +89,17 @@ class Records:
             self._timer.cancel()
             self._timer = None
         opened, outcomes, ends = self._opened, self._outcomes, self._ends
+        ours, self._ours = self._ours, set()
         self._opened, self._outcomes, self._ends = [], [], []
         try:
             if opened or outcomes or ends:
-                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends, patience=patience)
+                self._ledger.record(opened=opened, outcomes=outcomes, ends=ends, ours=ours, patience=patience)
             self._archive.flush()
             self._refused_at = None
         except (LedgerError, OSError) as error:
             self._opened = opened + self._opened
             self._outcomes, self._ends = outcomes + self._outcomes, ends + self._ends
+            self._ours |= ours
             now = asyncio.get_running_loop().time()
             self._refused_at = now if self._refused_at is None else self._refused_at
             if now - self._refused_at >= PATIENCE or not isinstance(error, LedgerError):

@@ -211,8 +211,8 @@ class Ledger:
         return True
 
     def purchased(self, token: str, state: str, told: str) -> None:
-        """Record what became of it, as :class:`.ledger_rows.Purchase` has it."""
-        put = "UPDATE purchases SET state=?, told=? WHERE token=?"
+        """Record what became of it, as :class:`.ledger_rows.Purchase` has it; what was bought stays so."""
+        put = "UPDATE purchases SET state=?, told=? WHERE token=? AND state!='bought'"
         self._write([(put, (state, told, token))], flush=True)
 
     def purchases(self) -> list[Purchase]:
@@ -391,6 +391,7 @@ class Ledger:
         opened: Iterable[tuple[str, str, str, str, int, float]] = (),
         outcomes: Iterable[tuple[str, Outcome, dict[str, list[int]]]] = (),
         ends: Iterable[tuple[str, str, float, RootCause | None]] = (),
+        ours: Iterable[str] = (),
         patience: float | None = None,
     ) -> None:
         """Record what became of runs, all of it or nothing.
@@ -399,6 +400,7 @@ class Ledger:
             opened: runs (token, run, function, kind, total, when); one that is known stays as it is.
             outcomes: of their calls (run, outcome, log ranges).
             ends: of runs (run, state, when, root cause).
+            ours: runs that this process has dispatched and that go on.
             patience: seconds to wait for other processes; None for as long as other writes do.
 
         Raises:
@@ -427,6 +429,7 @@ class Ledger:
                 statements.append((both, (*row, state, when, *rest)))
             else:
                 statements.append((begin, (*row, when)))
+        statements += [("UPDATE runs SET pid=? WHERE run=?", (os.getpid(), run)) for run in ours]
         statements += [
             (put, (run, out.index, _json(out.to_json()), _json(log))) for run, out, log in outcomes
         ]
@@ -441,20 +444,24 @@ class Ledger:
         """The runs of a pool, oldest first."""
         return self._runs("WHERE token=? ORDER BY opened_at", (token,))
 
+    def under_way(self, token: str) -> list[RunRow]:
+        """The runs of a pool of whose end nobody has told, oldest first."""
+        return self._runs("WHERE token=? AND state='running' ORDER BY opened_at", (token,))
+
     def runs_beginning(self, letters: str) -> list[RunRow]:
         """Runs whose ids begin so, newest first."""
         return self._runs("WHERE substr(run, 1, ?)=? ORDER BY opened_at DESC", (len(letters), letters))
 
     def _runs(self, where: str, values: tuple[Any, ...]) -> list[RunRow]:
-        sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause FROM runs {where}"
+        sql = f"SELECT run, token, function, kind, total, state, opened_at, ended_at, root_cause, pid FROM runs {where}"
         waiting = {run for kept in self.kept() for run in kept.runs}
         return [
             RunRow(
                 run, token, function, kind, total,
                 "kept" if run in waiting and state in ("running", "lost") else state, opened_at, ended_at,
-                RootCause(**json.loads(cause)) if cause else None,
+                RootCause(**json.loads(cause)) if cause else None, pid,
             )
-            for run, token, function, kind, total, state, opened_at, ended_at, cause in self._read(sql, values)
+            for run, token, function, kind, total, state, opened_at, ended_at, cause, pid in self._read(sql, values)
         ]  # fmt: skip
 
     def outcomes(self, run: str) -> list[tuple[Outcome, dict[str, list[int]]]]:

@@ -57,6 +57,7 @@ MIGRATIONS = (
     );
     CREATE UNIQUE INDEX one_purchase ON purchases (offering) WHERE state != 'refused';
     """,
+    "ALTER TABLE runs ADD COLUMN pid INTEGER;",
 )
 VERSION = len(MIGRATIONS)
 

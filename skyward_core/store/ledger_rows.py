@@ -201,7 +201,11 @@ class PoolRow(Value):
 
 @value
 class RunRow(Value):
-    """A run as the ledger knows it."""
+    """A run as the ledger knows it.
+
+    Attributes:
+        pid: the process that dispatched it; None where it was over at once, or only nodes have told of it.
+    """
 
     run: str
     token: str
@@ -212,6 +216,12 @@ class RunRow(Value):
     opened_at: float
     ended_at: float | None
     root_cause: RootCause | None
+    pid: int | None = None
+
+    @property
+    def has_client(self) -> bool:
+        """Whether the process that dispatched it runs; one that is not written down does not."""
+        return process_lives(self.pid or 0)
 
 
 @value

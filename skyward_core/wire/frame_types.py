@@ -132,6 +132,7 @@ class Remembered(Record):
     began: list[AgentBegan]
     returned: int
     items: NotRequired[list[AgentItem]]
+    active: NotRequired[int]
 
 
 class AgentRun(Record, Timed):

@@ -135,7 +135,10 @@ _REMEMBERED = made_of(
         "began": all_of(made_of({"t": one_of("began")} | _CALL | _PLACE, _WHEN)),
         "returned": is_call,
     },
-    {"items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN))},
+    {
+        "items": all_of(made_of({"t": one_of("item")} | _ITEM | {"rank": is_rank}, _TOLD | _WHEN)),
+        "active": is_call,
+    },
 )
 _PHASE: Checks = {"rank": is_rank, "phase": is_text, "age": is_number}
 _UNFETCHED = each_of(is_run, is_count)

@@ -24,14 +24,15 @@ def buy(offering: str, price: float | None, settings: Sequence[str], console: Co
         UsageError: no price was said, or another one.
         SkywardError: it was not bought.
     """
-    block = capacity.offering(offering)
+    texts = dict(map(_setting, settings))
+    block = capacity.offering(offering, texts)
     console.note(
         f"{count(block.count, 'machine')} of {field(block.instance_type)} in {field(block.zone)} for "
         f"{block.hours} hours from {_when(block.starts_at)}: ${block.upfront:,.2f}, paid at once and not given back"
     )
     said = _said(block, price, console)
     try:
-        found = capacity.buy(block, said, dict(map(_setting, settings)))
+        found = capacity.buy(block, said, texts)
     except Unreachable as error:  # nobody knows
         console.fail(error)
         return exit_status.UNVERIFIED
@@ -57,6 +58,30 @@ def _said(block: Block, price: float | None, console: Console) -> float:
         raise UsageError(f"{typed!r} is no price: nothing was bought") from None
 
 
+def clear(offering: str, yes: bool, console: Console) -> int:
+    """Let an offering be bought again of whose purchase nobody heard, once the account has been asked and a word typed.
+
+    Raises:
+        UsageError: it was bought, may be under way, or nobody typed the word.
+        SkywardError: the account cannot be asked.
+    """
+    purchase = capacity.in_doubt(offering)
+    block = Block(**purchase.block)
+    console.note(
+        f"{field(block.id)} ({money(block.upfront)}) was asked for {_when(purchase.asked_at)}, and the account has no "
+        "reservation with its tag: the call was never made, as far as AWS can tell"
+    )
+    if not yes:
+        if not console.is_terminal:
+            raise UsageError(f"nothing was changed: --yes has {offering} count as not bought")
+        if console.ask("type clear to have it count as not bought").strip() != "clear":
+            raise UsageError("nothing was changed")
+    capacity.clear(purchase)
+    console.note(f"{field(block.id)} counts as not bought, and may be bought again")
+    console.result({"cleared": purchase.block})
+    return exit_status.OK
+
+
 def ls(provider: str, settings: Sequence[str], console: Console) -> int:
     """What was bought from here, what became of it, and all that the account holds."""
     bought = capacity.purchases()
@@ -68,7 +93,8 @@ def ls(provider: str, settings: Sequence[str], console: Console) -> int:
         block = Block(**row.block)
         console.note(
             f"{block.id} ({money(block.upfront)}) was asked for {_when(row.asked_at)}, and nobody knows whether it was "
-            f"bought: {why or 'no reservation with its tag is seen'}"
+            f"bought: {why or 'no reservation with its tag is seen'}; `skyward-tui capacity clear "
+            f"{field(block.id)}` lets it be bought again"
         )
     console.result(
         {

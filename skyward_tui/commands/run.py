@@ -159,7 +159,7 @@ class _Job:
                 # It may have been starting when we looked.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-            self.run = self.follower.wait(self.session.launch(self.key, task, one=one))
+            self.run = self.follower.wait(self.session.launch(self.key, task, one=one, stays=detach))
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
             status = self._see_out(self.run, detach)
         except Interrupted:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.wire.safe_text import field
@@ -18,13 +17,13 @@ from ..hints import words_of
 from ..leftovers import amount_of, named
 from ..styles import beside
 from ..words import count, duration
-from .base import Dialog
+from .typed_word import TypedWord
 
 if TYPE_CHECKING:
     from skyward_core.front.sweeping import Sweep
 
 
-class EndLeftScreen(Dialog[None]):
+class EndLeftScreen(TypedWord[None]):
     """Where a machine is among it, a word must be typed; else the focus is on Cancel. Closing it stops nothing that
     has begun.
 
@@ -34,6 +33,7 @@ class EndLeftScreen(Dialog[None]):
     """
 
     DEFAULT_CSS = beside(__file__)
+    CONFIRMS = "#end"
 
     def __init__(self, sweep: Sweep, ended: Callable[[], None]) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class EndLeftScreen(Dialog[None]):
             self._word = self._word.strip() or str(len(sweep.left))
 
     def body(self) -> ComposeResult:
-        with VerticalScroll(id="facts", can_focus=False):
-            yield Static(Content("\n".join(named(self._sweep.left, self.app.clock()))), id="text")
+        yield self.facts(Content("\n".join(named(self._sweep.left, self.app.clock()))))
         yield Static(self._question(), id="ask")
-        if self._word:
-            answer = Input(compact=True, id="answer")
-            answer.cursor_blink = False
-            yield answer
+        yield from self.field()
+
+    @property
+    def word(self) -> str:
+        return self._word
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
@@ -75,16 +75,11 @@ class EndLeftScreen(Dialog[None]):
             parts.append((f"\n✗ nothing was ended: {refused}", "$text-error"))
         return Content.assemble(*parts)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.query_one("#end", Button).disabled = event.value.strip() != self._word
+    def confirmed(self) -> None:
+        self._begin()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = event.value.strip()
-        if typed == self._word:
-            self._begin()
-        else:
-            said = f"{typed!r} is not {self._word!r}" if typed else "nothing was typed"
-            self.query_one("#ask", Static).update(self._question(said))
+    def refused(self, said: str) -> None:
+        self.query_one("#ask", Static).update(self._question(said))
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "end":
@@ -117,7 +112,7 @@ class EndLeftScreen(Dialog[None]):
     def _show_progress(self) -> None:
         took = duration(self.app.clock() - (self._began or 0.0))
         said = f"ending {amount_of(self._sweep.left)} … {took}\n\nUntil the account says that it is gone."
-        self._show(Content(said))
+        self.show(Content(said))
 
     async def _end(self) -> None:
         session = self.app.session
@@ -140,17 +135,8 @@ class EndLeftScreen(Dialog[None]):
         self.box.border_title = "Something may be left" if remains else "Ended, nothing of it left"
         self.box.set_class(not remains, "-gone")
         lines = [(f"✗ still there: {field(each)}\n", "$text-error") for each in remains]
-        self._show(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
+        self.show(Content.assemble(*(lines or [(f"✓ ended, and verified gone: {many}", "$text-success")])))
         self.query_one("#cancel", Button).label = "Close"
 
-    def _show(self, text: Content) -> None:
-        self.query_one("#text", Static).update(text)
-        self.call_after_refresh(self._let_scroll)
-
     def on_mount(self) -> None:
-        self.call_after_refresh(self._let_scroll)
-
-    def _let_scroll(self) -> None:
-        """What has no room can be reached by tab, and scrolled by keys."""
-        for facts in self.query("#facts").results(VerticalScroll):
-            facts.can_focus = facts.max_scroll_y > 0
+        self.call_after_refresh(self.let_scroll)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import ComposeResult
-from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.widgets import Button, Input, Static
+from textual.widgets import Button
 
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.sizes import size_in_words
@@ -25,7 +24,7 @@ from ..styles import beside
 from ..theme import node_look
 from ..unfetched import lines_of, receipt_line, receipt_lines, size_of
 from ..words import count, duration, hourly
-from .base import Dialog
+from .typed_word import TypedWord
 
 if TYPE_CHECKING:
     from skyward_core.front.history import Receipt
@@ -36,7 +35,7 @@ _ASKED = ("up", "degraded")  # states of pools whose nodes can tell what their r
 EVERYTHING = sys.maxsize  # bytes
 
 
-class TeardownScreen(Dialog[bool]):
+class TeardownScreen(TypedWord[bool]):
     """Tears pools down after confirmation; returns whether every one is verified gone.
 
     Their nodes are asked meanwhile what nobody has fetched. Where some of it would be lost, whoever has confirmed says
@@ -53,6 +52,7 @@ class TeardownScreen(Dialog[bool]):
 
     BINDINGS = bindings("teardown")
     DEFAULT_CSS = beside(__file__)
+    CONFIRMS = "#down, .fetch"
 
     def __init__(self, pools: list[str], *, asked: bool = False) -> None:
         super().__init__()
@@ -71,26 +71,22 @@ class TeardownScreen(Dialog[bool]):
         return [view for view in found if view is not None]
 
     @cached_property
-    def _word(self) -> str:
+    def word(self) -> str:
         """What must be typed, whatever becomes of the pools meanwhile; empty where a press of the button is enough."""
         if not any(view.is_precious for view in self._views):
             return ""
         return _name(self._keys[0]) if len(self._keys) == 1 else str(len(self._keys))
 
     def body(self) -> ComposeResult:
-        with VerticalScroll(id="facts", can_focus=False):
-            yield Static(self._question(), id="text")
-        if self._word:
-            answer = Input(compact=True, id="answer")
-            answer.cursor_blink = False
-            yield answer
+        yield self.facts(self._question())
+        yield from self.field()
 
     def buttons(self) -> Iterable[Button]:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self._word))
+        yield Button("Tear down", id="down", variant="error", compact=True, disabled=bool(self.word))
         for id, label in (("all", "Fetch all"), ("some", ""), ("none", "Fetch none")):
             yield Button(
-                label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self._word)
+                label, id=id, variant="error", compact=True, classes="fetch hidden", disabled=bool(self.word)
             )
 
     def _question(self) -> Content:
@@ -102,7 +98,7 @@ class TeardownScreen(Dialog[bool]):
             lines.append(Content.styled("  Tear down again does not wait for that.", "$text-warning"))
         if self._must_choose:
             lines.append(Content.styled("\nHow much of that is fetched before it is gone?", "bold"))
-        if word := self._word:
+        if word := self.word:
             what = "the pool's name" if len(self._keys) == 1 else "the number of pools"
             lines.append(Content.assemble(f"\nType {what}, ", (word, "bold $text-accent"), ", to tear down:"))
         return Content("\n").join(lines)
@@ -160,18 +156,9 @@ class TeardownScreen(Dialog[bool]):
 
     def _show_question(self, more: Content | None = None) -> None:
         shown = [self._question(), *([] if more is None else [more])]
-        self._show(Content("\n").join(shown))
+        self.show(Content("\n").join(shown))
         if self._must_choose and not self._began:
             self._offer()
-
-    def _show(self, text: Content) -> None:
-        self.query_one("#text", Static).update(text)
-        self.call_after_refresh(self._let_scroll)
-
-    def _let_scroll(self) -> None:
-        """What has no room can be reached by tab, and scrolled by keys; what has some is no stop on the way."""
-        for facts in self.query("#facts").results(VerticalScroll):  # none where it is closed by now
-            facts.can_focus = facts.max_scroll_y > 0
 
     def _offer(self) -> None:
         """Ask by buttons how much is fetched."""
@@ -193,21 +180,13 @@ class TeardownScreen(Dialog[bool]):
 
     def on_mount(self) -> None:
         self._ask_nodes()
-        if self._asked and not self._word:
+        if self._asked and not self.word:
             self._begin()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        for button in self.query("#down, .fetch").results(Button):
-            button.disabled = event.value.strip() != self._word
+    def confirmed(self) -> None:
+        self._begin()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        if event.value.strip() == self._word:
-            self._begin()
-        else:
-            self._refuse(event.value.strip())
-
-    def _refuse(self, typed: str) -> None:
-        said = f"{typed!r} is not {self._word!r}" if typed else "nothing was typed"
+    def refused(self, said: str) -> None:
         hint = Content.styled(f"✗ not torn down: {said}. {self.key_of('dialog.close')} closes", "$text-error")
         self._show_question(hint)
 
@@ -256,7 +235,7 @@ class TeardownScreen(Dialog[bool]):
         self.box.border_title = "Tearing down"
         for answer in self.query("#answer"):
             answer.add_class("hidden")
-        for button in self.query("#down, .fetch"):
+        for button in self.query(self.CONFIRMS):
             button.add_class("hidden")
         close = self.query_one("#cancel", Button)
         close.label = "Hide"
@@ -297,7 +276,7 @@ class TeardownScreen(Dialog[bool]):
         blocks = [
             _progress(_name(key), self.app.find_pool(key), self._receipts.get(key)) for key in self._keys
         ]
-        self._show(Content("\n").join(blocks))
+        self.show(Content("\n").join(blocks))
         if self._is_over:
             title = "Something may be left"
             if self._all_gone:

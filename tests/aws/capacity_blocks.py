@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
@@ -33,7 +34,7 @@ def offerings(world: World, call: Call) -> Answer:
 def _offering(region: str, kind: str, count: int, hours: int, day: int) -> dict[str, Any]:
     start = datetime.now(UTC).replace(hour=11, minute=30, second=0, microsecond=0) + timedelta(days=day)
     return {
-        "capacityBlockOfferingId": f"cb-0{uuid4().hex[:16]}",
+        "capacityBlockOfferingId": f"cb-0{_name(region, kind, count, hours, start)}",
         "instanceType": kind,
         "availabilityZone": region + _ZONES[day % 2],
         "instanceCount": count,
@@ -44,6 +45,11 @@ def _offering(region: str, kind: str, count: int, hours: int, day: int) -> dict[
         "currencyCode": "USD",
         "tenancy": "default",
     }
+
+
+def _name(*offered: Any) -> str:
+    """An offering has one name as long as it is sold."""
+    return sha256(repr(offered).encode()).hexdigest()[:16]
 
 
 def purchase(world: World, call: Call) -> Answer:

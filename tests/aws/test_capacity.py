@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from skyward_core.model.offer import Block, Reservation, Wish
 from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.providers.aws import calls, tags
 from skyward_core.store.ledger import Ledger
-from skyward_tui.commands.capacity import buy, ls
+from skyward_tui.commands.capacity import buy, clear, ls
 from skyward_tui.commands.console import Console
 from tests.aws import Bed
 
@@ -118,6 +118,67 @@ def test_a_refusal_is_told_and_may_be_followed_by_another_purchase(bed: Bed) -> 
     assert [state for state, _ in states()] == ["refused"] and len(bed.calls("PurchaseCapacityBlock")) == 1
     bed.allow("PurchaseCapacityBlock")
     assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+
+
+def test_an_offering_of_an_earlier_list_is_asked_for_again(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = block()
+    capacity.listed(blocks(H100, 1, 24))
+    asked = len(bed.calls("DescribeCapacityBlockOfferings"))
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert len(bed.calls("DescribeCapacityBlockOfferings")) == asked + 1
+    (state,) = states()
+    assert state == ("bought", told(capsys)["bought"]["id"])
+    capacity.listed([replace(wanted, id="cb-gone")])
+    capacity.listed([wanted])
+    with pytest.raises(UsageError, match="offering cb-gone is not sold any more"):
+        buy("cb-gone", 1.0, (), Console(True))
+
+
+def test_a_purchase_that_was_killed_before_its_call_can_be_cleared_once_the_account_has_been_asked(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = block()
+    with closing(Ledger()) as ledger:  # and killed
+        ledger.intend_purchase("t1", sky.AWS(region=wanted.region).to_json(), asdict(wanted))
+    with pytest.raises(UsageError, match=r"was asked for \d s ago: what was bought may be invisible"):
+        clear(wanted.id, True, Console(True))
+    monkeypatch.setattr(capacity, "YOUNG", 0.0)
+    bed.deny("DescribeCapacityReservations")
+    with pytest.raises(SkywardError, match="nobody can tell whether"):
+        clear(wanted.id, True, Console(True))
+    bed.allow("DescribeCapacityReservations")
+    with pytest.raises(UsageError, match="--yes has"):
+        clear(wanted.id, False, Console(True))
+    monkeypatch.setattr(Console, "is_terminal", True)
+    for typed, state in (("no", "asked"), ("clear", "refused")):
+        monkeypatch.setattr(Console, "ask", lambda self, question, typed=typed: typed)
+        if typed == "no":
+            with pytest.raises(UsageError, match="nothing was changed"):
+                clear(wanted.id, False, Console(True))
+        else:
+            assert clear(wanted.id, False, Console(True)) == 0
+        assert states()[0][0] == state
+    assert "no reservation had its tag" in states()[0][1]
+    with pytest.raises(UsageError, match="is in doubt"):
+        clear(wanted.id, True, Console(True))
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 0
+    assert sorted(state for state, _ in states()) == ["bought", "refused"]
+
+
+def test_what_the_account_shows_is_not_cleared(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capacity, "YOUNG", 0.0)
+    wanted = block()
+    bed.lose_answer("PurchaseCapacityBlock")
+    bed.deny("DescribeCapacityReservations")
+    assert buy(wanted.id, wanted.upfront, (), Console(True)) == 3
+    bed.allow("DescribeCapacityReservations")
+    with pytest.raises(UsageError, match="was bought as cr-"):
+        clear(wanted.id, True, Console(True))
+    assert [state for state, _ in states()] == ["bought"]
 
 
 def spec(nodes: int = 1, **provider: Any) -> PoolSpec:

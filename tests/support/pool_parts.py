@@ -48,6 +48,8 @@ class World:
         ended: ids of the machines that somebody had ended.
         prepared: ids of the machines on which an agent was asked for, with what it was told.
         states: id of a machine -> what the provider says of it.
+        ended_as: id of a machine -> what the provider says of its end.
+        unfetched: id of a machine -> results that its agent says nobody has fetched.
         refuses: id of a machine -> what connecting to its agent comes to.
         room: how many machines there may be.
         ranks: id of a machine -> ranks that its agent tells of.
@@ -64,6 +66,8 @@ class World:
         self.prepared: list[tuple[str, Header]] = []
         self.states: dict[str, MachineStatus] = {}
         self.refuses: dict[str, Exception] = {}
+        self.ended_as: dict[str, dict[str, str]] = {}
+        self.unfetched: dict[str, dict[str, int]] = {}
         self.room = 1024
         self.ranks: dict[str, int] = {}
         self.remembers: dict[str, list[Header]] = {}
@@ -88,7 +92,14 @@ class World:
         return machine(node, f"new-{token}")
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
-        return [replace(each, state=self.states.get(each.id, "running")) for each in known]
+        return [
+            replace(
+                each,
+                state=self.states.get(each.id, "running"),
+                extra=each.extra | self.ended_as.get(each.id, {}),
+            )
+            for each in known
+        ]
 
     async def terminate(self, pool: str, machines: Sequence[Machine]) -> None:
         self.ended += [each.id for each in machines]
@@ -128,6 +139,9 @@ class Transport:
         pipe = self.world.pipes[self.machine.id] = Pipe(self, on_data, on_lost)
         return pipe
 
+    async def settle(self) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 
@@ -155,7 +169,7 @@ class Pipe:
                 return {
                     "t": "welcome", "version": VERSION, "epoch": 1, "broken": "", "node": node, "address": "",
                     "ranks_per_node": world.ranks.get(name, 1), "lease": None,
-                    "runs": world.remembers.get(name, []),
+                    "runs": world.remembers.get(name, []), "unfetched": world.unfetched.get(name, {}),
                 }  # fmt: skip
             case "setup":
                 told = {"env": {"WORD": "told"}, "known": True, "secrets": [], "apps": False}

@@ -6,15 +6,17 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skyward_core.model.arrival import Arrived, Bought, lie
-from skyward_core.node.boot import probe
+from skyward_core.node.boot import neighbour, probe
 from skyward_core.pool.nodes.arrivals import Arrivals, _arrived
 from skyward_core.wire import host_facts
+from tests.support.waiting import wait_until
 
 T4 = Bought("T4", 4, 16.0)
 
@@ -98,7 +100,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "DISK", 8 << 20)
-    monkeypatch.setattr(probe, "SENDS", 0.1)
+    monkeypatch.setattr(neighbour, "SENDS", 0.1)
     monkeypatch.setenv("PATH", str(tmp_path))
     word = "0123456789abcdef" * 2
     wanted = {"gpus": True, "python": str(tmp_path / "none"), "address": "127.0.0.1", "word": word}
@@ -111,7 +113,7 @@ def test_a_host_measures_itself_and_takes_what_its_neighbour_sends(
         stranger.sendall(b"x" * len(word))
         stranger.shutdown(socket.SHUT_WR)
         assert stranger.recv(1) == b"", "who does not know the word is told nothing"
-    sent = probe.send({"address": "127.0.0.1", "port": found["port"], "word": word})
+    sent = neighbour.send({"address": "127.0.0.1", "port": found["port"], "word": word})
     host_facts.done("send", sent)
     assert sent["rate"] > 0 and sent["why"] == ""
 
@@ -129,11 +131,11 @@ def test_who_is_killed_while_it_writes_leaves_nothing(
 def test_a_neighbour_that_is_not_there_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert probe.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
+    assert neighbour.send({"address": "127.0.0.1", "port": port, "word": "w"})["why"]
 
 
 def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "SENDS", 0.05)
+    monkeypatch.setattr(neighbour, "SENDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def takes() -> None:
@@ -143,11 +145,13 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
                     pass
 
         threading.Thread(target=takes, daemon=True).start()
-        sent = probe.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
+        sent = neighbour.send({"address": "127.0.0.1", "port": server.getsockname()[1], "word": "w"})
     assert (sent["rate"], sent["why"]) == (0.0, "it took nothing")
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setattr(probe, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     for script, found in (
@@ -157,6 +161,11 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
         ("echo 'No devices were found'; exit 6", ([], "")),
         ("echo 'Odd'", ([], "nvidia-smi tells no memory of Odd")),
+        (
+            "echo 'NVIDIA-SMI has failed'; exit 9",
+            ([], "nvidia-smi fails for 0.005 s (status 9): NVIDIA-SMI has failed"),
+        ),
+        ("exit 12", ([], "nvidia-smi fails for 0.005 s (status 12): it says nothing")),
     ):
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
@@ -164,3 +173,49 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(probe, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     assert probe._gpus()[1].startswith("nvidia-smi does not answer")
+
+
+@pytest.mark.parametrize("first", ["NVIDIA-SMI has failed; exit 9", "No devices were found; exit 6"])
+def test_a_driver_that_still_loads_is_asked_again(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program = tmp_path / "nvidia-smi"
+    once = f"if mkdir {tmp_path}/asked 2>/dev/null; then echo {first}; fi"
+    program.write_text(f"#!/bin/sh\n{once}\necho 'Tesla T4, 15360 MiB, 570.0'\n")
+    program.chmod(0o755)
+    assert probe._gpus() == ([("Tesla T4", 15360.0)], "")
+
+
+def test_strangers_that_hold_the_listener_keep_the_neighbour_out_no_longer_than_it_takes_to_say_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neighbour, "SENDS", 0.01)
+    monkeypatch.setattr(neighbour, "STRANGERS", 3)
+    word = "0123456789abcdef"
+    before = threading.active_count()
+    port = neighbour.listen("127.0.0.1", word)
+    silent = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(6)]
+    silent[-1].sendall(word[:-1].encode())
+    assert silent[0].recv(1) == b"", "only so many are held"
+    sent = neighbour.send({"address": "127.0.0.1", "port": port, "word": word})
+    assert sent["rate"] > 0 and sent["why"] == ""
+    for each in silent:
+        with each:
+            each.settimeout(5)
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 5)
+    wait_until(lambda: threading.active_count() == before)
+
+
+def test_nobody_is_waited_for_beyond_the_listener_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbour, "LISTENS", 0.05)
+    port = neighbour.listen("127.0.0.1", "w")
+    with socket.create_connection(("127.0.0.1", port), 5) as slow:
+        slow.sendall(b"w and no end")
+        slow.settimeout(5)
+        with suppress(ConnectionResetError):
+            assert slow.recv(1) == b""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from skyward_core.model.errors import NoCapacity
 from skyward_core.model.machine import Machine
 
 pytest.importorskip("boto3")
+from skyward_core.providers.aws import belongings, placement
+from skyward_core.providers.aws.belongings import Belongings
+from skyward_core.providers.aws.failures import CallFailed, CapacityRefused
+from skyward_core.providers.aws.images import BootImage
+from skyward_core.providers.aws.kinds import Kind
+from skyward_core.providers.aws.launching import Attempt, Launch, Wishes
+from skyward_core.providers.aws.network import Zone
 from skyward_core.providers.aws.placement import in_order
+from skyward_core.providers.aws.pool_folder import PoolFolder
 
 
 def machines(names: str) -> list[Machine]:
@@ -44,3 +55,48 @@ def test_each_layer_s_neighbours_stand_together_however_they_were_launched() -> 
             above = [paths.get(each.id, each.id)[:depth] for each in found]
             changes = [one for one, other in pairwise(above) if one != other]
             assert len(changes) == len(set(above)) - 1, "no node of the network is come back to"
+
+
+class Full:
+    """EC2 without a machine; what it was asked for is counted."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        self.sent.append(params["Placement"].get("GroupName"))
+        raise CapacityRefused("there is none", "InsufficientInstanceCapacity")
+
+
+@pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
+async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
+    has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+
+    async def make(*_: Any) -> None:
+        if not has_group:
+            raise CallFailed("you may not", "UnauthorizedOperation")
+
+    async def own(*_: Any) -> Belongings:
+        return Belongings(key="k", group="sg-1")
+
+    async def image(_: Attempt) -> BootImage:
+        return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
+
+    monkeypatch.setattr(placement, "make", make)
+    monkeypatch.setattr(belongings, "make", own)
+    kind = Kind(
+        name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
+        vcpus=4, memory_gb=16.0, efa=False, cluster=True,
+    )  # fmt: skip
+    wishes = Wishes(
+        count=2, least=2, token="t1", node=None, ttl=None, boot_deadman=30, deadman=30, own_address="10.0.0.1/32",
+        group=None, profile=None, disk_gb=None, public=True, account="1",
+    )  # fmt: skip
+    calls: Any = Full()
+    launch = Launch(calls, PoolFolder("p", "t1"), wishes, image, lambda machines: None)
+    place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
+    with pytest.raises(NoCapacity, match="there is none"):
+        await launch.machines([Attempt(place, kind, grouped=True)])
+    assert calls.sent == sent

@@ -303,6 +303,11 @@ def test_who_has_waited_in_vain_does_not_wait_again(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.pool", None)
     monkeypatch.setattr(rest_of_bundle, "PATIENCE", 3600.0)
+    other = rest_of_bundle._RestFinder(str(tmp_path / "none"))
+    with monkeypatch.context() as changed, pytest.raises(ModuleNotFoundError) as found:
+        changed.setattr(os, "geteuid", lambda: 12345)
+        other.find_spec("skyward_core.pool.pool", None)  # at once: no wait would help
+    assert "this process has become user 12345, and the library is readable to user" in str(found.value)
     with pytest.raises(ModuleNotFoundError):
         finder.find_spec("skyward_core.views", None)
 

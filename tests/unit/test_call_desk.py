@@ -16,7 +16,7 @@ from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.connection import Connection
 from skyward_core.node.agent.node_state import NodeState
 from skyward_core.node.agent.process import Process
-from skyward_core.wire.frames import Decoder, Header
+from skyward_core.wire.frames import NONE, NONE_SUMMARY, Decoder, Header
 
 
 class Peer(Connection):
@@ -114,6 +114,14 @@ async def test_what_came_of_a_call_waits_for_another_client(config: AgentConfig)
     assert desk.owner.told == [] and desk.desk.unfetched() == {"r1": 7}
     desk.desk.claim(desk.other, call, {"t": "claim", "run": "r1"})
     assert [told["t"] for told in desk.other.told] == ["outcome"] and desk.desk.unfetched() == {}
+
+
+async def test_none_needs_no_fetching_and_is_told_of_all_the_same(config: AgentConfig) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    desk.desk.disown(desk.owner)
+    desk.desk.finish(call, returned(call, summary=NONE_SUMMARY, size=len(NONE)))
+    assert desk.desk.unfetched() == {"r1": 0}
 
 
 async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(config: AgentConfig) -> None:

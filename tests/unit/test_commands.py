@@ -284,7 +284,7 @@ class Session:
         self.is_heard = True
         return done(None)
 
-    def launch(self, pool: str, task: Task, *, one: bool = False) -> Future[Any]:
+    def launch(self, pool: str, task: Task, *, one: bool = False, stays: bool = False) -> Future[Any]:
         assert pool == "p.t" and self.is_heard
         self._called("launch")
         return done(self.run)

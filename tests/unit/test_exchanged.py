@@ -13,11 +13,12 @@ from skyward_core.model.arrival import Bought
 from skyward_core.model.errors import NoCapacity, PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
-from skyward_core.pool.nodes import arrivals
+from skyward_core.pool.nodes import arrivals, replace
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
 from tests.support.pool_parts import Transport, World
+from tests.support.waiting import until
 
 
 class Shop(World):
@@ -180,3 +181,59 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     assert pool.view.nodes[1].detail == "not measured: it took more than 0.05 s"
     assert shop.asked == [] and shop.open == set()
     await pool.down()
+
+
+async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False) -> Pool:
+    """A pool whose maker was killed when its agents ran and nothing was measured."""
+    row = ledger.intend("t1", "q", shop.to_json(), spec(shop, 2).describe())
+    ledger.created("t1", await shop.create(spec(shop, 2), "t1"))
+    ledger.left("t1")
+    shop.gpus["m1"] = gpus
+    pool = Pool(ledger.pool(row.token), shop, ledger, observer=observer)  # type: ignore[arg-type]
+    await pool.attach()
+    return pool
+
+
+async def test_who_comes_to_a_pool_that_was_never_up_has_its_machines_measured(
+    shop: Shop, ledger: Ledger
+) -> None:
+    pool = await came_to(shop, ledger, 1)
+    assert shop.ended == ["m1"] and len(shop.asked) == 1
+    assert [each.id for each in ledger.machines("t1")] == ["m0", f"new-{shop.asked[0]}"]
+    assert all(node.phase == "ready" and "2 x Tesla T4" in node.detail for node in pool.view.nodes)
+    again = Pool(ledger.pool("t1"), shop, ledger)  # type: ignore[arg-type]
+    shop.sent.clear()
+    await again.attach()
+    assert shop.sent == [] and again.view.nodes_ready == 2, "once it is up nobody is kept waiting by that"
+    await again.detach()
+    await pool.down()
+
+
+async def test_who_only_looks_measures_nothing(shop: Shop, ledger: Ledger) -> None:
+    pool = await came_to(shop, ledger, 1, observer=True)
+    assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
+    await pool.detach()
+
+
+async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
+    shop: Shop, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replace, "PAUSES", (0.001, 0.01))
+    wanted = PoolSpec(
+        name="q", provider=shop, nodes=2, options=Options(console=False, grace=0.1, on_loss="replace")
+    )
+
+    async def on_replace(token: str) -> None:
+        if len(shop.asked) == 1:
+            shop.gpus[f"new-{token}"] = 1
+
+    shop.on_replace = on_replace
+    pool = await Pool.intend(wanted, ledger)
+    await pool.start(wanted)
+    shop.states["m1"] = "gone"
+    shop.pipes["m1"].on_lost(None)
+    await until(lambda: len(shop.asked) == 2 and pool.view.nodes[1].phase == "ready")
+    assert shop.ended == ["m1", f"new-{shop.asked[0]}"]
+    assert "2 x Tesla T4 of 15 GB" in pool.view.nodes[1].detail
+    receipt = await pool.down()
+    assert receipt.created == 4

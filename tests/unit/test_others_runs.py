@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +72,7 @@ async def come(world: World) -> AsyncIterator[Come]:
 
     async def come() -> Watcher:
         if not rows:
-            rows.append(intended(world)[1])
+            rows.append(replace(intended(world)[1], state="up"))
         clients.append(await attached(world, rows[0]))
         return Watcher(world, clients[-1])
 
@@ -125,6 +127,8 @@ async def test_a_run_is_over_though_a_node_that_knew_of_it_is_no_more(
     before = await come()
     knew = world.pipes["m1"]
     knew.say({"t": "run"} | opened(), b"")
+    before.written()
+    before.client.ledger.record(ours=[RUN])  # its client is there
     if who == "gone":
         world.states["m1"] = "gone"
     still = await come()
@@ -309,6 +313,82 @@ async def test_looking_at_tasks_that_are_over_does_not_make_them_end_now(world: 
     second = await come()
     assert before.state == "done"
     assert (second.written(), second.run.ended_at) == (before, before.ended_at)
+
+
+@pytest.mark.parametrize("who", ["gone", "new", "taken back"])
+async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_stopped(
+    world: World, come: Come, who: str
+) -> None:
+    """The run's client is gone, and one of its nodes since: the other one waits for that."""
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    if who != "new":
+        world.states["m1"] = "gone"
+    if who == "taken back":
+        world.ended_as["m1"] = {"preempted": "Server.SpotInstanceTermination"}
+    watcher = await come()
+    watcher.written()
+    watcher.client.book.catch_up(watcher.client.context.links[0])
+    lost = watcher.run.tasks[1]
+    assert (lost.state, watcher.run.state) == ("lost", "running"), "the other one is still at it"
+    assert ("m0", "stop") in world.questions
+    watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
+    row = watcher.written()
+    said = {
+        "gone": ("NodeLost", "node 1 is gone: its machine was gone when somebody came"),
+        "new": (
+            "NodeLost",
+            "node 1 knows nothing of it: another machine or agent is there than when it began",
+        ),
+        "taken back": (
+            "Preempted",
+            "preempted: the machine of node 1 was taken back by its provider: Server.Spot",
+        ),
+    }[who]
+    assert (watcher.run.state, row.state, row.root_cause.outcome, row.root_cause.rank) == (
+        "failed", "failed", "lost", 1,
+    )  # fmt: skip
+    assert row.root_cause.type == said[0] and row.root_cause.message.startswith(said[1])
+    assert [each.kind for each, _ in watcher.client.ledger.outcomes(RUN)] == ["collateral", "lost"]
+
+
+@pytest.mark.parametrize("kind", ["single", "gather"])
+async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(
+    world: World, come: Come, kind: str
+) -> None:
+    first = await come()
+    total = 1 if kind == "single" else 3
+    start = [(TOKEN, RUN, "train", kind, total, 1000.0)]
+    first.client.ledger.record(opened=start)
+    if kind == "gather":
+        world.remembers["m0"] = [record(opened("gather", 3), returned=2)]
+    world.states["m1"] = "gone"
+    late = await come()
+    if kind == "gather":
+        late.written()
+        late.client.book.catch_up(late.client.context.links[0])
+    row = late.written()
+    assert (late.run.state, row.state, row.root_cause.message) == (
+        "failed", "failed", "node 1 is gone: its machine was gone when somebody came",
+    )  # fmt: skip
+    assert late.run.counts.get("lost", 0) == (kind == "single"), (
+        "of which tasks returned only a number is told"
+    )
+
+
+@pytest.mark.parametrize("why", ["client", "young", "active", "unfetched"])
+async def test_a_run_that_may_go_on_is_not_told_as_lost(world: World, come: Come, why: str) -> None:
+    first = await come()
+    at = time.time() if why == "young" else 1000.0
+    start = [(TOKEN, RUN, "train", "single", 1, at)]
+    first.client.ledger.record(opened=start, ours=[RUN] if why == "client" else [])
+    if why == "active":
+        world.remembers["m0"] = [record(opened("single", 1), began=[began(0, 0)]) | {"active": 1}]
+    world.states["m1"] = "gone"
+    if why == "unfetched":
+        world.unfetched["m0"] = {RUN: 12}
+    late = await come()
+    late.client.book.catch_up(late.client.context.links[0])
+    assert late.written().state == "running"
 
 
 async def test_a_node_that_was_never_reached_has_no_time_since_when_it_is_silent(

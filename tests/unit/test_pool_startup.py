@@ -143,6 +143,25 @@ async def test_nodes_with_different_numbers_of_ranks_are_refused_by_name(
         await client.startup.start(spec(world, 3))
 
 
+async def test_who_leaves_says_at_last_what_has_come_here(world: World) -> None:
+    ledger = Ledger()
+    pool = await Pool.intend(spec(world, 1), ledger)
+    await pool.start(spec(world, 1))
+    pool.links[0].acknowledge("r1")
+    await pool.detach()
+    assert world.questions[-1] == ("m0", "ack")
+    ledger.close()
+
+
+async def test_only_what_takes_room_counts_as_not_fetched(world: World, make: Callable[..., Client]) -> None:
+    world.unfetched = {"m0": {"r1": 0, "r2": 3}, "m1": {"r1": 0, "r2": 4}}
+    client = make(2)
+    await client.startup.start(spec(world, 2))
+    for link in client.context.links:
+        client.news.learn_unfetched(link, link.welcome)
+    assert client.context.view.unfetched == {"r2": 7}
+
+
 async def test_a_node_that_fails_ends_the_start_by_name_and_nothing_is_left(world: World) -> None:
     ledger = Ledger()
     broken_off: list[int] = []

@@ -316,3 +316,12 @@ async def test_nodes_hear_what_is_here_call_by_call_and_then_of_the_whole_run() 
         assert stage.acknowledged() == [(0, {run.id: [0]})]
         stage.nodes[1].ends(run, 1)
         assert stage.acknowledged() == [(0, {run.id: [0]}), (0, {run.id: None}), (1, {run.id: None})]
+
+
+async def test_results_of_a_run_that_stays_are_for_whoever_comes_later() -> None:
+    async with staged(2) as stage:
+        run = gather(stage, 2)
+        run.stays = True
+        for node in (0, 1):
+            stage.nodes[node].ends(run, node)
+        assert run.state == "done" and stage.acknowledged() == []

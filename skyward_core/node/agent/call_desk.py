@@ -277,7 +277,7 @@ class CallDesk:
                 self.credit(call)
 
     def unfetched(self) -> dict[str, int]:
-        """Runs with results that wait for a client to come for them, and bytes of those."""
+        """Runs with results that wait for a client to come for them, and bytes of those; None needs no fetching."""
         return _sizes(call for call in self._register.calls.values() if call.owner is None)
 
     def unconfirmed(self, given_up: Container[str]) -> dict[str, int]:
@@ -300,5 +300,6 @@ def _sizes(calls: Iterable[Call]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for call in calls:
         if call.outcome is not None and call.outcome.get("kind") in WORK:
-            sizes[call.run] = sizes.get(call.run, 0) + call.outcome.get("size", 0)
+            is_none = call.outcome.get("summary") == NONE_SUMMARY and call.yields is None
+            sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else call.outcome.get("size", 0))
     return sizes

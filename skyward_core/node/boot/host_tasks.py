@@ -63,10 +63,14 @@ def do(what: str, wanted: dict[str, Any], root: str, receive: Receive, emit: Emi
         return {"killed": end(Path(pools(root), wanted["folder"]), wanted["socket"])}
     if what == "gpus":
         return {"gpus": gpus()}
-    if what in ("probe", "send"):
-        from . import probe
+    if what == "probe":
+        from .probe import measure
 
-        return probe.measure(base, wanted) if what == "probe" else probe.send(wanted)
+        return measure(base, wanted)
+    if what == "send":
+        from .neighbour import send
+
+        return send(wanted)
     raise ValueError(f"this bundle knows no errand {what!r}")
 
 

@@ -1,28 +1,28 @@
-"""What a host really is, measured in a few seconds on its own: GPUs, disk, clock, and the network to its neighbour.
+"""What a host really is, measured in a few seconds on its own: GPUs, disk, clock; it listens for its neighbour.
 
 What takes too long is left out: the answer says of each thing a figure, or why there is none.
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import shutil
-import socket
 import subprocess
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from .host import own_word
+from .neighbour import listen
 
 DISK = 64 << 20  # bytes that are written
 PIECE = 4 << 20
 DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # seconds at most for each
-LISTENS = 15.0  # seconds for which the neighbour may come
-CONNECT, SENDS = 2.0, 1.0  # seconds
+AGAIN = 0.5  # seconds before a driver is asked again
+
+_ASKS_DRIVER = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+_NONE_THERE = "No devices were found"  # a driver's word, with which its program fails, too
 
 # torch's own file says whether it was built for CUDA: to import one that was not would take seconds for nothing.
 _MATMUL = """
@@ -60,7 +60,7 @@ def measure(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     port, no_port = 0, ""
     if wanted["address"]:
         try:
-            port = _listen(wanted["address"], wanted["word"])
+            port = listen(wanted["address"], wanted["word"])
         except OSError as error:
             no_port = f"it cannot listen at {wanted['address']}: {error}"
     with ThreadPoolExecutor(2) as threads:
@@ -77,18 +77,34 @@ def measure(base: Path, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gpus() -> tuple[list[tuple[str, float]], str]:
-    """Name and MiB of each GPU, as the driver tells; and why nothing can be told."""
+    """Name and MiB of each GPU, as the driver tells; and why nothing can be told. A driver that still loads refuses to
+    answer, or knows of no GPU yet: it is asked again until its time is over."""
     if shutil.which("nvidia-smi") is None:
         return [], "there is no nvidia-smi"
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        said = subprocess.run(
-            query, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=DRIVER
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi does not answer: {error}"
+    until = time.monotonic() + DRIVER
+    while True:
+        left = until - time.monotonic()
+        try:
+            said = subprocess.run(
+                _ASKS_DRIVER, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                timeout=max(left, AGAIN),
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return [], f"nvidia-smi does not answer: {error}"
+        if said.returncode == 0:
+            return _told_by_driver(said.stdout)
+        if left <= AGAIN:
+            break
+        time.sleep(AGAIN)
+    if _NONE_THERE in said.stdout:
+        return [], ""
+    why = (said.stdout.strip() or said.stderr.strip() or "it says nothing").splitlines()[0][:200]
+    return [], f"nvidia-smi fails for {DRIVER:g} s (status {said.returncode}): {why}"
+
+
+def _told_by_driver(listed: str) -> tuple[list[tuple[str, float]], str]:
     found = []
-    for line in said.stdout.splitlines() if said.returncode == 0 else ():
+    for line in listed.splitlines():
         name, memory, *_ = [*line.split(", "), "", ""]
         number = memory.partition(" ")[0]
         if not number.isdecimal():  # of some the driver does not tell
@@ -126,61 +142,3 @@ def _disk(base: Path) -> tuple[float, str]:
         return written / 1e6 / (time.perf_counter() - begun), ""
     except OSError as error:
         return 0.0, str(error)
-
-
-def _listen(address: str, word: str) -> int:
-    """Take what the neighbour sends, which is thrown away, for a few seconds; gives the port."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    server = socket.create_server((address, 0), family=family)
-    threading.Thread(target=_serve, args=(server, word.encode()), daemon=True).start()
-    return int(server.getsockname()[1])
-
-
-def _serve(server: socket.socket, word: bytes) -> None:
-    until = time.monotonic() + LISTENS
-    with server:
-        while (left := until - time.monotonic()) > 0:
-            server.settimeout(left)
-            try:
-                line, _ = server.accept()
-                with line:
-                    line.settimeout(CONNECT)  # a stranger is not waited for longer
-                    if hmac.compare_digest(_exactly(line, len(word)), word):
-                        line.sendall(_taken(line).to_bytes(8, "big"))
-            except OSError:
-                continue  # a stranger, or nobody: who sends tells of it
-
-
-def _taken(line: socket.socket) -> int:
-    """How many bytes come before the other side says that it is done."""
-    buffer, total = bytearray(1 << 20), 0
-    while size := line.recv_into(buffer):
-        total += size
-    return total
-
-
-def _exactly(line: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size and (piece := line.recv(size - len(found))):
-        found += piece
-    return found
-
-
-def send(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Send to a neighbour for a second: MB/s that it took, or why there is no figure.
-
-    Args:
-        wanted: its ``address`` and ``port``, and the ``word`` that it knows us by.
-    """
-    try:
-        with socket.create_connection((wanted["address"], wanted["port"]), CONNECT) as line:
-            line.sendall(wanted["word"].encode())
-            piece, begun = bytes(1 << 20), time.perf_counter()
-            while time.perf_counter() - begun < SENDS:
-                line.sendall(piece)
-            line.shutdown(socket.SHUT_WR)
-            taken = int.from_bytes(_exactly(line, 8), "big")
-            seconds = time.perf_counter() - begun
-    except OSError as error:
-        return {"rate": 0.0, "why": str(error)}
-    return {"rate": taken / 1e6 / seconds, "why": "" if taken else "it took nothing"}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,18 +49,18 @@ class Arrivals:
             context.provider.paid_for(context.machines[node]) if isinstance(context.provider, Sells) else None
         )
 
-    async def see(self, take_over: TakeOver) -> None:
-        """Look at all machines that were bought, exchange those that are not what was paid for, and call them ready.
+    async def see(self, nodes: Iterable[int], take_over: TakeOver) -> None:
+        """Look at machines that were bought, exchange those that are not what was paid for, and call them ready.
 
         Args:
+            nodes: those that are looked at, where they were bought.
             take_over: brings a node up on another machine.
 
         Raises:
             NoCapacity: there is no other machine for one.
             PoolError: the other one is not what was paid for, either.
         """
-        context = self._context
-        bought = {link.node: what for link in context.links if (what := self.bought(link.node)) is not None}
+        bought = {node: what for node in nodes if (what := self.bought(node)) is not None}
         lies = await self._look(bought)
         for node, why in lies.items():
             await self._exchange(node, why, take_over)
@@ -70,6 +70,19 @@ class Arrivals:
                 f"{self._named(node)} took the place of one that was not what was bought ({lies[node]}), and is not "
                 f"either: {why}; try again, in another zone or with another type"
             )
+
+    async def approve(self, node: int) -> None:
+        """Look at a machine that took another one's place, and call it ready.
+
+        Raises:
+            PoolError: it is not what was bought.
+        """
+        bought = self.bought(node)
+        lies = await self._look({} if bought is None else {node: bought})
+        if lies:
+            raise PoolError(f"{self._named(node)} is not what was bought: {lies[node]}")
+        if bought is None:
+            self._phase(node, "ready", "")
 
     async def _look(self, bought: Mapping[int, Bought]) -> dict[int, str]:
         """Look at nodes; gives what is not as it was bought, and calls the others ready."""

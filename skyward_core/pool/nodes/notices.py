@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...model.machine import Machine
 from ...views import events as ev
 from ...views.views import NodeView
 from ...wire.messages import LONGEST_NOTICE, is_same_end
@@ -52,6 +53,14 @@ class Notices:
         if not (self._context.observer or self._context.alone):
             left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - time.time()
             link.warn(node.index, max(0.0, left))
+
+
+def taken_back(node: int, machine: Machine, *, noticed: bool = False) -> str:
+    """That a machine was taken back, by its provider's word or by a notice; "" where nobody says so."""
+    said = f"preempted: the machine of node {node} was taken back by its provider"
+    if how := machine.extra.get("preempted"):
+        return f"{said}: {how}"
+    return said if noticed else ""
 
 
 def in_words(node: int, told: NoticeKeys) -> str:

@@ -28,6 +28,7 @@ from ..setup_knowledge import SetupKnowledge
 from . import hunting
 from .arrivals import Arrivals
 from .locks import Locks
+from .notices import taken_back
 from .roster import Roster
 from .unwritten import write_down
 
@@ -78,7 +79,7 @@ class Startup:
         context.links[:] = [self._link(machine) for machine in context.machines]
         gate = Gate(len(context.links))
         await _all(self._bring_up(link, gate) for link in context.links)
-        await self._arrivals.see(partial(self.take_over, ready=False))
+        await self._measure(context.links)
         self._agree()
 
     def _learn_nodes(self) -> None:
@@ -105,7 +106,8 @@ class Startup:
 
         Raises:
             Unreachable, HostKeyError, CredentialsRefused: no node answers; by what the first of them says.
-            PoolError: no machine is left, or the pool is of another release.
+            PoolError: no machine is left, or the pool is of another release; or it was never up, and a machine of it is
+                not what was bought, and could not be exchanged.
         """
         pool = self._context
         pool.machines[:] = pool.ledger.machines(pool.token)
@@ -133,8 +135,9 @@ class Startup:
             elif machine.state == "orphaned":
                 orphans.append(link)
             elif machine.state == "gone":
-                link.lose()
-                self._phase(link, "gone", "gone when we came")
+                taken = taken_back(link.node, machine)
+                link.lose(taken or "its machine was gone when somebody came", taken_back=bool(taken))
+                self._phase(link, "gone", taken or "gone when we came")
         there = [link for link in pool.links if not link.gone and link not in orphans]
         results = await asyncio.gather(*(link.connect() for link in there), return_exceptions=True)
         if orphans:
@@ -153,9 +156,16 @@ class Startup:
                 self._news.emit(ev.NodeLink(pool=pool.name, node=link.node, up=False, detail=what_of(error)))
             else:
                 link.come_back(what_of(error))
-        for link in pool.links:
-            if link.up:
+        up = [link for link in pool.links if link.up]
+        unfinished = pool.row.state == "starting" and not pool.observer
+        for link in up:
+            if not unfinished or self._arrivals.bought(link.node) is None:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
+        if unfinished:  # who made it was gone before its machines were measured
+            await self._measure(up)
+
+    async def _measure(self, links: Iterable[Link]) -> None:
+        await self._arrivals.see([link.node for link in links], partial(self.take_over, ready=False))
 
     def _refuse_unfinished(self, seen: Sequence[Machine]) -> None:
         """Of machines that end only with their pool none has an agent yet, and who knew what to tell one is gone; or we
@@ -209,7 +219,7 @@ class Startup:
             ready: whether it counts as soon as it is up.
 
         Raises:
-            PoolError: the machine cannot be reached or cannot run an agent.
+            PoolError: the machine cannot be reached, cannot run an agent, or is not what was bought.
             OSError: another node has to be asked for the environment, and none can be now.
         """
         pool, node = self._context, machine.node
@@ -218,15 +228,15 @@ class Startup:
         self._news.learn_price()
         link = self._link(machine)
         try:
-            report = await self.prepare(link)
+            await self.prepare(link)
             await self._swap(link)
             self._agree()
+            if ready:
+                await self._arrivals.approve(node)
         except BaseException:
             self._drop(link)
             self._background.spawn(link.close())
             raise
-        if ready:
-            report("ready")
 
     async def join(self, machine: Machine) -> None:
         """Connect to the machine that another client has put in a node's place.

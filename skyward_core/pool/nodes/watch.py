@@ -17,6 +17,7 @@ from ..links.link import Link
 from ..news import News
 from ..pool_end import PoolEnd
 from ..runs.book import RunBook
+from .notices import taken_back
 from .replace import Replacements
 from .revivals import Revivals
 from .roster import Roster
@@ -135,10 +136,7 @@ class Watch:
         return self._taken_back(link.node, seen)
 
     def _taken_back(self, node: int, machine: Machine) -> str:
-        said = f"preempted: the machine of node {node} was taken back by its provider"
-        if how := machine.extra.get("preempted"):
-            return f"{said}: {how}"
-        return said if self._context.view.nodes[node].is_taken_back else ""
+        return taken_back(node, machine, noticed=self._context.view.nodes[node].is_taken_back)
 
     async def _revive(self, link: Link) -> None:
         """Start an agent where the last one died; it adopts what it finds, and the link finds it.

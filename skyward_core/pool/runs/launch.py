@@ -121,7 +121,7 @@ class Launcher:
 
     def _record(self, run: Run) -> None:
         now = time.time()
-        self._news.records.opened(run.id, run.name, run.kind, run.total, now)
+        self._news.records.opened(run.id, run.name, run.kind, run.total, now, ours=True)
         self._news.emit(
             ev.RunOpened(
                 pool=self._context.name, run=run.id, function=run.name, kind=run.kind, total=run.total, at=now

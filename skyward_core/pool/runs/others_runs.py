@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...model.errors import LedgerError
 from ...model.outcome import Outcome, RootCause, Summary
-from ...model.states import RunStatus
+from ...model.states import RunKind, RunStatus
 from ...store.ledger_rows import RunRow
 from ...views import events as ev
 from ...wire.value_checks import CALLS
@@ -17,6 +17,7 @@ from ..links.link import Link
 from ..news import News
 from .outcome_frame import outcome_of
 from .root_cause import root_cause
+from .unclaimed import Unclaimed
 
 if TYPE_CHECKING:
     from ...wire.frame_types import AgentOutcome, OfRuns, Record, Remembered
@@ -36,6 +37,7 @@ class OthersRuns:
         ] = {}  # tasks of a gather that returned while we were not there, by node
         self._ended: set[str] = set()
         self._latest: dict[str, float] = {}  # Unix time of the latest outcome
+        self._unclaimed = Unclaimed(context)
 
     def on_welcome(self, link: Link, ours: Container[str]) -> None:
         """Catch up with what an agent remembers, but for runs of ours."""
@@ -43,6 +45,7 @@ class OthersRuns:
             if record["run"] in ours:
                 continue
             self._opened(record, link)
+            self._unclaimed.told(link, record)
             if record["run"] not in self._ended:
                 self._count_returned(record, link.node)
             for header in (*record["began"], *record.get("items", ())):
@@ -61,6 +64,42 @@ class OthersRuns:
             if run not in ours and (written := self._written(run)) is not None:
                 at = written.ended_at or time.time()
                 self._end(run, written.state, at, written.root_cause)
+        for row in self._unclaimed.find(ours):
+            if row.run not in self._ended:
+                self._tell_lost(row)
+
+    def _tell_lost(self, row: RunRow) -> None:
+        """Tell what was lost of a run while nobody was there; the ranks that wait for lost ones are stopped."""
+        run, context = row.run, self._context
+        written = self._written_outcomes(run)
+        known = self._outcomes.get(run, {}) | written
+        returned = sum(self._returned.get(run, {}).values())
+        lost = list(self._unclaimed.lost(row, known, returned))
+        is_over = len(known) + len(lost) + returned == row.total
+        if not (is_over or lost or any(each.kind == "lost" for each in known.values())):
+            return
+        if run not in self._totals:
+            self._begin(run, row.function, row.kind, row.total, row.opened_at)
+        for outcome in written.values():
+            self._enter(run, outcome, row.opened_at)
+        if returned and lost:  # which tasks these are nobody knows
+            cause, now = RootCause.of(lost[0]), time.time()
+            self._news.records.ended(run, "failed", now, cause)
+            return self._end(run, "failed", now, cause)
+        for outcome in lost:
+            self._enter(run, outcome, time.time())
+            self._news.records.outcome(run, outcome, {})
+        if not is_over and row.kind == "broadcast" and context.options.fail_fast and not context.observer:
+            for link in context.links:
+                stop = {"t": "stop", "run": run, "why": "fail-fast", "grace": context.options.grace}
+                link.send(stop | {"break": link.epoch})
+        self._check_end(run)
+
+    def _written_outcomes(self, run: str) -> dict[int, Outcome]:
+        try:
+            return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
+        except LedgerError:  # what agents remember has to do
+            return {}
 
     def _count_returned(self, record: Remembered, node: int) -> None:
         """An agent tells of tasks that returned in a number only: of those we have seen some before the link dropped.
@@ -75,6 +114,7 @@ class OthersRuns:
         match header["t"]:
             case "run":
                 self._opened(header, link)
+                self._unclaimed.knows(link, run)
             case "began":
                 self._emit(
                     ev.RankBegan(
@@ -97,31 +137,35 @@ class OthersRuns:
                     )  # fmt: skip
             case "outcome":
                 self._outcome(run, header, at)
+                self._unclaimed.ended(link, run)
                 self._check_end(run)
 
     def _opened(self, record: Record, link: Link) -> None:
         run, at = record["run"], link.time_of({"at": record["opened_at"]})
         if run in self._totals:
             return
-        self._totals[run] = record["total"]
-        self._outcomes[run] = {}
         self._news.records.opened(run, record["function"], record["kind"], record["total"], at)
-        self._emit(
-            ev.RunOpened(
-                pool=self._pool, run=run, function=record["function"], kind=record["kind"],
-                total=record["total"], at=at,
-            )
-        )  # fmt: skip
+        self._begin(run, record["function"], record["kind"], record["total"], at)
+
+    def _begin(self, run: str, function: str, kind: RunKind, total: int, at: float) -> None:
+        self._totals[run] = total
+        self._outcomes[run] = {}
+        self._emit(ev.RunOpened(pool=self._pool, run=run, function=function, kind=kind, total=total, at=at))
 
     def _outcome(self, run: str, header: AgentOutcome, at: float) -> None:
-        outcomes = self._outcomes.setdefault(run, {})
         outcome = outcome_of(header)
+        if self._enter(run, outcome, at):
+            self._news.records.outcome(run, outcome, header.get("log", {}))
+
+    def _enter(self, run: str, outcome: Outcome, at: float) -> bool:
+        """Tell of an outcome, the first time; says whether it was that."""
+        outcomes = self._outcomes.setdefault(run, {})
         if outcome.index in outcomes or outcome.index >= self._totals.get(run, CALLS):
-            return
+            return False
         outcomes[outcome.index] = outcome
         self._latest[run] = max(at, self._latest.get(run, 0.0))
         self._emit(ev.RankEnded(pool=self._pool, run=run, outcome=outcome, at=at))
-        self._news.records.outcome(run, outcome, header.get("log", {}))
+        return True
 
     def _check_end(self, run: str, *, caught_up: bool = False) -> None:
         outcomes = self._outcomes[run]
@@ -143,6 +187,7 @@ class OthersRuns:
     def _end(self, run: str, state: RunStatus, at: float, cause: RootCause | None) -> None:
         self._ended.add(run)
         self._latest.pop(run, None)
+        self._unclaimed.forget(run)
         self._emit(ev.RunEnded(pool=self._pool, run=run, state=state, root_cause=cause, at=at))
 
     def _written(self, run: str) -> RunRow | None:

@@ -79,7 +79,7 @@ class Run(RunResults):
     __slots__ = (
         "_around", "_asked", "_begun", "_broke", "_claimed", "_context", "_fetching", "_flying", "_readings",
         "_seconds", "_spent", "_stale", "_stopping", "_waiting", "_where", "arrivals", "consumed", "future",
-        "is_script", "logs", "sent", "stocked", "tasks",
+        "is_script", "logs", "sent", "stays", "stocked", "tasks",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +107,7 @@ class Run(RunResults):
         self._asked: set[int] = set()  # nodes that were given a call of it, now or before
         self.sent = False  # a node may know of it
         # Nodes that have its large arguments; None where it has none.
+        self.stays = False  # its results are for whoever comes later, though they were told here
         self.stocked: frozenset[Link] | None = None
         self._claimed = False  # another client sent it
         self._stale: set[int] = set()
@@ -355,7 +356,7 @@ class Run(RunResults):
         self.arrivals.put(("outcome", outcome.index, outcome.kind))
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
-            if outcome.index not in self._readings:
+            if outcome.index not in self._readings and not self.stays:
                 link.acknowledge(self.id, outcome.index)
         if is_failure(outcome) and not self._stopping and self._context.options.fail_fast:
             if is_symptom(outcome) and self.total > 1:
@@ -529,7 +530,7 @@ class Run(RunResults):
 
     def _acknowledge(self) -> None:
         """What nodes keep of it is not needed any more, once large values that were yielded have been fetched, too."""
-        if self._ending is not None or self.state == "left":
+        if self._ending is not None or self.state == "left" or self.stays:
             return
         if not (self.consumed and any(r.behind for r in self._readings.values())):
             for link in self._context.links:

@@ -9,8 +9,8 @@ from ...model.errors import SkywardError
 from ...model.offer import Offer, Wish
 from ...model.spec import PoolSpec
 from . import kinds, placement, reservations
-from .attempting import of_each
 from .calls import Calls
+from .failure_scope import of_each
 from .launching import Attempt
 from .network import Zone
 from .offers import Extras, Regional, asked, fitting

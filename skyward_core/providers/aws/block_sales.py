@@ -49,6 +49,17 @@ class BlockSales:
             found += await blocks.blocks(self._calls, self.name, region, told.fitting(wish), nodes, hours)
         return found
 
+    async def still_sold(self, block: Block) -> Block | None:
+        """A block that was listed earlier, as it is sold now; None where it is not any more.
+
+        Args:
+            block: as ``blocks`` named it.
+
+        Raises:
+            SkywardError: EC2 cannot be asked.
+        """
+        return await blocks.still_sold(self._calls, block)
+
     async def buy(self, block: Block, token: str) -> Reservation:
         """Buy a Capacity Block, once; a call that gets no answer is not made again.
 

@@ -25,19 +25,31 @@ async def blocks(
     """
     if hours < DAY or hours % DAY:
         raise UsageError(f"Capacity Blocks are sold by days: {DAY} hours, {2 * DAY}, and so on, not {hours}")
-    found = await asyncio.gather(*(_of_kind(calls, provider, region, kind, nodes, hours) for kind in kinds))
+    found = await asyncio.gather(
+        *(_of_type(calls, provider, region, kind.name, nodes, hours) for kind in kinds)
+    )
     return sorted(
         (each for some in found for each in some), key=lambda block: (block.starts_at, block.upfront)
     )
 
 
-async def _of_kind(
-    calls: Calls, provider: str, region: str, kind: Kind, nodes: int, hours: int
+async def still_sold(calls: Calls, block: Block) -> Block | None:
+    """A block that was listed earlier, as it is sold now.
+
+    Raises:
+        SkywardError: it cannot be told.
+    """
+    found = await _of_type(calls, block.provider, block.region, block.instance_type, block.count, block.hours)
+    return next((each for each in found if each.id == block.id), None)
+
+
+async def _of_type(
+    calls: Calls, provider: str, region: str, instance_type: str, nodes: int, hours: int
 ) -> list[Block]:
     try:
         told = await calls.call_all(
             "ec2", region, "describe_capacity_block_offerings", "CapacityBlockOfferings",
-            InstanceType=kind.name, InstanceCount=nodes, CapacityDurationHours=hours,
+            InstanceType=instance_type, InstanceCount=nodes, CapacityDurationHours=hours,
         )  # fmt: skip
     except (CallFailed, CapacityRefused, UsageError) as error:
         code = getattr(error, "code", "InvalidParameterValue")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ...model.errors import UsageError
 from ...model.value import Value, value
 from .calls import Calls
@@ -13,14 +16,30 @@ UBUNTU = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-g
 DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 
 
+class NoImage(UsageError):
+    """A region has no image of that id."""
+
+
 @value
 class BootImage(Value):
-    """A machine image: its id, the device of its root volume and that volume's size in GB, and who logs in."""
+    """A machine image.
+
+    Attributes:
+        ami: its id.
+        root: the device of its root volume.
+        disk_gb: that volume's size.
+        user: who logs in.
+    """
 
     ami: str
     root: str
     disk_gb: int
     user: str
+
+
+def root_gb(wanted: int, image_gb: int) -> int:
+    """How large a machine's root volume is: what was asked for, or what its image takes."""
+    return max(wanted, image_gb)
 
 
 async def image_for(calls: Calls, region: str, kind: Kind, ami: str | None, user: str | None) -> BootImage:
@@ -34,20 +53,41 @@ async def image_for(calls: Calls, region: str, kind: Kind, ami: str | None, user
         SkywardError: there is no such image.
     """
     ami = ami or await _published(calls, region, kind)
-    told = await calls.call("ec2", region, "describe_images", ImageIds=[ami])
-    if not told["Images"]:
-        raise UsageError(f"region {region} has no machine image {ami}; images have another id in each region")
-    image = told["Images"][0]
+    image = await _described(calls, region, ami)
     architecture = image.get("Architecture", kind.architecture)
     if architecture != kind.architecture:
         raise UsageError(f"machine image {ami} is for {architecture}, and {kind.name} is {kind.architecture}")
-    root = image.get("RootDeviceName") or "/dev/sda1"
+    root, sizes = _volumes(image)
+    return BootImage(ami, root, sizes.get(root, 0), user or _usual_user(image.get("Name", "")))
+
+
+async def volumes_gb(calls: Calls, region: str, ami: str) -> tuple[int, int]:
+    """GB of an image's root volume, and of all others that each machine gets with it.
+
+    Raises:
+        NoImage: the region has none of that id.
+        SkywardError: it cannot be told.
+    """
+    root, sizes = _volumes(await _described(calls, region, ami))
+    first = sizes.pop(root, 0)
+    return first, sum(sizes.values())
+
+
+async def _described(calls: Calls, region: str, ami: str) -> dict[str, Any]:
+    told = await calls.call("ec2", region, "describe_images", ImageIds=[ami])
+    if not told["Images"]:
+        raise NoImage(f"region {region} has no machine image {ami}; images have another id in each region")
+    return dict(told["Images"][0])
+
+
+def _volumes(image: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
+    """The device of an image's root volume, and the GB of all volumes by their devices."""
     sizes = {
-        each["DeviceName"]: each["Ebs"].get("VolumeSize", 0)
+        each["DeviceName"]: int(each["Ebs"].get("VolumeSize") or 0)
         for each in image.get("BlockDeviceMappings", ())
         if "Ebs" in each
     }
-    return BootImage(ami, root, int(sizes.get(root) or 0), user or _usual_user(image.get("Name", "")))
+    return image.get("RootDeviceName") or "/dev/sda1", sizes
 
 
 async def _published(calls: Calls, region: str, kind: Kind) -> str:

@@ -18,12 +18,12 @@ from ...model.value import Value, value
 from ...store.loggers import logger
 from ..told import progress
 from . import belongings, placement, tags
-from .attempting import is_of_attempt, is_of_region
 from .belongings import Belongings
 from .calls import Calls
+from .failure_scope import is_of_attempt, is_of_region
 from .failures import FULL, CallFailed, CapacityRefused
 from .host_keys import KeyPair
-from .images import BootImage
+from .images import BootImage, root_gb
 from .kinds import Kind
 from .machines import ENDED, ENDING, instances, machine_of
 from .network import Zone
@@ -163,9 +163,9 @@ class Launch:
                 if is_of_region(error):
                     closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, what_of(error), extra={"pool": self._folder.pool})
-                if attempt.grouped and not (
-                    isinstance(error, CapacityRefused | CallFailed) and error.code in FULL
-                ):
+                full = isinstance(error, CapacityRefused | CallFailed) and error.code in FULL
+                # Where there is no group, what was asked for is what would be asked for next.
+                if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
                 whys.append((str(attempt), error))
         if not whys:
@@ -245,7 +245,7 @@ class Launch:
             "AssociatePublicIpAddress": wishes.public,
         }  # fmt: skip
         disk = {
-            "VolumeSize": max(wishes.disk_gb or DISK, image.disk_gb), "VolumeType": "gp3",
+            "VolumeSize": root_gb(wishes.disk_gb or DISK, image.disk_gb), "VolumeType": "gp3",
             "DeleteOnTermination": True,
         }  # fmt: skip
         request: dict[str, Any] = {
@@ -304,6 +304,11 @@ class Launch:
                 return sorted(up, key=lambda machine: machine.node)
             await asyncio.sleep(pause)
             pause = min(PAUSES[1], pause * 1.5)
+
+
+def disk_of(requests: Sequence[dict[str, Any]]) -> int:
+    """GB of the disk in the first of planned requests; 0 where there is none."""
+    return next((each["BlockDeviceMappings"][0]["Ebs"]["VolumeSize"] for each in requests), 0)
 
 
 def _spread_out(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from typing import Any
 
 from ...model.errors import PoolError, SkywardError, UsageError, what_of
 from ...model.offer import Offer, OfferList, Wish, in_order, nearest
 from ...model.value import Value, value
-from . import kinds, prices, shipped
+from . import images, kinds, prices, shipped
 from .calls import Calls
 from .kinds import Kind
 from .price_store import PriceStore
@@ -26,12 +26,30 @@ class Extras(Value):
     """What a machine has that is billed beside it.
 
     Attributes:
-        disk_gb: size of its disk.
+        disk_gb: what was asked for as the size of its disk.
         public: whether it has a public address.
+        ami: the person's own image, whose volumes may be larger, or more; None for the published ones.
     """
 
     disk_gb: int
     public: bool
+    ami: str | None = None
+
+    async def volumes(self, calls: Calls, store: PriceStore, region: str) -> int:
+        """GB of all that a machine gets in a region.
+
+        Raises:
+            NoImage: the region does not have the image.
+            SkywardError: it cannot be told.
+        """
+        if (ami := self.ami) is None:
+            return self.disk_gb
+
+        async def ask() -> list[int]:
+            return list(await images.volumes_gb(calls, region, ami))
+
+        (root, others), _ = await store.told(f"image {region} {ami}", ask)
+        return images.root_gb(self.disk_gb, root) + int(others)
 
 
 @value
@@ -58,6 +76,10 @@ async def known(calls: Calls, provider: str, regions: Sequence[str], wish: Wish,
     async def one(region: str) -> Regional:
         try:
             return await asked(calls, provider, region, wish, extras)
+        except images.NoImage as error:
+            if len(regions) == 1:
+                raise
+            return Regional((), (), [what_of(error)])
         except UsageError:
             raise
         except (PoolError, TimeoutError) as error:
@@ -82,6 +104,7 @@ async def asked(calls: Calls, provider: str, region: str, wish: Wish, extras: Ex
         zones = await kinds.zones_of(calls, region, [kind.name for kind in there])
         return {"kinds": [asdict(kind) for kind in there], "zones": zones}
 
+    extras = replace(extras, disk_gb=await extras.volumes(calls, store, region), ami=None)
     told, _ = await store.told(f"types {region} {about}", ask)
     there = [Kind(**each) for each in told["kinds"]]
     # Prices are asked of those alone that may be taken; a person who looks around is told of all.

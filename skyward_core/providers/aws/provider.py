@@ -32,11 +32,11 @@ from . import (
     shipped,
 )
 from . import machines as rented
-from .attempting import is_of_region
 from .attempts import Attempts
 from .block_sales import BlockSales
 from .calls import Account, Calls, calls_of, in_thread
-from .launching import MADE_THEN, Attempt, Launch, Wishes
+from .failure_scope import is_of_region
+from .launching import MADE_THEN, Attempt, Launch, Wishes, disk_of
 from .offers import DISK, Extras, fitting, known
 from .pool_folder import PoolFolder
 from .settings import SETTINGS
@@ -266,7 +266,7 @@ class AWS(BlockSales):
         address = "a public address" if self.public else "no public address"
         many = f"{least} to {most} machines" if least < most else f"{most} machine{'s' * (most > 1)}"
         creates = [
-            f"{many}, each with {self.disk_gb or DISK} GB of disk (gp3) and {address}",
+            f"{many}, each with {disk_of(requests) or self.disk_gb or DISK} GB of disk (gp3) and {address}",
             *([] if self.security_group else ["a security group: SSH from here, all among the machines"]),
             *(["a placement group, for machines close together where there is room"] if grouped else []),
             "a key pair, made here",
@@ -322,7 +322,7 @@ class AWS(BlockSales):
 
     @property
     def _extras(self) -> Extras:
-        return Extras(self.disk_gb or DISK, self.public)
+        return Extras(self.disk_gb or DISK, self.public, self.ami)
 
     async def offers(self, wish: Wish) -> OfferList:
         """What EC2 has for a wish, with prices; where it cannot be asked, what came with this release.
