@@ -8,7 +8,13 @@ from ..model.stacks import RankStack, Stacks
 from ..views.stacks import as_text as as_text
 from ..views.stacks import groups, own_frames, verdict, work_of
 from ..views.stacks import in_ranges as in_ranges
+from ..views.stacks import merged as merged
 from ..wire import safe_text
+
+SIGNAL = (
+    "They can be asked by a signal, at which each writes down where it is. A call of their code that blocks in native "
+    "code may end early with it (EINTR), if that code does not expect signals"
+)
 
 
 def as_json(stacks: Stacks) -> dict[str, Any]:

@@ -150,6 +150,13 @@ def _found(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) 
     return ""
 
 
+def merged(first: Stacks, second: Stacks) -> Stacks:
+    """What was told the second time in place of the first, of ranks that were asked again."""
+    new = {(each.rank, each.number): each for each in second.ranks}
+    ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
+    return Stacks(second.at, ranks, second.run, second.returned)
+
+
 def groups(stacks: Stacks) -> list[StackGroup]:
     """Equal stacks together: those of most ranks first, what is not known last."""
     found: dict[object, list[RankStack]] = {}
@@ -219,10 +226,11 @@ def where(group: StackGroup) -> str:
 
 def calling(frames: Sequence[StackFrame]) -> StackFrame | None:
     """The innermost frame that is no library's."""
-    return next((each for each in frames if each.file and not _is_library(each.file)), None)
+    return next((each for each in frames if each.file and not is_library(each.file)), None)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether code lies where packages are installed, and is nobody's own here."""
     return (
         "site-packages/" in file
         or "dist-packages/" in file
@@ -277,8 +285,7 @@ def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = Fa
             lines.append("")
         lines.append(head_line(group))
         if threads and group.frames:
-            for stack in group.stacks:
-                lines += _all_threads(stack, folders)
+            lines += threads_of(group, folders)
         else:
             lines += [f"    {frame_line(frame, folders)}" for frame in group.frames]
     return lines
@@ -290,6 +297,11 @@ def head_line(group: StackGroup) -> str:
     ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
     by = " [asked by a signal]" if ways else ""
     return f"{_ranks(group.ranks)}{count}: {field(where(group))}{by}"
+
+
+def threads_of(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
+    """All threads of all processes of a group, as lines."""
+    return [line for stack in group.stacks for line in _all_threads(stack, folders)]
 
 
 def _all_threads(stack: RankStack, folders: Collection[str]) -> list[str]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from skyward_core.front.history import PoolRow
 from skyward_core.front.session import Session
-from skyward_core.front.stacks import as_json, as_text, in_ranges
+from skyward_core.front.stacks import SIGNAL, as_json, as_text, in_ranges, merged
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
 from skyward_core.model.stacks import Stacks
 
 from .console import Console
 from .reach import meant, opened, up
-
-SIGNAL = (
-    "They can be asked by a signal, at which each writes down where it is. A call of their code that blocks in native "
-    "code may end early with it (EINTR), if that code does not expect signals"
-)
 
 
 def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
@@ -54,13 +49,6 @@ def _allowed(found: Stacks, console: Console) -> bool:
 
 def _called(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {in_ranges(ranks)}"
-
-
-def merged(first: Stacks, second: Stacks) -> Stacks:
-    """What was told the second time in place of the first, of those ranks."""
-    new = {(each.rank, each.number): each for each in second.ranks}
-    ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
-    return Stacks(second.at, ranks, second.run, second.returned)
 
 
 def _meant(session: Session, word: str) -> tuple[PoolRow, str]:

@@ -23,26 +23,9 @@ from skyward_core.views.stacks import (
 )
 from skyward_core.wire.value_checks import is_stack_frame
 from tests.support.hostile_text import Acts
+from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
 
-TORCH = "/env/lib/python3.12/site-packages/torch/"
 JAX = "/env/lib/python3.12/site-packages/jax/"
-C10D = TORCH + "distributed/distributed_c10d.py"
-WORKER = "/b/all.zip/skyward_core/node/worker/worker.py"
-OURS = [("_run", WORKER, 300), ("_call", WORKER, 240), ("serve", WORKER, 140), ("<module>", "<string>", 28)]
-
-
-def stack(rank: int, *frames: tuple[str, str, int], at: str = "running", **more: Any) -> RankStack:
-    threads = (
-        (ThreadStack("MainThread", tuple(StackFrame(*each) for each in (*frames, *OURS))),) if frames else ()
-    )
-    return RankStack(rank, 0, 0, at, how="py-spy" if frames else "", threads=threads, **more)
-
-
-REDUCING = (
-    ("all_reduce", C10D, 3000),
-    ("wrapper", TORCH + "distributed/c10d_logger.py", 80),
-    ("step", "/w/train.py", 31),
-)
 LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
 
 
