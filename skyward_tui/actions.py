@@ -24,6 +24,7 @@ SCOPES = {
     "panel": "Panels (ranks, nodes, numbers)",
     "log": "Log pane",
     "errors": "Errors",
+    "stacks": "Stacks (where every rank is)",
     "files": "Pickers (file, Python, accelerator)",
     "choice": "Lists (function, pool, provider, packages)",
     "toggles": "Check boxes (plugins, options)",
@@ -154,6 +155,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action("run.fetch", "o", "fetch", "fetch files", "Fetch the files that its ranks wrote, to outputs/"),
+    Action("run.stacks", "s", "stacks", "stacks", "Where every rank is, and who has not joined a collective"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)
         for row in sorted(PANELS, key=lambda row: row.number)
@@ -196,6 +198,23 @@ ACTIONS: tuple[Action, ...] = (
     Action("errors.log", "enter", "log", "log", "Read that rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
+    # Stacks
+    Action("stacks.log", "enter", "log", "log", "Read the log of that rank, or of the first one"),
+    Action("stacks.again", "r", "again", "take again", "Take the stacks again"),
+    Action(
+        "stacks.threads", "t", "threads", "all threads", "Show all threads, or those that run the function"
+    ),
+    Action(
+        "stacks.signal",
+        "g",
+        "signal",
+        "by a signal",
+        "Ask by a signal those that cannot be read; asks first",
+        dangerous=True,
+    ),
+    Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
+    Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
+    Action("stacks.back", "escape,q,s", "back", "back", "Back"),
     # File picker
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
@@ -228,13 +247,14 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     **{f"run.{row.id}": row.hints for row in PANELS},
     "run.prompt": ("run.back",),
     "errors": ("errors.log", "errors.copy"),
+    "stacks": ("stacks.log", "stacks.again", "stacks.threads"),
     "files": ("files.back",),
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
 # Those that are never cut off, and stand last.
 ALWAYS = (
     "pools.down", "run.down", "sweep.end", "sweep.end_all",
-    "pools.quit", "run.leave", "errors.back", "sweep.back", "launch.back", "app.help",
+    "pools.quit", "run.leave", "errors.back", "stacks.back", "sweep.back", "launch.back", "app.help",
 )  # fmt: skip
 
 

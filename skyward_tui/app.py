@@ -263,6 +263,11 @@ class SkywardApp(AppFace):
 
         self.push_screen(ErrorsScreen(run), chosen)
 
+    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
+        from .screens.stacks import StacksScreen
+
+        self.push_screen(StacksScreen(pool, run), chosen)
+
     def flash(self, text: str, kind: str = "info") -> None:
         from skyward_core.wire.safe_text import field
 

@@ -91,3 +91,7 @@ class AppFace(App[None]):
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
         """Show why a run failed; ``chosen`` hears of which rank the log is to be read, or None."""
         raise NotImplementedError
+
+    def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
+        """Show where the ranks of a pool are, by its key, in a run; ``chosen`` as above."""
+        raise NotImplementedError

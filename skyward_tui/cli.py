@@ -335,6 +335,22 @@ def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) ->
 
 
 @cli.command()
+@click.argument("run", metavar="RUN|POOL")
+@click.option("--signal", is_flag=True, help="Ask ranks that cannot be read by a signal.")
+@click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
+@_json
+def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
+    """Show where every rank is: its Python stack.
+
+    Equal stacks are shown once, with their ranks, and above them who is inside which collective and who is not.
+    """
+    with _console(as_json) as console:
+        from .commands.stacks import stacks as execute
+
+        return execute(run, console, signal=signal, threads=threads)
+
+
+@cli.command()
 @click.argument("pool")
 @_json
 def attach(pool: str, as_json: bool) -> int:

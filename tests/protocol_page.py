@@ -38,6 +38,7 @@ for files, on which anything but a request, or the answer to one, is the end of 
 - *rank*: a rank or a node; -1 where there is none. *count*: a whole number from 0. *port*: 0 to 65,535.
 - *file*: the name of a file, never a path. *log*: the name of a log file, such as `r003.out`.
 - *blob*: the name of some bytes, made of their content, and how many they are. *span*: two positions in a file.
+- *stack_frame*: a function, its file and a line, in a list.
 - *place*: a rank's `InstanceInfo`, as an object.
 """
 

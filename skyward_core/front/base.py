@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ..model.spec import PoolSpec
+    from ..model.stacks import Stacks
     from ..model.written_file import Unfetched
     from ..pool.outputs.listing import Listing as Listing
     from ..pool.outputs.outputs import Haul as Haul
@@ -58,6 +59,11 @@ class Front(Protocol):
 
     def run_logs(self, run: str) -> RunLogs:
         """Where what a run's ranks printed is kept on this machine, as of now."""
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        """Where the ranks are; with ``signal`` those that cannot be read are sent one."""
 
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         """The files that ranks wrote on their nodes, of a run or of all of a pool's time."""

@@ -39,6 +39,7 @@ from ..views.events import Event, PoolEnded
 from ..views.views import PoolView, RunView
 from . import sweeping
 from .back_off import BackOff
+from .insides import Insides
 from .sweeping import Sweep
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session:
+class Session(Insides):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -365,9 +366,7 @@ class Session:
         """
 
         async def work() -> PoolView:
-            row = self._live(name)
-            pool = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return pool.view
+            return (await self._seen(name)).view
 
         return self._submit(work())
 
@@ -418,9 +417,7 @@ class Session:
         """
 
         async def work() -> Listing:
-            row = self._live(pool)
-            found = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return await found.outputs.files(patterns, run, whole=whole)
+            return await (await self._seen(pool)).outputs.files(patterns, run, whole=whole)
 
         return self._submit(work())
 
@@ -464,9 +461,7 @@ class Session:
         """
 
         async def work() -> Unfetched:
-            row = self._live(pool)
-            found = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return await found.outputs.unfetched()
+            return await (await self._seen(pool)).outputs.unfetched()
 
         return self._submit(work())
 
@@ -580,6 +575,11 @@ class Session:
         if row is None or row.ended_at is not None:
             raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
         return row
+
+    async def _seen(self, name: str) -> Pool:
+        """A pool that is up, as one who only looks."""
+        row = self._live(name)
+        return self._pools.get(row.token) or await self._watch(row, observer=True)
 
     async def _ours(self, name: str) -> Pool:
         row = self._live(name)

@@ -1,6 +1,6 @@
 """Frames between machines as type checkers see them: one type for each kind in the tables of :mod:`.messages`. Those
-that stay on a node are in :mod:`.node_frame_types`, those on lines for files in :mod:`.file_frame_types`; what a host
-says before there are frames, in :mod:`.host_fact_types`.
+that stay on a node are in :mod:`.node_frame_types`, those on lines for files in :mod:`.file_frame_types`, those about
+the inside of ranks in :mod:`.inside_frame_types`; what a host says before there are frames, in :mod:`.host_fact_types`.
 
 Nothing loads these modules when a program runs: who needs one imports it for type checkers only. Who takes frames off a
 stream gets headers of no type (:data:`.frames.Heard`), says once which side they come from, and what handles one kind
@@ -11,6 +11,8 @@ Names begin with who says it; unions of what each side says are at the end.
 
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Any, Literal, NotRequired, TypedDict
+
+from .inside_frame_types import ClientStacks, RankStacksKeys
 
 Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
 Place = dict[str, Any]  # a rank's InstanceInfo
@@ -181,6 +183,7 @@ class AgentWelcome(TypedDict):
     modules: NotRequired[dict[str, str]]
     cwd: NotRequired[str]
     notices: NotRequired[list[NoticeKeys]]
+    knows: NotRequired[list[str]]
     spent: NotRequired[bool]
 
 
@@ -318,6 +321,10 @@ class WrittenKeys(OutputKeys):
 
     size: int
     at: float
+
+
+class StacksAnswer(AgentKnown):
+    ranks: list[RankStacksKeys]
 
 
 class WrittenAnswer(AgentKnown):
@@ -547,6 +554,7 @@ FromClient = (
     | ClientFetch
     | ClientWritten
     | ClientOutput
+    | ClientStacks
     | ClientPeers
     | ClientPull
     | ClientDrop

@@ -33,6 +33,7 @@ from .value_checks import (
     is_rank,
     is_run,
     is_span,
+    is_stack_frame,
     is_text,
     made_of,
     names_log,
@@ -44,6 +45,7 @@ from .value_checks import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
+KNOWS = ("stacks",)  # requests that agents of this version may be too old for: each tells in its welcome
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -146,6 +148,24 @@ _NOTICE: Checks = {"kind": one_of(*NOTICES), "left": or_none(is_number)}
 _OUTPUT: Checks = {"path": is_below, "version": is_file}
 _WRITTEN = made_of(_OUTPUT | {"size": is_count, "at": is_number}, only=True)
 _MODULES = each_of(is_text, is_text)
+_THREAD = made_of(
+    {"name": is_text, "frames": all_of(is_stack_frame), "gil": is_flag}, {"child": is_count}, only=True
+)
+_RANK_STACKS = made_of(
+    {
+        "rank": is_rank,
+        "number": is_count,
+        "at": one_of("gone", "starting", "idle", "running", "ending"),
+        "runs": all_of(is_run),
+    },
+    {
+        "pid": is_count,
+        "how": one_of("py-spy", "signal"),
+        "why": is_text,
+        "answers": is_flag,
+        "threads": all_of(_THREAD),
+    },
+)
 
 # What an agent says to clients.
 FROM_AGENT: Forms = {
@@ -168,6 +188,7 @@ FROM_AGENT: Forms = {
             "modules": _MODULES,
             "cwd": is_text,
             "notices": all_of(made_of(_NOTICE)),
+            "knows": all_of(is_text),
             "pool": is_text,
             "pid": is_count,
             "idle_timeout": is_number,
@@ -270,6 +291,7 @@ ANSWERS: Mapping[str, Checks] = {
         "secrets": all_of(is_text),
         "apps": is_flag,
     },
+    "stacks": {"ranks": all_of(_RANK_STACKS)},
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
@@ -324,6 +346,11 @@ FROM_CLIENT: Forms = {
         'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
         _ASKED | _OUTPUT,
         {"at": is_count},
+    ),
+    "stacks": FrameForm(
+        "Tell where the threads of ranks are, of all or of these: by py-spy; else by a signal, if it may be sent.",
+        _ASKED,
+        {"ranks": all_of(is_rank), "signal": is_flag},
     ),
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS

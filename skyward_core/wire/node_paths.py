@@ -8,6 +8,9 @@ MARKS, METRICS = ".marks", ".metrics"  # what comes beside that; see :mod:`.mark
 APP_LOG = "app.log"  # in the spool: what plugins print that are around the node
 KEPT, ENDED = "kept.", "ended."  # before a folder's name
 WORKER = "worker."
+# At which a rank writes down where its threads are: a real-time signal, as what people take for themselves, and what
+# schedulers and frameworks send, are others. (Linux has 34 to 64 for them, other systems none.)
+STACK_SIGNAL = 57
 UMASK = "SKYWARD_UMASK"  # a variable: what the login makes files with, in octal digits
 
 
@@ -75,6 +78,10 @@ class NodePaths:
     def worker(self, rank: int, number: int) -> str:
         """Which process was started for that place."""
         return f"{self.folder}/{WORKER}{rank}.{number}"
+
+    def stacks(self, rank: int, number: int) -> str:
+        """Where that process writes down where its threads are, when it is asked by a signal."""
+        return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:
         """Where user code may write why its process ends."""

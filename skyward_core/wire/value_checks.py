@@ -142,6 +142,14 @@ def is_span(value: Any) -> bool:
     return type(start) is int and type(end) is int and 0 <= start < MOST and 0 <= end < MOST
 
 
+def is_stack_frame(value: Any) -> bool:
+    """A function, its file and a line of it."""
+    if type(value) is not list or len(value) != 3:
+        return False
+    function, file, line = value
+    return type(function) is str and type(file) is str and type(line) is int and 0 <= line < MOST
+
+
 def is_blob(value: Any) -> object:
     if type(value) is not list or len(value) != 2:
         return False

@@ -110,6 +110,8 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         if action.id == "run.cancel":
             return run is not None and run.state == "running"
+        if action.id == "run.stacks":
+            return run is not None and run.state == "running"
         if action.id == "run.back":
             return self.context == "run.prompt"
         if action.id == "run.errors":
@@ -297,13 +299,19 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         if run is None or not any(outcome.kind != "returned" for outcome in run.outcomes()):
             return self.flash("no rank has failed")
+        self.app.show_errors(run, self._go_to_log)
+        return None
 
-        def go(rank: int | None) -> None:
-            if rank is not None:
-                self._choose(rank)
-                self.action_panel(HOME)
+    def _go_to_log(self, rank: int | None) -> None:
+        if rank is not None:
+            self._choose(rank)
+            self.action_panel(HOME)
 
-        self.app.show_errors(run, go)
+    def action_stacks(self) -> None:
+        pool, run = self.pool, self.run
+        if pool is None or not pool.is_live:
+            return self.flash("there are no ranks any more whose stacks could be taken")
+        self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_log)
         return None
 
     def action_cancel(self) -> None:

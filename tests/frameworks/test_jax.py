@@ -1,7 +1,9 @@
 """JAX, and Keras on it, across real ranks."""
 
 import os
+import re
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 import skyward_core as sky
 from skyward_tui.examples import jax_mesh, keras_fit
 from tests.support.fates import gone, listening, pids
+from tests.support.hangs import hang_told
 
 PLUGINS = [sky.plugins.jax()]
 NOT_INSTALLED = "sklearn pandas IPython"  # optional in keras, and loaded where they are
@@ -156,3 +159,30 @@ def test_nothing_listens_where_other_machines_could_come(pool):
     found = listening() @ pool
     assert found[0], "the ranks have met somewhere"
     assert {address for rank in found for address in rank} == {"127.0.0.1"}
+
+
+@sky.function
+def one_never_computes() -> float:
+    """One rank of four stays away from what all compute together."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    mine = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("data")), np.ones(1))
+    if sky.instance_info().rank == 2:
+        loads()
+    return float(jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(mine))
+
+
+def loads() -> None:
+    while True:
+        time.sleep(1)
+
+
+def test_a_rank_that_never_joins_is_found():
+    worker = sky.Worker(ranks_per_node=4)
+    with sky.Compute(worker=worker, plugins=PLUGINS, options=sky.Options(console=False, grace=1.0)) as pool:
+        (said,) = hang_told(pool, lambda: one_never_computes() @ pool)
+    pattern = r"ranks 0-1,3 are in a computation of all devices \(jax\); rank 2 not: loads, test_jax\.py:\d+"
+    assert re.fullmatch(pattern, said)

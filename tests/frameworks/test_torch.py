@@ -1,9 +1,11 @@
 """PyTorch across real ranks: the process group, data parallel training, what happens when a rank fails."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 import skyward_core as sky
 from tests.support.fates import gone, listening, pids
+from tests.support.hangs import hang_told
 
 NOT_INSTALLED = "torch._dynamo"  # what training uses of it has a stand-in
 PLUGINS = [sky.plugins.torch()]
@@ -180,6 +183,27 @@ def test_four_ranks_on_two_nodes_train_as_one():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
+        (said,) = hang_told(pool, lambda: one_never_joins() @ pool)
+        assert re.fullmatch(
+            r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 not: validates, test_torch\.py:\d+", said
+        )
+
+
+@sky.function
+def one_never_joins() -> float:
+    """As where one rank alone validates, and waits there for the others."""
+    import torch
+    import torch.distributed as dist
+
+    if sky.instance_info().rank == 2:
+        validates()
+    dist.all_reduce(loss := torch.ones(1))
+    return loss.item()
+
+
+def validates() -> None:
+    while True:
+        time.sleep(1)
 
 
 def test_nothing_listens_where_other_machines_could_come(pool):

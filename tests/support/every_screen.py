@@ -22,6 +22,7 @@ from skyward_tui.screens.errors import ErrorsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.stacks import StacksScreen
 from skyward_tui.screens.sweep import SweepScreen
 from tests.support.fake_session import FakeSession, failed_run, logged
 from tests.support.host_key import shown
@@ -38,6 +39,7 @@ def every_screen(session: FakeSession) -> list[Callable[[], Screen[Any]]]:
         PoolsScreen,
         lambda: RunScreen(view.key),
         lambda: ErrorsScreen(run),
+        lambda: StacksScreen(view.key, run.id),
         LaunchScreen,
         lambda: TeardownScreen([view.key]),
         lambda: QuitScreen([view.name]),

@@ -13,6 +13,7 @@ from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
 from skyward_core.model.outcome import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.model.spec import PoolSpec
+from skyward_core.model.stacks import Stacks
 from skyward_core.model.written_file import FetchedFile, Unfetched, WrittenFile
 from skyward_core.pool.outputs.listing import Listing
 from skyward_core.pool.outputs.outputs import Haul
@@ -56,6 +57,10 @@ class FakeSession:
     looks: list[Any] = field(default_factory=list)
     ended_left: list[list[str]] = field(default_factory=list)
     ending_left: Future[list[str]] = field(default_factory=Future)
+    taken: Stacks = field(default_factory=lambda: Stacks(NOW, ()))
+    signalled: Stacks | None = None
+    taking: Future[Stacks] | None = None
+    asked_stacks: list[tuple[str, Sequence[int] | None, bool]] = field(default_factory=list)
 
     # What the app calls
 
@@ -98,6 +103,12 @@ class FakeSession:
         self.cancelled.append((pool, run))
         self.emit(self.view(pool), ev.RunEnded(pool=pool, run=run, state="cancelled", at=self.now))
         return done(None)
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        self.asked_stacks.append((run, ranks, signal))
+        return self.taking or done(self.signalled if signal and self.signalled else self.taken)
 
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         return done(Listing(self.written, 0, {}, {}))

@@ -11,6 +11,7 @@ from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.support.leftovers import leftovers
+from tests.support.some_stacks import hung
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
 
@@ -128,6 +129,13 @@ async def test_failed(app: SkywardApp, session: FakeSession, snap: Snap, size: t
 async def test_errors(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
     failed_run(session, session.pool("llama-ft"))
     await show(app, snap, "errors", size, ["enter", "e"], "ROOT CAUSE")
+
+
+@at_every_size
+async def test_stacks(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    _, run = training(session, 8, 8)
+    session.taken = hung(run.id, 64)
+    await show(app, snap, "stacks", size, ["enter", "s"], "all_reduce")
 
 
 @at_every_size

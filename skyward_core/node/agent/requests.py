@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ...wire.frames import CHUNK, VERSION, Header, Heard
-from ...wire.messages import from_client
+from ...wire.messages import KNOWS, from_client
 from .audience import Audience
 from .blob_exchange import Exchange
 from .call_desk import CallDesk
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         ClientWritten,
         FromClient,
     )
+    from ...wire.inside_frame_types import ClientStacks
+    from .looks import LookDesk
     from .outputs import OutputDesk
 
 
@@ -76,6 +78,7 @@ class Requests:
         self._gang = GangRequests(state, slots)
         self._exchange = Exchange(state.config)
         self._outputs: OutputDesk | None = None
+        self._looks: LookDesk | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
             "hello": self._hello,
@@ -92,6 +95,7 @@ class Requests:
             "peers": self._exchange_blobs,
             "pull": self._exchange_blobs,
             "drop": self._drop_blobs,
+            "stacks": self._take_stacks,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -147,6 +151,7 @@ class Requests:
                 "modules": state.modules,
                 "cwd": state.config.cwd,
                 "notices": self._life.notices(),
+                "knows": list(KNOWS),
             }
             | state.gang.health()
         )
@@ -294,3 +299,15 @@ class Requests:
             if name not in used:
                 (self._state.config.blobs / Path(name).name).unlink(missing_ok=True)
         connection.send({"t": "known", "id": header["id"]})
+
+    # -- the inside of ranks -----------------------------------------------------------------------------
+
+    def _take_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
+        self._inside().stacks(connection, header)
+
+    def _inside(self) -> LookDesk:
+        if self._looks is None:
+            from .looks import LookDesk
+
+            self._looks = LookDesk(self._state, self._slots)
+        return self._looks

@@ -1,7 +1,9 @@
-"""SIGTERM in a rank's process: an exception in user code, so that ``finally`` runs; its end where nothing hears it."""
+"""SIGTERM in a rank's process: an exception in user code, so that ``finally`` runs; its end where nothing hears it. And
+the signal at which it writes down where its threads are."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -15,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from ...runtime import preempt
+from ...wire.node_paths import STACK_SIGNAL
 
 AGAIN = 0.01  # seconds after which SIGTERM is sent anew where Python had no place for its exception
 DEAF = 1.0  # seconds after SIGTERM in which Python code must have reacted; native code that blocks never does
@@ -22,6 +25,29 @@ CUT_OFF = (
     f"skyward: this process was told to end while it was in native code, and did not come out of it within {DEAF:g} s: "
     "its exit handlers did not run\n"
 ).encode()
+
+
+_stacks: list[int] = []  # the descriptor of the file that they are written to
+
+
+def write_stacks(path: str) -> None:
+    """From now on write the stacks of all threads there at the signal for it: in its handler, in C, so also while
+    native code blocks or holds the GIL. The agent sends it only where a person has said so, for a blocking
+    call may end early with it; and never to a process that has not got here, or that has closed the file."""
+    if not hasattr(signal, "SIGRTMAX"):
+        return
+    with suppress(OSError):  # a full disk is said by others
+        _stacks.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+        # Not chained: what the signal does to a process that does not handle it is to end it.
+        faulthandler.register(STACK_SIGNAL, file=_stacks[0], all_threads=True, chain=False)
+
+
+def _write_no_stacks() -> None:
+    """User code wants the signal for itself."""
+    while _stacks:
+        faulthandler.unregister(STACK_SIGNAL)
+        with suppress(OSError):
+            os.close(_stacks.pop())
 
 
 class Stopped(BaseException):
@@ -142,6 +168,8 @@ class StopSignal:
         def noting(signalnum: Any, handler: Any) -> Any:
             self._taken |= signalnum == signal.SIGTERM
             self._changed = True
+            if signalnum == STACK_SIGNAL:
+                _write_no_stacks()  # the agent sees that
             return set_handler(signalnum, handler)
 
         signal.signal = noting

@@ -30,7 +30,7 @@ from .orders import Orders
 from .printing import Streams
 from .results import Pickled, describe_error, pickle_result
 from .script_names import SIGN, Loaded, ScriptNames
-from .stop_signal import Stopped, StopSignal
+from .stop_signal import Stopped, StopSignal, write_stacks
 
 if TYPE_CHECKING:
     from ...runtime.torchrun import ForCalls
@@ -56,6 +56,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     beside = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     streams = Streams(beside + MARKS)
     faulthandler.enable()
+    write_stacks(paths.stacks(int(rank), int(number)))
     # The first to be registered is called last: what is left then is memory to be freed, and a busy machine may need
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)

@@ -1,0 +1,39 @@
+"""What a session asks about the inside of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from ..model.stacks import Stacks
+    from ..pool.pool import Pool
+
+T = TypeVar("T")
+
+
+class Insides:
+    """The part of :class:`.session.Session` that does so. To ask keeps no pool alive."""
+
+    async def _seen(self, name: str) -> Pool:
+        raise NotImplementedError
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        raise NotImplementedError
+
+    def stacks(
+        self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
+    ) -> Future[Stacks]:
+        """Where the ranks of a pool are; see :func:`..pool.stacks.stacks`.
+
+        Raises (through the future):
+            PoolError: there is no such pool, or it cannot be reached.
+        """
+
+        async def work() -> Stacks:
+            from ..pool.stacks import stacks
+
+            return await stacks((await self._seen(pool)).context, run, ranks, signal=signal)
+
+        return self._submit(work())

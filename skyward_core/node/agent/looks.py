@@ -1,0 +1,81 @@
+"""What clients ask about the inside of ranks: stacks and profiles. Loaded when one first asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ..stacks import py_spy
+from ..stacks.taking import RankProcess, take
+
+if TYPE_CHECKING:
+    from ...wire.inside_frame_types import ClientStacks
+    from .connection import Connection
+    from .node_state import NodeState
+    from .slot import Slot
+    from .slots import Slots
+
+LONGEST = 12.0  # seconds for all ranks of a node; the client waits a little longer
+
+
+class LookDesk:
+    """One agent's. Whoever may speak to the agent is the ranks' own user; what names hold of secrets is blanked."""
+
+    def __init__(self, state: NodeState, slots: Slots) -> None:
+        self._state, self._slots = state, slots
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+        self._busy: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
+
+    def stacks(self, connection: Connection, header: ClientStacks) -> None:
+        self._spawn(self._stacks(connection, header))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stacks(self, connection: Connection, header: ClientStacks) -> None:
+        wanted = header.get("ranks")
+        slots = [slot for slot in self._slots.all if wanted is None or slot.rank in wanted]
+        program = await asyncio.to_thread(py_spy.find, self._state.config.python)
+        until = asyncio.get_running_loop().time() + LONGEST
+        told = await asyncio.gather(
+            *(self._stack(slot, program, until, signal=header.get("signal", False)) for slot in slots)
+        )
+        connection.send({"t": "known", "id": header["id"], "ranks": self._state.redactor.json(list(told))})
+
+    async def _stack(self, slot: Slot, program: str, until: float, *, signal: bool) -> dict[str, Any]:
+        about: dict[str, Any] = {
+            "rank": slot.rank,
+            "number": slot.number,
+            "at": _at(slot),
+            "runs": sorted({call.run for call in slot.running.values()}),
+        }
+        process = slot.process
+        if process is None or process.connection is None:
+            return about
+        file = self._state.config.paths.stacks(slot.rank, slot.number)
+        lock = self._busy.setdefault((slot.rank, slot.number), asyncio.Lock())
+        try:
+            async with asyncio.timeout_at(until), lock, self._turns:
+                found = await asyncio.to_thread(take, RankProcess(process.pid, file), program, signal=signal)
+        except TimeoutError:
+            return about | {"why": f"its node has not come to it within {LONGEST:g} s"}
+        if slot.process is not process:
+            return about | {"at": "gone", "why": "its process has ended meanwhile"}
+        return about | {"pid": process.pid} | found
+
+
+def _at(slot: Slot) -> str:
+    """What a slot's process is at."""
+    process = slot.process
+    if process is None:
+        return "gone"
+    if process.connection is None:
+        return "starting"
+    if process.killed:
+        return "ending"
+    return "running" if slot.running else "idle"

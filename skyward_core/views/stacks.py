@@ -1,0 +1,316 @@
+"""What stacks of ranks say: equal ones together, who is inside which collective, and who is not. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..model.stacks import RankStack, StackFrame, Stacks, ThreadStack
+from ..wire.safe_text import field
+
+SHOWN = 3  # groups that are named on one line
+
+# Where ranks wait for one another: end of the file's path, and functions there; none for any.
+_TORCH = (
+    "all_gather all_gather_coalesced all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced "
+    "all_to_all all_to_all_single barrier batch_isend_irecv broadcast broadcast_object_list destroy_process_group "
+    "gather gather_object init_process_group irecv isend monitored_barrier new_group recv recv_object_list reduce "
+    "reduce_scatter reduce_scatter_tensor scatter scatter_object_list send send_object_list split_group"
+)
+_JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
+_COLLECTIVES: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("torch/distributed/distributed_c10d.py", "torch", frozenset(_TORCH.split(" "))),
+    ("torch/distributed/_functional_collectives.py", "torch", frozenset({"wait_tensor"})),
+    ("torch/distributed/rendezvous.py", "torch", frozenset()),
+    ("jax/experimental/multihost_utils.py", "jax", frozenset(_JAX.split(" "))),
+    ("jax/_src/distributed.py", "jax", frozenset({"initialize", "shutdown"})),
+    ("jax/_src/xla_bridge.py", "jax", frozenset({"_init_backend"})),
+)
+# Where a device's work is waited for: a collective of that work may be what does not come to its end.
+_WAITS: tuple[tuple[str, str, frozenset[str]], ...] = (
+    ("torch/cuda/__init__.py", "torch", frozenset({"synchronize"})),
+    ("torch/cuda/streams.py", "torch", frozenset({"synchronize"})),
+    ("torch/autograd/graph.py", "torch", frozenset({"_engine_run_backward"})),
+    (
+        "jax/_src/array.py",
+        "jax",
+        frozenset({"_value", "block_until_ready", "__array__", "__float__", "__int__", "item"}),
+    ),
+    ("jax/_src/api.py", "jax", frozenset({"block_until_ready", "device_get"})),
+    ("jax/_src/interpreters/pxla.py", "jax", frozenset({"__call__"})),
+    ("jax/_src/pjit.py", "jax", frozenset({"cache_miss"})),
+)
+_PROGRAM = "a computation of all devices"
+
+
+class Collective(NamedTuple):
+    """What ranks do together.
+
+    Attributes:
+        is_named: the stack names it; else it is work of a device, and may be something of the rank's own.
+    """
+
+    name: str
+    library: str
+    is_named: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.library})"
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Processes whose stacks are equal.
+
+    Attributes:
+        stacks: of which the first one stands for all.
+        frames: of the person's code and what that called, the innermost first.
+        said: what is told where there are no frames.
+    """
+
+    stacks: tuple[RankStack, ...]
+    frames: tuple[StackFrame, ...]
+    said: str
+    collective: Collective | None
+
+    @property
+    def ranks(self) -> str:
+        return in_ranges(each.rank for each in self.stacks)
+
+
+def in_ranges(numbers: Iterable[int]) -> str:
+    """``0-2,5`` for 0, 1, 2 and 5."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def work_of(stack: RankStack) -> ThreadStack | None:
+    """The thread that runs the person's function: the main thread, or, where calls run in threads, one of these."""
+    own = [thread for thread in stack.threads if not thread.child]
+    for thread in own:
+        if (thread is own[0] or thread.name == "task") and own_frames(thread.frames):
+            return thread
+    return own[0] if own else None
+
+
+def own_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
+    """What the person's function and its callees are at, without what of ours called the function."""
+    kept = list(frames)
+    while kept and _is_ours(kept[-1]):
+        kept.pop()
+    return tuple(kept)
+
+
+def _is_ours(frame: StackFrame) -> bool:
+    if "/skyward_core/" in frame.file or frame.file.startswith("skyward_core/"):
+        return True
+    if frame.file.endswith("/threading.py"):
+        return _name(frame) in ("_bootstrap", "_bootstrap_inner", "run")
+    return (
+        frame.file in ("<string>", "<frozen runpy>")
+        or frame.file.endswith("/runpy.py")
+        or (not frame.file and frame.line == 0)
+    )
+
+
+def collective_of(frames: Sequence[StackFrame]) -> Collective | None:
+    """What the ranks do together that a stack is inside of; the outermost call, which the person's code has made."""
+    named = [Collective(_called(each), library) for each in frames if (library := _found(each, _COLLECTIVES))]
+    if named:
+        return named[-1]
+    waits = [(each, library) for each in frames if (library := _found(each, _WAITS))]
+    if not waits:
+        return None
+    frame, library = waits[-1]
+    return Collective(_PROGRAM if library == "jax" else _called(frame), library, is_named=False)
+
+
+def _called(frame: StackFrame) -> str:
+    if frame.file.endswith("rendezvous.py"):
+        return "init_process_group"
+    name = _name(frame)
+    return {"_engine_run_backward": "backward", "_init_backend": "the start of all devices"}.get(name, name)
+
+
+def _name(frame: StackFrame) -> str:
+    """A function's name without that of its class, which py-spy has before it."""
+    return frame.function.rpartition(".")[2]
+
+
+def _found(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[str]]]) -> str:
+    for ending, library, functions in table:
+        if frame.file.endswith(ending) and (not functions or _name(frame) in functions):
+            return library
+    return ""
+
+
+def merged(first: Stacks, second: Stacks) -> Stacks:
+    """What was told the second time in place of the first, of ranks that were asked again."""
+    new = {(each.rank, each.number): each for each in second.ranks}
+    ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
+    return Stacks(second.at, ranks, second.run, second.returned)
+
+
+def groups(stacks: Stacks) -> list[StackGroup]:
+    """Equal stacks together: those of most ranks first, what is not known last."""
+    found: dict[object, list[RankStack]] = {}
+    frames: dict[object, tuple[StackFrame, ...]] = {}
+    for stack in stacks.ranks:
+        thread = work_of(stack)
+        own = own_frames(thread.frames) if thread is not None else ()
+        key: object = own or _said(stack, stacks)
+        found.setdefault(key, []).append(stack)
+        frames[key] = own
+    made = [
+        StackGroup(tuple(some), frames[key], "" if frames[key] else str(key), collective_of(frames[key]))
+        for key, some in found.items()
+    ]
+    return sorted(made, key=lambda group: (not group.frames, -len(group.stacks), group.stacks[0].rank))
+
+
+def _said(stack: RankStack, stacks: Stacks) -> str:
+    if stack.why:
+        return f"not known: {stack.why}" if stack.at != "gone" else stack.why
+    if stacks.run and stack.rank in stacks.returned:
+        return "its function has come to its end"
+    return {
+        "gone": "it has no process",
+        "starting": "its Python starts",
+        "ending": "it was told to end",
+        "running": "it begins, or ends, its function",
+    }.get(stack.at, "it waits for something to run")
+
+
+def verdict(stacks: Stacks) -> list[str]:
+    """Who is inside which collective, and who is not: a line for each; none where no rank is inside of one."""
+    every = groups(stacks)
+    inside: dict[Collective, list[StackGroup]] = {}
+    for group in every:
+        if group.collective is not None:
+            inside.setdefault(group.collective, []).append(group)
+    lines = []
+    for collective, some in inside.items():
+        ranks = in_ranges(stack.rank for group in some for stack in group.stacks)
+        others = [group for group in every if group not in some]
+        away = "; ".join(f"{_ranks(group.ranks)} not: {where(group)}" for group in others[:SHOWN])
+        if len(others) > SHOWN:
+            away += f"; {_ranks(in_ranges(s.rank for g in others[SHOWN:] for s in g.stacks))} not either"
+        verb = "is" if _one(ranks) else "are"
+        lines.append(
+            f"{_ranks(ranks)} {verb} in {collective}{_where_from(some)}; {away or 'so is every rank'}"
+        )
+    return lines
+
+
+def _where_from(some: Sequence[StackGroup]) -> str:
+    """Lines of the person's code from which they came there, where these differ: they may not mean the same one."""
+    calls = dict.fromkeys(_place(frame) for group in some if (frame := calling(group.frames)))
+    return f" (from {', '.join(list(calls)[:SHOWN])})" if len(calls) > 1 else ""
+
+
+def where(group: StackGroup) -> str:
+    """Where the ranks of a group are, in a few words."""
+    if not group.frames:
+        return group.said
+    if group.collective is not None:
+        return f"in {group.collective}"
+    frame = calling(group.frames) or group.frames[0]
+    return f"{field(frame.function)}, {_place(frame)}"
+
+
+def calling(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """The innermost frame that is no library's."""
+    return next((each for each in frames if each.file and not is_library(each.file)), None)
+
+
+def is_library(file: str) -> bool:
+    """Whether code lies where packages are installed, and is nobody's own here."""
+    return (
+        "site-packages/" in file
+        or "dist-packages/" in file
+        or "/lib/python3." in file
+        or file.startswith("<frozen ")
+    )
+
+
+def _place(frame: StackFrame) -> str:
+    return f"{field(frame.file.rpartition('/')[2])}:{frame.line}"
+
+
+def _ranks(ranges: str) -> str:
+    return f"rank {ranges}" if _one(ranges) else f"ranks {ranges}"
+
+
+def _one(ranges: str) -> bool:
+    return ranges.isdecimal()
+
+
+def short_file(file: str, folders: Collection[str] = ()) -> str:
+    """A file's path without what says nothing: of a package from its name on, of the person's below a folder."""
+    for mark in ("site-packages/", "dist-packages/"):
+        if mark in file:
+            return field(file.rpartition(mark)[2])
+    _, found, tail = file.rpartition("/lib/python3.")
+    if found:
+        return field(tail.partition("/")[2])
+    for folder in folders:
+        if folder and file.startswith(folder.rstrip("/") + "/"):
+            return field(file[len(folder.rstrip("/")) + 1 :])
+    return field(file)
+
+
+def frame_line(frame: StackFrame, folders: Collection[str] = ()) -> str:
+    """``function  file:line``, fit to be shown."""
+    if not frame.file:
+        return field(frame.function)
+    return f"{field(frame.function)}  {short_file(frame.file, folders)}:{frame.line}"
+
+
+def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = False) -> list[str]:
+    """All of it as lines for people: the collectives, then each group with its stack, the innermost frame first.
+
+    Args:
+        folders: whose files are named from there on.
+        threads: all threads of each rank, not only the one that runs its function.
+    """
+    lines = verdict(stacks)
+    for group in groups(stacks):
+        if lines:
+            lines.append("")
+        lines.append(head_line(group))
+        if threads and group.frames:
+            lines += threads_of(group, folders)
+        else:
+            lines += [f"    {frame_line(frame, folders)}" for frame in group.frames]
+    return lines
+
+
+def head_line(group: StackGroup) -> str:
+    """``ranks 0-2 (3): in all_reduce (torch)``."""
+    count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
+    ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
+    by = " [asked by a signal]" if ways else ""
+    return f"{_ranks(group.ranks)}{count}: {field(where(group))}{by}"
+
+
+def threads_of(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
+    """All threads of all processes of a group, as lines."""
+    return [line for stack in group.stacks for line in _all_threads(stack, folders)]
+
+
+def _all_threads(stack: RankStack, folders: Collection[str]) -> list[str]:
+    lines = [f"  rank {stack.rank}, process {stack.pid}"]
+    for thread in stack.threads:
+        if thread is not stack.threads[0] and not own_frames(thread.frames):
+            continue  # a thread of ours
+        of_child = f" of child {thread.child}" if thread.child else ""
+        gil = ", holds the GIL" if thread.holds_gil else ""
+        lines.append(f"    thread {field(thread.name) or '?'}{of_child}{gil}")
+        lines += [f"        {frame_line(frame, folders)}" for frame in thread.frames]
+    return lines

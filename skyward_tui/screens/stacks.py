@@ -1,0 +1,250 @@
+"""Where every rank is: equal stacks once, with their ranks, and who is inside which collective."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from skyward_core.front.stacks import SIGNAL, as_text
+from skyward_core.model.errors import SkywardError
+from skyward_core.model.stacks import StackFrame, Stacks
+from skyward_core.views.stacks import (
+    StackGroup,
+    frame_line,
+    groups,
+    in_ranges,
+    is_library,
+    merged,
+    threads_of,
+    verdict,
+    where,
+)
+from skyward_core.wire.safe_text import field
+
+from ..actions import Action, bindings
+from ..app_face import settled
+from ..hints import words_of
+from ..styles import beside
+from ..widgets.chrome import Crumbs, Panel
+from ..words import count, duration
+from .base import BaseScreen
+
+_NAMED = 14  # cells for the ranks of a group
+
+
+class StacksScreen(BaseScreen[int | None]):
+    """Returns a rank whose log is to be read, or None.
+
+    Args:
+        pool: key of the pool.
+        run: id of the run; "" for the pool.
+    """
+
+    SCOPE = "stacks"
+    BINDINGS = bindings("stacks")
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self, pool: str, run: str = "") -> None:
+        super().__init__()
+        self._pool, self._run, self._folders = pool, run, (str(Path.cwd()),)
+        self._stacks: Stacks | None = None
+        self._groups: list[StackGroup] = []
+        self._failure = ""
+        self._busy = False
+        self._all_threads = False
+
+    def body(self) -> ComposeResult:
+        yield Static(id="verdict")
+        listed = Panel(OptionList(compact=True), id="groups")
+        listed.border_title = "ranks"
+        yield listed
+        yield Panel(VerticalScroll(Static(id="stack")), id="frames")
+
+    def on_mount(self) -> None:
+        self.query_one(OptionList).focus()
+        self.action_again()
+        self.pulse(self.app.clock())
+
+    def pulse(self, now: float) -> None:
+        view = self.app.find_pool(self._pool)
+        name = view.name if view is not None else self._pool.partition(".")[0]
+        run = view.runs.get(self._run) if view is not None else None
+        trail = ["pools", name, *([run.function] if run is not None else ()), "stacks"]
+        self.query_one(Crumbs).show(trail, [Content.styled(self._state(now), "$muted")])
+        super().pulse(now)
+
+    def _state(self, now: float) -> str:
+        if self._busy:
+            return "taking them"
+        return f"taken {duration(max(0.0, now - self._stacks.at))} ago" if self._stacks is not None else ""
+
+    def is_useful(self, action: Action) -> bool:
+        return action.id != "stacks.signal" or (self._stacks is not None and bool(self._stacks.askable))
+
+    # Taking them
+
+    def action_again(self) -> None:
+        self._take(signal=False)
+
+    def _take(self, *, signal: bool) -> None:
+        if not self._busy:
+            self._busy = True
+            self._show_verdict()
+            self.run_worker(self._taken(signal=signal), group="stacks")
+
+    async def _taken(self, *, signal: bool) -> None:
+        session, before = self.app.session, self._stacks
+        if session is None:
+            return
+        ranks = before.askable if signal and before is not None else None
+        try:
+            told = await settled(session.stacks(self._pool, self._run, ranks, signal=signal))
+        except (SkywardError, OSError) as error:
+            self._failure = words_of(error)
+        else:
+            self._failure = ""
+            self._stacks = told if before is None or ranks is None else merged(before, told)
+        finally:
+            self._busy = False
+        self._show()
+
+    def action_signal(self) -> None:
+        from ..dialogs.ask import ChoiceScreen
+
+        if self._stacks is None or not (ranks := self._stacks.askable):
+            return self.flash("there is no rank that only a signal could ask")
+
+        def go(choice: str | None) -> None:
+            if choice == "send-signal":
+                self._take(signal=True)
+
+        text = (
+            f"{count(len(ranks), 'rank')} ({in_ranges(ranks)}) cannot be read: {self._why(ranks)}. {SIGNAL}."
+        )
+        choices = [("keep", "Leave them alone", False), ("send-signal", "Send it", True)]
+        self.app.push_screen(ChoiceScreen("Send the ranks a signal?", text, choices, escape="keep"), go)
+        return None
+
+    def _why(self, ranks: list[int]) -> str:
+        found = self._stacks.ranks if self._stacks is not None else ()
+        return field(next((each.why for each in found if each.rank in ranks), ""))
+
+    # Showing them
+
+    def _show(self) -> None:
+        listed = self.query_one(OptionList)
+        chosen = listed.highlighted or 0
+        self._groups = groups(self._stacks) if self._stacks is not None else []
+        listed.clear_options()
+        listed.add_options(
+            [Option(self._row(group), id=str(place)) for place, group in enumerate(self._groups)]
+        )
+        if self._groups:
+            listed.highlighted = min(chosen, len(self._groups) - 1)
+        self._show_verdict()
+        self._show_stack(listed.highlighted)
+        self.pulse(self.app.clock())
+
+    def _show_verdict(self) -> None:
+        lines: list[Content] = []
+        if self._failure:
+            lines.append(Content.styled(f"not taken: {self._failure}", "$text-error"))
+        if self._stacks is None:
+            lines += [Content.styled("taking the stacks of all ranks …", "$muted")] if self._busy else []
+        else:
+            said = verdict(self._stacks)
+            lines += [Content.styled(line, "bold") for line in said]
+            if not said:
+                lines.append(Content.styled("no rank is inside of a collective that is known here", "$muted"))
+            if ranks := self._stacks.askable:
+                text = f"{in_ranges(ranks)} can be asked by a signal only: {self._why(ranks)}"
+                lines.append(Content.styled(text, "$text-warning"))
+        self.query_one("#verdict", Static).update(Content("\n").join(lines))
+
+    def _row(self, group: StackGroup) -> Content:
+        style = "$text-warning" if group.collective is None and group.frames else ""
+        many = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
+        return Content.assemble(
+            (f" {group.ranks + many:<{_NAMED}} ", "bold"),
+            (field(where(group)), style if group.frames else "$muted"),
+        )
+
+    def _show_stack(self, place: int | None) -> None:
+        """That of the chosen ranks; where there is room, those of others below."""
+        if place is None or place >= len(self._groups):
+            return
+        group = self._groups[place]
+        lines = self._frames(group)
+        for other in self._groups:
+            if other is not group and other.frames:
+                lines += [Content(""), Content.styled(self._title(other), "$muted"), *self._frames(other)]
+        self.query_one("#frames", Panel).retitle(Content(self._title(group)))
+        self.query_one("#stack", Static).update(Content("\n").join(lines))
+        self.query_one("#frames VerticalScroll", VerticalScroll).scroll_home(animate=False)
+
+    @staticmethod
+    def _title(group: StackGroup) -> str:
+        ranks = "rank" if len(group.stacks) == 1 else "ranks"
+        return f"{ranks} {group.ranks}" + (": the innermost call first" if group.frames else "")
+
+    def _frames(self, group: StackGroup) -> list[Content]:
+        if not group.frames:
+            return [Content.styled(field(group.said), "$muted")]
+        if self._all_threads:
+            return [Content(line) for line in threads_of(group, self._folders)]
+        return [self._line(frame) for frame in group.frames]
+
+    def _line(self, frame: StackFrame) -> Content:
+        name, gap, place = frame_line(frame, self._folders).partition("  ")
+        if is_library(frame.file):
+            return Content.styled(f"{name}{gap}{place}", "$muted")
+        return Content.assemble((name, "bold"), gap, (place, "$text-accent"))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self._show_stack(event.option_index)
+
+    def on_option_list_option_selected(self) -> None:
+        self.action_log()
+
+    # What can be done with them
+
+    def action_threads(self) -> None:
+        self._all_threads = not self._all_threads
+        self._show_stack(self.query_one(OptionList).highlighted)
+
+    def action_log(self) -> None:
+        place = self.query_one(OptionList).highlighted
+        if place is not None and place < len(self._groups):
+            self.dismiss(self._groups[place].stacks[0].rank)
+
+    def _text(self) -> str:
+        found = self._stacks
+        return "" if found is None else "\n".join(as_text(found, self._folders, threads=self._all_threads))
+
+    def action_copy(self) -> None:
+        if text := self._text():
+            self.app.copy(text, "stacks")
+
+    def action_save(self) -> None:
+        if self._stacks is not None:
+            self.run_worker(self._save(self._text() + "\n", self._stacks.at), group="save")
+
+    async def _save(self, text: str, at: float) -> None:
+        from ..saving import save
+
+        name = f"{self._pool.partition('.')[0]}-stacks-{time.strftime('%H%M%S', time.localtime(at))}.txt"
+        try:
+            path = await asyncio.to_thread(save, Path(name), [text])
+        except OSError as error:
+            return self.flash(f"could not save: {error}", "error")
+        return self.flash(f"saved {path.name} in {Path.cwd()}", "done")
+
+    def action_back(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,166 @@
+"""Where ranks are, as ``skyward-tui stacks`` tells it: of real ranks, by py-spy and by the signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.model.stacks import Stacks
+from skyward_core.node.stacks import by_signal
+from skyward_core.node.stacks.taking import RankProcess
+from skyward_core.node.stacks.taking import take as taken
+from skyward_core.views.stacks import groups
+from skyward_core.wire.node_paths import STACK_SIGNAL
+from tests.support.waiting import wait_until
+
+PY_SPY = str(Path(sys.executable).parent / "py-spy")
+needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy is not installed")
+
+
+@pytest.fixture(scope="module")
+def ranks(world: Path) -> Iterator[sky.Compute]:
+    """Four ranks on one node."""
+    with sky.Compute(
+        name="four", worker=sky.Worker(ranks_per_node=4), options=sky.Options(console=False, grace=2.0)
+    ) as compute:
+        yield compute
+
+
+@pytest.fixture(scope="module")
+def session(world: Path) -> Iterator[Session]:
+    """A second client."""
+    session = Session()
+    yield session
+    session.detach()
+
+
+@sky.function
+def waits(folder: str) -> str:
+    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here, for a file."""
+    me = sky.instance_info().rank
+    Path(folder, f"at.{me}").touch()
+    if me == 3:
+        return holds_gil()
+    if me == 2:
+        return elsewhere(folder)
+    return until(folder)
+
+
+def until(folder: str) -> str:
+    while not Path(folder, "go").exists():
+        time.sleep(0.05)
+    return "done"
+
+
+def elsewhere(folder: str) -> str:
+    return until(folder)
+
+
+def holds_gil() -> str:
+    return str(sum(range(10**12)))  # in C, from the first number to the last
+
+
+@pytest.fixture(scope="module")
+def hung(ranks: sky.Compute, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A run of theirs that goes on until the file is there."""
+    folder = tmp_path_factory.mktemp("hung")
+    with ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: waits(str(folder)) @ ranks)
+        wait_until(lambda: len(list(folder.glob("at.*"))) == 4)
+        (run,) = ranks.pool.view.runs
+        yield run
+        session.cancel("four", run).result(30)
+        assert running.exception(30) is not None
+
+
+def take(session: Session, **how: Any) -> Stacks:
+    return session.stacks("four", **how).result(30)
+
+
+def functions(stacks: Stacks) -> dict[int, list[str]]:
+    return {each.rank: [frame.function for frame in each.threads[0].frames] for each in stacks.ranks}
+
+
+def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
+    folder = ranks.pool.machines[0].extra["folder"]
+    return {each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0") for each in stacks.ranks}
+
+
+@needs_py_spy
+def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) -> None:
+    told = take(session, run=hung)
+    assert [(each.rank, each.at, each.how, each.runs) for each in told.ranks] == [
+        (rank, "running", "py-spy", (hung,)) for rank in range(4)
+    ]
+    assert [(group.ranks, group.frames[0].function) for group in groups(told)] == [
+        ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
+    ]  # fmt: skip
+    assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
+
+
+@needs_py_spy
+def test_ranks_write_their_stacks_at_the_signal_and_go_on(
+    ranks: sky.Compute, session: Session, hung: str
+) -> None:
+    told = take(session, run=hung)
+    for rank, process in processes(ranks, told).items():
+        found = taken(process, "", signal=True)  # as the agent does where it has no py-spy
+        assert found["how"] == "signal", found
+        names = [frame[0].rpartition(".")[2] for frame in found["threads"][0]["frames"]]
+        assert names == [name.rpartition(".")[2] for name in functions(told)[rank]]
+        assert taken(process, "", signal=False) == {
+            "why": "py-spy is not installed on its node",
+            "answers": True,
+        }
+    assert functions(take(session, run=hung)) == functions(told)
+
+
+def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x")), "", signal=True).values()
+            assert "by a signal: its process is another program by now, or answers no signal" in why
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
+def test_who_has_closed_the_file_is_not_sent_the_signal(home: Path) -> None:
+    with sky.Compute(options=sky.Options(console=False)) as compute:
+        folder = compute.pool.machines[0].extra["folder"]
+        pid, refusals = (closes(f"{folder}/stacks.0.0") @ compute)[0]
+        assert refusals == ["", "its code has taken the signal, or closed the file of the answer"]
+        pid, caught = (takes_it() @ compute)[0]
+        assert by_signal.refusal(pid, f"{folder}/stacks.0.0"), (
+            "what user code has taken for itself is its own"
+        )
+        assert caught == ["seen"]
+
+
+@sky.function
+def closes(path: str) -> tuple[int, list[str]]:
+    from skyward_core.node.stacks.by_signal import refusal
+
+    me = os.getpid()
+    before = refusal(me, path)
+    os.closerange(3, 64)
+    return me, [before, refusal(me, path)]
+
+
+@sky.function
+def takes_it() -> tuple[int, list[str]]:
+    caught: list[str] = []
+    signal.signal(STACK_SIGNAL, lambda *_: caught.append("seen"))
+    os.kill(os.getpid(), STACK_SIGNAL)
+    return os.getpid(), caught

@@ -1,0 +1,42 @@
+"""Runs that hang, and what the lens says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import skyward_core as sky
+from skyward_core.front.session import Session
+from skyward_core.model.stacks import Stacks
+from skyward_core.views.stacks import verdict
+from tests.support.waiting import wait_until
+
+
+def hang_told(pool: sky.Compute, hang: Callable[[], Any]) -> list[str]:
+    """What is told of the collectives of a run of four ranks once all but rank 2 are inside of one. It is cancelled.
+
+    Args:
+        hang: runs on all ranks of the pool.
+    """
+    session = Session()
+    told = Stacks(0.0, ())
+    before = set(pool.pool.view.runs)
+
+    def look() -> bool:
+        nonlocal told
+        told = session.stacks(pool.name, run, signal=True).result(30)
+        return bool(verdict(told)) and verdict(told)[0].startswith("ranks 0-1,3 are in ")
+
+    with ThreadPoolExecutor() as beside:
+        running = beside.submit(hang)
+        try:
+            wait_until(lambda: set(pool.pool.view.runs) - before)
+            (run,) = set(pool.pool.view.runs) - before
+            wait_until(look, seconds=10)  # in which a person has to know
+        finally:
+            for each in set(pool.pool.view.runs) - before:
+                session.cancel(pool.name, each).result(30)
+            running.exception(60)
+            session.detach()
+    return verdict(told)

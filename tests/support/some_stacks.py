@@ -1,0 +1,47 @@
+"""Stacks of ranks that nobody has to run for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
+from tests.support.fake_session import NOW
+
+TORCH = "/env/lib/python3.12/site-packages/torch/"
+C10D = TORCH + "distributed/distributed_c10d.py"
+WORKER = "/b/all.zip/skyward_core/node/worker/worker.py"
+OURS = [("_run", WORKER, 300), ("_call", WORKER, 240), ("serve", WORKER, 140), ("<module>", "<string>", 28)]
+
+REDUCING = (
+    ("all_reduce", C10D, 3252),
+    ("_exception_logger.<locals>.wrapper", TORCH + "distributed/c10d_logger.py", 83),
+    ("step", "/home/me/llama/train.py", 31),
+    ("train", "/home/me/llama/train.py", 44),
+)
+VALIDATING = (
+    ("_recv_bytes", "/env/lib/python3.12/multiprocessing/connection.py", 395),
+    ("Queue.get", "/env/lib/python3.12/multiprocessing/queues.py", 103),
+    ("_MultiProcessingDataLoaderIter._try_get_data", TORCH + "utils/data/dataloader.py", 1275),
+    ("validate", "/home/me/llama/train.py", 57),
+    ("train", "/home/me/llama/train.py", 46),
+)
+
+Frames = Sequence[tuple[str, str, int]]
+
+
+def stack(rank: int, *frames: tuple[str, str, int], at: str = "running", **more: Any) -> RankStack:
+    """One rank's; not known where it has no frames."""
+    told = tuple(StackFrame(*each) for each in (*frames, *OURS))
+    threads = (ThreadStack("MainThread", told),) if frames else ()
+    given: dict[str, Any] = {"pid": 4000 + rank, "how": "py-spy" if frames else "", "threads": threads}
+    return RankStack(rank, 0, rank // 8, at, **given | more)
+
+
+def hung(run: str, ranks: int) -> Stacks:
+    """All reduce, but for one that validates, one that has returned, and one whose node is silent."""
+    found = {rank: stack(rank, *REDUCING, runs=(run,)) for rank in range(ranks)}
+    found[5] = stack(5, *VALIDATING, runs=(run,))
+    found[ranks - 2] = stack(ranks - 2, at="idle")
+    found[ranks - 1] = stack(ranks - 1, at="silent", why="node 7 has said nothing for 9 s")
+    return Stacks(NOW - 4, tuple(found.values()), run, (ranks - 2,))

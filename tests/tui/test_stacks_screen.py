@@ -1,0 +1,112 @@
+"""The stacks of a run's ranks on the screen."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+from skyward_core.model.errors import PoolError
+from skyward_core.model.stacks import Stacks
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.stacks import StacksScreen
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import NOW, FakeSession
+from tests.support.some_stacks import REDUCING, VALIDATING, hung, stack
+
+VERDICT = "ranks 0-4 are in all_reduce (torch)"
+
+
+async def test_one_key_tells_who_has_not_joined(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 8)
+    run = session.open_run(view)
+    session.taken = hung(run.id, 8)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: VERDICT in screen_text(app))
+        shown = screen_text(app)
+        assert "rank 5 not: validate, train.py:57" in shown
+        assert "torch/distributed/distributed_c10d.py:3252" in shown, "the stack of most ranks is shown first"
+        assert "taken 4 s ago" in shown or "taken 0:04 ago" in shown
+        await pilot.press("down")
+        await until(pilot, lambda: "Queue.get" in screen_text(app))
+        await pilot.press("t")
+        await until(pilot, lambda: "rank 5, process 4005" in screen_text(app))
+        await pilot.press("y")
+        assert VERDICT in app.clipboard and "rank 5, process 4005" in app.clipboard
+        await pilot.press("S")
+        await until(pilot, lambda: "saved llama-ft-stacks-" in screen_text(app))
+        (saved,) = Path.cwd().glob("llama-ft-stacks-*.txt")
+        assert saved.read_text("utf-8").startswith(VERDICT)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert isinstance(app.screen, RunScreen) and app.screen.rank == 5
+
+
+async def test_stacks_are_taken_again_and_what_kept_them_is_said(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    session.taking = Future()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "taking the stacks of all ranks" in screen_text(app))
+        session.taking.set_exception(PoolError("the pool cannot be reached"))
+        await until(pilot, lambda: "not taken: the pool cannot be reached" in screen_text(app))
+        session.taking, session.taken = (
+            None,
+            Stacks(NOW, (stack(0, *VALIDATING), stack(1, *VALIDATING)), run.id),
+        )
+        await pilot.press("r")
+        await until(pilot, lambda: "no rank is inside of a collective" in screen_text(app))
+        assert "not taken" not in screen_text(app)
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+
+
+async def test_a_signal_is_sent_only_after_a_yes(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    unread = stack(1, why="py-spy is not installed on its node", answers=True)
+    session.taken = Stacks(NOW, (stack(0, *REDUCING), unread), run.id)
+    session.signalled = Stacks(NOW, (stack(1, *VALIDATING, how="signal"),), run.id)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "1 can be asked by a signal only: py-spy is not" in screen_text(app))
+        await pilot.press("g")
+        await until(pilot, lambda: "EINTR" in screen_text(app))
+        await pilot.press("enter")  # the first answer does no harm
+        await until(pilot, lambda: isinstance(app.screen, StacksScreen))
+        assert [signal for _, _, signal in session.asked_stacks] == [False]
+        await pilot.press("g")
+        await until(pilot, lambda: "EINTR" in screen_text(app))
+        await pilot.press("right", "enter")
+        await until(pilot, lambda: "rank 1 not: validate, train.py:57" in screen_text(app))
+        assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
+        await pilot.press("g")
+        await until(pilot, lambda: "there is no rank that only a signal could ask" in screen_text(app))
+
+
+async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1)
+    run = session.open_run(view)
+    hostile = stack(0, ("f\x1b]0;owned\x07[b]x", "/w/\x1b[2Ja\n.py", 3))
+    session.taken = Stacks(NOW, (hostile, replace(stack(1, why="[red]no\x1b[31m"), at="silent")), run.id)
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: "f[b]x" in screen_text(app))
+        assert (
+            "[red]no" in screen_text(app)
+            and "owned" not in screen_text(app)
+            and "\x1b" not in screen_text(app)
+        )

@@ -1,0 +1,217 @@
+"""Stacks of ranks: taken apart, put together, and what they say of collectives. What ranks say is never believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skyward_core.front.stacks import as_json
+from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
+from skyward_core.node.stacks.texts import FRAMES, THREADS, bounded, of_faulthandler, of_py_spy
+from skyward_core.views.stacks import (
+    as_text,
+    collective_of,
+    groups,
+    in_ranges,
+    own_frames,
+    short_file,
+    verdict,
+)
+from skyward_core.wire.value_checks import is_stack_frame
+from tests.support.hostile_text import Acts
+from tests.support.some_stacks import C10D, OURS, REDUCING, TORCH, WORKER, stack
+
+JAX = "/env/lib/python3.12/site-packages/jax/"
+LOADING = (("read", "/w/data.py", 7), ("step", "/w/train.py", 28))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ([], ""),
+        ([3], "3"),
+        ([0, 1], "0-1"),
+        ([0, 1, 2, 5], "0-2,5"),
+        ([5, 1, 0, 2, 2], "0-2,5"),
+        ([1, 3, 5], "1,3,5"),
+    ],
+)
+def test_ranks_are_named_in_ranges(numbers: list[int], shown: str) -> None:
+    assert in_ranges(numbers) == shown
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_ranges_name_each_rank_and_no_other(ranks: set[int]) -> None:
+    named: set[int] = set()
+    for part in filter(None, in_ranges(ranks).split(",")):
+        first, _, last = part.partition("-")
+        named |= set(range(int(first), int(last or first) + 1))
+    assert named == ranks
+
+
+@pytest.mark.parametrize(
+    ("frames", "named"),
+    [
+        (REDUCING, "all_reduce (torch)"),
+        # The outermost one is what the person's code asked for.
+        ([("all_gather", C10D, 1), ("all_gather_object", C10D, 2), ("f", "/w/a.py", 1)], "all_gather_object (torch)"),
+        ([("_store_based_barrier", C10D, 1), ("init_process_group", C10D, 2)], "init_process_group (torch)"),
+        ([("_create_c10d_store", TORCH + "distributed/rendezvous.py", 9)], "init_process_group (torch)"),
+        ([("_engine_run_backward", TORCH + "autograd/graph.py", 9), ("backward", "/w/a.py", 1)], "backward (torch)"),
+        ([("Stream.synchronize", TORCH + "cuda/streams.py", 9)], "synchronize (torch)"),
+        (
+            [("_value", JAX + "_src/array.py", 9), ("__float__", JAX + "_src/array.py", 8)],
+            "a computation of all devices (jax)",
+        ),
+        (
+            [("_value", JAX + "_src/array.py", 9), ("sync_global_devices", JAX + "experimental/multihost_utils.py", 8)],
+            "sync_global_devices (jax)",
+        ),
+        (LOADING, "None"),
+        # A person's own function of that name is no collective.
+        ([("all_reduce", "/w/mine.py", 3)], "None"),
+    ],
+)  # fmt: skip
+def test_who_is_inside_of_what(frames: Any, named: str) -> None:
+    assert str(collective_of([StackFrame(*each) for each in frames])) == named
+
+
+def test_a_hang_is_told_of_in_one_line() -> None:
+    ranks = [stack(rank, *REDUCING) for rank in (0, 1, 3)] + [stack(2, *LOADING)]
+    told = Stacks(0.0, tuple(sorted(ranks, key=lambda each: each.rank)))
+    assert verdict(told) == ["ranks 0-1,3 are in all_reduce (torch); rank 2 not: read, data.py:7"]
+    assert [group.ranks for group in groups(told)] == ["0-1,3", "2"]
+    assert own_frames(told.ranks[0].threads[0].frames) == tuple(StackFrame(*each) for each in REDUCING)
+
+
+def test_ranks_that_are_in_it_from_other_lines_are_named() -> None:
+    other = (*REDUCING[:2], ("validate", "/w/train.py", 90))
+    (line,) = verdict(Stacks(0.0, (stack(0, *REDUCING), stack(1, *other))))
+    assert line == "ranks 0-1 are in all_reduce (torch) (from train.py:31, train.py:90); so is every rank"
+
+
+def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
+    silent = stack(2, at="silent", why="node 2 has said nothing for 9 s")
+    told = Stacks(0.0, (stack(0, *REDUCING), stack(1, at="idle"), silent, stack(3, at="gone")), "run", (1,))
+    (line,) = verdict(told)
+    assert line == (
+        "rank 0 is in all_reduce (torch); rank 1 not: its function has come to its end; "
+        "rank 2 not: not known: node 2 has said nothing for 9 s; rank 3 not: it has no process"
+    )
+
+
+def test_no_collective_no_verdict() -> None:
+    assert verdict(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
+
+
+def test_a_call_in_a_thread_is_what_its_rank_is_at() -> None:
+    main = ThreadStack("MainThread", tuple(StackFrame(*each) for each in OURS))
+    task = ThreadStack("task", (StackFrame("step", "/w/train.py", 3), StackFrame("_run", WORKER, 300)))
+    (group,) = groups(Stacks(0.0, (RankStack(0, 0, 0, "running", how="py-spy", threads=(main, task)),)))
+    assert group.frames == (StackFrame("step", "/w/train.py", 3),)
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        (C10D, "torch/distributed/distributed_c10d.py"),
+        ("/usr/lib/python3.12/threading.py", "threading.py"),
+        ("/home/me/work/pkg/train.py", "pkg/train.py"),
+        ("/other/train.py", "/other/train.py"),
+        ("/home/me/work/\x1b[2Jx.py", "x.py"),
+    ],
+)
+def test_files_are_named_shortly(file: str, shown: str) -> None:
+    assert short_file(file, ("/home/me/work",)) == shown
+
+
+DUMP = """\
+Thread 0x00007f1 [pt_autograd_0] (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 355 in wait
+
+Current thread 0x00007f2 (most recent call first):
+  Garbage-collecting
+  File "/w/train.py", line 12 in deep
+  File "/w/odd", line 1 in name.py", line ??? in <module>
+"""
+
+
+def test_what_faulthandler_writes_is_read_and_the_main_thread_comes_first() -> None:
+    main, other = of_faulthandler(DUMP)
+    assert main["frames"] == [["deep", "/w/train.py", 12], ["<module>", '/w/odd", line 1 in name.py', 0]]
+    assert (other["name"], other["frames"]) == (
+        "pt_autograd_0",
+        [["wait", "/usr/lib/python3.12/threading.py", 355]],
+    )
+
+
+def of_spy(pid: int, thread: int, name: str, *frames: str) -> dict[str, Any]:
+    told = [{"name": each, "filename": "/w/a.py", "line": 1} for each in frames]
+    return {"pid": pid, "os_thread_id": thread, "thread_name": name, "owns_gil": False, "frames": told}
+
+
+def test_what_py_spy_says_is_read_and_children_come_last() -> None:
+    said = [
+        of_spy(70, 70, "Main", "child"),
+        of_spy(7, 8, "other", "f"),
+        of_spy(7, 7, "Main", "g"),
+        of_spy(7, 9, "none"),
+    ]
+    threads = of_py_spy(json.dumps(said).encode(), 7)
+    assert [(each["name"], each.get("child", 0)) for each in threads] == [
+        ("Main", 0),
+        ("other", 0),
+        ("Main", 70),
+    ]
+
+
+def test_deep_stacks_and_many_threads_stay_small() -> None:
+    said = [of_spy(7, 7 + number, "t" * 1000, *["f" * 400] * 200) for number in range(70)]
+    threads = of_py_spy(json.dumps(said).encode(), 7)
+    assert len(threads) == THREADS
+    assert all(len(each["frames"]) == sum(FRAMES) + 1 for each in threads)
+    assert len(bounded(threads, 300)) == 2
+    assert bounded(threads, 1) == threads[:1], "the first one is always told of"
+
+
+KEYS = st.sampled_from(
+    ["pid", "os_thread_id", "thread_name", "frames", "name", "filename", "line", "owns_gil", "x"]
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda some: st.lists(some) | st.dictionaries(KEYS, some),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(JSON) | JSON)
+def test_whatever_py_spy_says_what_comes_of_it_fits_its_frame(said: Any) -> None:
+    try:
+        threads = of_py_spy(json.dumps(said).encode(), 7)
+    except ValueError:
+        return
+    assert all(is_stack_frame(frame) for thread in threads for frame in thread["frames"])
+    assert all(type(thread["name"]) is str and type(thread["gil"]) is bool for thread in threads)
+
+
+LINES = st.sampled_from(
+    [*DUMP.splitlines(), '  File "', '", line 1 in ', "Thread 0x1 (most recent call first):"]
+)
+
+
+@given(st.lists(LINES | st.text()).map("\n".join))
+def test_whatever_a_rank_wrote_what_comes_of_it_fits_its_frame(said: str) -> None:
+    assert all(is_stack_frame(frame) for thread in of_faulthandler(said) for frame in thread["frames"])
+
+
+@given(st.text(), st.text(), st.text())
+def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, why: str) -> None:
+    hostile = stack(0, (function + "\x1b]0;x\x07", file + "\x1b[2J\n", 1))
+    told = Stacks(0.0, (hostile, stack(1, at="silent", why=why + "\x1b[31m")))
+    for threads in (False, True):
+        assert all(Acts.on(line.encode()).done <= {"draw"} for line in as_text(told, threads=threads))
+    assert "\x1b" not in json.dumps(as_json(told), ensure_ascii=False)
