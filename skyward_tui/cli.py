@@ -5,30 +5,24 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from .command_console import console_of, of_json
+from .inside_commands import stacks
+from .market_commands import capacity, costs, offers, sweep
 from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
 from .shared_options import (
     of_accelerator,
     of_market,
-    of_offers,
     of_packages,
     of_place,
     of_pool,
     of_ranks,
-    of_settings,
 )
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
-
-if TYPE_CHECKING:
-    from .commands.console import Console
-
-_json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
 
 def main() -> NoReturn:
@@ -53,38 +47,6 @@ def _have_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the process's life
-
-
-@contextmanager
-def _console(as_json: bool) -> Iterator[Console]:
-    """Where the command's output goes; an error ends there as one line, and in the exit status."""
-    from skyward_core.model import exit_status
-    from skyward_core.model.errors import SkywardError
-
-    from .commands.console import Console
-
-    console = Console(as_json)
-    try:
-        _begin_log(console)
-        yield console
-    except SkywardError as error:
-        console.fail(error)
-        sys.exit(exit_status.of_error(error))
-    except BrokenPipeError:
-        console.silence()
-        sys.exit(exit_status.FAILED)
-    except OSError as error:
-        console.fail(error)
-        sys.exit(exit_status.FAILED)
-
-
-def _begin_log(console: Console) -> None:
-    if not os.environ.get("SKYWARD_LOG"):
-        return
-    from skyward_core.front import settings
-
-    if said := settings.begin_log():
-        console.note(said)
 
 
 def _ask_for_log(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -162,7 +124,7 @@ def cli(context: click.Context) -> int:
     "--timeout", metavar="S", type=click.FloatRange(0, min_open=True), help="Seconds a rank may take."
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be made and run, and what it would cost.")
-@_json
+@of_json
 @click.pass_context
 def run(
     context: click.Context, /, target: str, as_module: bool, as_json: bool, dry_run: bool, **said: Any
@@ -175,7 +137,7 @@ def run(
     The pool is made for it and torn down after it. ctrl-c asks whether to detach, cancel or tear down; off a
     terminal it cancels, as SIGTERM does. A second one tears down.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from skyward_core.front.launch_request import LaunchRequest
 
         from .commands.run import run as execute
@@ -211,7 +173,7 @@ def run(
 @of_packages
 @of_pool
 @click.option("--detach", is_flag=True, help="Leave as soon as the script runs; implies --keep.")
-@_json
+@of_json
 @click.argument("training_script", metavar="TRAIN.PY")
 @click.argument("script_args", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
 def torchrun(
@@ -225,7 +187,7 @@ def torchrun(
     notes = list(judged(said))
     asked = {name: value for name, value in said.items() if name.replace("_", "-") not in OTHERS}
     shape = nproc_per_node, nodes_of(nnodes)
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from skyward_core.front.launch_request import LaunchRequest
         from skyward_core.front.providers import DEFAULT
 
@@ -244,10 +206,10 @@ def torchrun(
 
 @cli.command()
 @click.option("--all", "everything", is_flag=True, help="Also the pools that are over.")
-@_json
+@of_json
 def ls(everything: bool, as_json: bool) -> int:
     """List the pools that are up, with their runs."""
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.look import ls as execute
 
         return execute(everything, console)
@@ -257,7 +219,7 @@ def ls(everything: bool, as_json: bool) -> int:
 @click.argument("run")
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
-@_json
+@of_json
 def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
     """Print what a run's ranks printed, also when the pool is gone.
 
@@ -266,7 +228,7 @@ def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
     What they wrote to standard output is written to standard output. What they wrote to standard error is written
     to standard error.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.look import logs as execute
 
         return execute(run, rank, follow, console)
@@ -274,13 +236,13 @@ def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("run")
-@_json
+@of_json
 def results(run: str, as_json: bool) -> int:
     """Show the outcomes of a run, and end with its exit status.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.look import results as execute
 
         return execute(run, console)
@@ -289,7 +251,7 @@ def results(run: str, as_json: bool) -> int:
 @cli.command()
 @click.argument("run")
 @click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
-@_json
+@of_json
 def lock(run: str, node: int | None, as_json: bool) -> int:
     """Print the lock of what was installed for a run.
 
@@ -297,7 +259,7 @@ def lock(run: str, node: int | None, as_json: bool) -> int:
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.look import lock as execute
 
         return execute(run, node, console)
@@ -306,13 +268,13 @@ def lock(run: str, node: int | None, as_json: bool) -> int:
 @cli.command()
 @click.argument("run", metavar="RUN|POOL")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@_json
+@of_json
 def files(run: str, patterns: tuple[str, ...], as_json: bool) -> int:
     """List the files that ranks wrote on their nodes.
 
     Of a run, or of all of a pool's time. PATTERN is a path below the working folder, or such as "out/**" or "*.pt".
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.files import files as execute
 
         return execute(run, patterns, console)
@@ -322,40 +284,24 @@ def files(run: str, patterns: tuple[str, ...], as_json: bool) -> int:
 @click.argument("run", metavar="RUN|POOL")
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option("--to", metavar="DIR", help="Where they come to.  [default: outputs/RUN, or outputs/POOL]")
-@_json
+@of_json
 def fetch(run: str, patterns: tuple[str, ...], to: str | None, as_json: bool) -> int:
     """Bring files here that ranks wrote on their nodes.
 
     Each comes once, whole, and over nothing that did not come from there; what was cut off is gone on with.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.files import fetch as execute
 
         return execute(run, patterns, to, console)
 
 
 @cli.command()
-@click.argument("run", metavar="RUN|POOL")
-@click.option("--signal", is_flag=True, help="Ask ranks that cannot be read by a signal.")
-@click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
-@_json
-def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
-    """Show where every rank is: its Python stack.
-
-    Equal stacks are shown once, with their ranks, and above them who is inside which collective and who is not.
-    """
-    with _console(as_json) as console:
-        from .commands.stacks import stacks as execute
-
-        return execute(run, console, signal=signal, threads=threads)
-
-
-@cli.command()
 @click.argument("pool")
-@_json
+@of_json
 def attach(pool: str, as_json: bool) -> int:
     """Watch what runs on a pool, until it ends."""
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.run import attach as execute
 
         return execute(pool, console)
@@ -363,104 +309,13 @@ def attach(pool: str, as_json: bool) -> int:
 
 @cli.command()
 @click.argument("run")
-@_json
+@of_json
 def cancel(run: str, as_json: bool) -> int:
     """Stop a run on all its ranks; the pool stays up."""
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.manage import cancel as execute
 
         return execute(run, console)
-
-
-@cli.command()
-@of_offers
-@_json
-def offers(as_json: bool, **asked: Any) -> int:
-    """List the machines that could be rented, and their prices.
-
-    Nothing is made. Without --accelerator those with any accelerator are listed, and with --vcpus, --memory or --arch
-    those without one. A price is that of an hour of a machine with its disk and its public address. Ends with 1 where
-    nothing fits.
-    """
-    with _console(as_json) as console:
-        from .commands.offers import offers as execute
-
-        return execute(console, **asked)
-
-
-@cli.group()
-def capacity() -> None:
-    """Machines that are bought ahead, or held for an account."""
-
-
-@capacity.command("buy")
-@click.argument("offering")
-@click.option("--price", metavar="$", type=float, help="What it costs, as offers --block says it.")
-@of_settings
-@_json
-def buy(offering: str, price: float | None, settings: tuple[str, ...], as_json: bool) -> int:
-    """Buy what offers --block has listed, by its id.
-
-    It is paid at once, and not given back. At a terminal the price is asked for; elsewhere --price has to say it.
-    """
-    with _console(as_json) as console:
-        from .commands.capacity import buy as execute
-
-        return execute(offering, price, settings, console)
-
-
-@capacity.command("clear")
-@click.argument("offering")
-@click.option("-y", "--yes", is_flag=True, help="Without a word at the terminal.")
-@_json
-def clear(offering: str, yes: bool, as_json: bool) -> int:
-    """Let an offering be bought again whose purchase nobody heard of.
-
-    The account is asked first: what it shows, or cannot tell, is not cleared.
-    """
-    with _console(as_json) as console:
-        from .commands.capacity import clear as execute
-
-        return execute(offering, yes, console)
-
-
-@capacity.command("ls")
-@click.option("--provider", metavar="NAME", default="aws", show_default=True, help="Whose account.")
-@of_settings
-@_json
-def held(provider: str, settings: tuple[str, ...], as_json: bool) -> int:
-    """List what is held for the account, and what was bought from here.
-
-    Ends with 3 where nobody knows whether something was bought.
-    """
-    with _console(as_json) as console:
-        from .commands.capacity import ls as execute
-
-        return execute(provider, settings, console)
-
-
-@cli.command()
-@click.option(
-    "--since", metavar="TIME", default="30d", show_default=True, help='How far back: "12h", "30d", "4w".'
-)
-@click.option("--by", type=click.Choice(["pool", "function", "day"]), default="pool", show_default=True)
-@_json
-def costs(since: str, by: str, as_json: bool) -> int:
-    """Add up what pools have cost.
-
-    Machines are counted from when they were made to when they began to end, replaced ones too, at the prices that were
-    known when they were made. What the provider bills is what counts.
-    """
-    with _console(as_json) as console:
-        from skyward_core.model.spec_checks import duration
-
-        from .commands.costs import costs as execute
-
-        try:
-            seconds = duration(since)
-        except ValueError as error:
-            raise click.BadParameter(f"it {error}", param_hint="--since") from error
-        return execute(console, seconds=seconds, by=by)
 
 
 @cli.command()
@@ -469,7 +324,7 @@ def costs(since: str, by: str, as_json: bool) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--discard", is_flag=True, help="Give up results that nobody has fetched.")
 @click.option("--now", is_flag=True, help="End rented machines at once, with all that is on them.")
-@_json
+@of_json
 def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now: bool, as_json: bool) -> int:
     """Tear pools down, and show the receipts.
 
@@ -478,39 +333,10 @@ def down(pools: tuple[str, ...], everything: bool, yes: bool, discard: bool, now
     """
     if bool(pools) == everything:
         raise click.UsageError("name the pools to tear down, or give --all")
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.manage import down as execute
 
         return execute(pools, everything, yes, discard, console, now=now)
-
-
-@cli.command()
-@click.option("--provider", metavar="NAME", help="Look through its account only, such as aws.")
-@of_settings
-@click.option("--all-regions", is_flag=True, help="Look in all regions, not only where pools have been.")
-@click.option(
-    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also what this other ledger made; repeatable."
-)
-@click.option("-y", "--yes", is_flag=True, help="End what is left without asking.")
-@_json
-def sweep(
-    provider: str | None,
-    settings: tuple[str, ...],
-    all_regions: bool,
-    ledgers: tuple[str, ...],
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """Find what was rented from here and is left, and end it.
-
-    Cloud accounts are looked through, whatever the ledger says. What is left belongs to pools that are over, or that
-    no ledger here has. Nothing is ended without --yes, or a yes at the terminal. What has no tag of ours, and what
-    other ledgers made, is never touched.
-    """
-    with _console(as_json) as console:
-        from .commands.sweep import sweep as execute
-
-        return execute(provider, settings, all_regions, ledgers, yes, console)
 
 
 @cli.command()
@@ -519,13 +345,13 @@ def sweep(
     "--known-hosts", metavar="FILE", help="The file to look in and write to, in place of the usual."
 )
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
-@_json
+@of_json
 def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
     """Show the fingerprint of a host's key, and accept the key.
 
     One that differs from a key that is known is refused.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.hosts import trust as execute
 
         return execute(host, known_hosts, yes, console)
@@ -537,7 +363,7 @@ def trust(host: str, known_hosts: str | None, yes: bool, as_json: bool) -> int:
 @click.option("--include", is_flag=True, help="Put the pools' names into ~/.ssh/config, for plain ssh.")
 def ssh(pool: str, node: int, include: bool) -> int:
     """Open a shell on a node of a pool."""
-    with _console(False) as console:
+    with console_of(False) as console:
         from .commands.hosts import shell as execute
 
         return execute(pool, node, include, console)
@@ -546,7 +372,7 @@ def ssh(pool: str, node: int, include: bool) -> int:
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--copy", is_flag=True, help="Copy it into the current folder; overwrites nothing.")
-@_json
+@of_json
 def examples(name: str | None, copy: bool, as_json: bool) -> int:
     """List the packaged examples, or show one.
 
@@ -554,7 +380,7 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
     """
     if copy and name is None:
         raise click.UsageError("name the example to copy")
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands import examples as commands
 
         return commands.listing(console) if name is None else commands.show(name, copy, console)
@@ -568,23 +394,23 @@ def examples(name: str | None, copy: bool, as_json: bool) -> int:
     "--most", metavar="SIZE", default="20 GB", show_default=True, help="And the oldest beyond this size."
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Only tell what would go.")
-@_json
+@of_json
 def prune(older: str, most: str, dry_run: bool, as_json: bool) -> int:
     """Remove logs, results and records of pools that are long over.
 
     What hosts keep that nobody has fetched stays. The same happens by itself once a day.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.manage import prune as execute
 
         return execute(older, most, dry_run, console)
 
 
 @cli.command()
-@_json
+@of_json
 def doctor(as_json: bool) -> int:
     """Check Python, terminal, folders, ledger and providers."""
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.doctor import doctor as execute
 
         return execute(console)
@@ -592,14 +418,18 @@ def doctor(as_json: bool) -> int:
 
 @cli.command("debug-dump")
 @click.argument("path", required=False)
-@_json
+@of_json
 def debug_dump(path: str | None, as_json: bool) -> int:
     """Pack log, ledger, versions and checks for a bug report.
 
     PATH is the zip file to write, by default a new one in the current folder; overwrites nothing. Secrets that are
     known as such are blanked; look at it before you send it.
     """
-    with _console(as_json) as console:
+    with console_of(as_json) as console:
         from .commands.debug_dump import debug_dump as execute
 
         return execute(path, console)
+
+
+for _command in (offers, capacity, costs, sweep, stacks):
+    cli.add_command(_command)
