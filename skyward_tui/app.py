@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from textual.driver import Driver
+    from textual.worker import Worker
 
     from skyward_core.front.base import Front, ServerKey
     from skyward_core.views.views import PoolView, RunView
@@ -43,6 +44,7 @@ S = TypeVar("S")
 
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
+LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
@@ -96,6 +98,8 @@ class SkywardApp(AppFace):
         self._refresh_error = ""
         self._ends = Ends()
         self._leaving = False
+        self._lively_until = 0.0
+        self._pumped: object = None
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
@@ -144,7 +148,16 @@ class SkywardApp(AppFace):
         ):
             self._early.append(event)
         else:
+            if isinstance(event, events.InputEvent | events.Resize):
+                self._enliven()
             await super().on_event(event)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group != "refresh":  # which comes every second; what it finds is seen by the pools
+            self._enliven()
+
+    def _enliven(self) -> None:
+        self._lively_until = time.monotonic() + LIVELY_SECONDS
 
     def _hear_early_keys(self) -> None:
         early, self._early = self._early or [], None
@@ -179,13 +192,20 @@ class SkywardApp(AppFace):
         self.look_for_leftovers()
 
     def _pump(self) -> None:
+        """Give the screen in front its pulse: where something has come, and once a second for what tells the time. An
+        app that nobody touches costs next to nothing."""
         from .screens.base import BaseScreen
 
-        screen = self._front(BaseScreen)
+        screen, pools = self._front(BaseScreen), self.pools()
+        state = (id(screen), int(self.clock()), [(pool.key, pool.state, pool.changes) for pool in pools])
+        asks = screen is not None and screen.ASKS
+        if state == self._pumped and not asks and time.monotonic() > self._lively_until:
+            return
+        self._pumped = state
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())
-            self.budgets.look(self.pools())
+            self.budgets.look(pools)
 
     def _front(self, kind: type[S]) -> S | None:
         """The topmost screen of a kind; dialogs may lie over it."""

@@ -256,10 +256,15 @@ def _clipped(line: bytes, cut: int) -> str:
 
 class LogBook:
     """The logs of one pool: a ring per rank, and all ranks merged in order of arrival; the same for each of the latest
-    runs."""
+    runs.
+
+    Attributes:
+        version: raised by all that is taken.
+    """
 
     def __init__(self, capacity: int = 10_000) -> None:
         self.capacity = capacity
+        self.version = 0
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
         self._runs: dict[str, LogBook] = {}
@@ -292,6 +297,7 @@ class LogBook:
             at, run: see :class:`About`.
             source: which of a rank's workers wrote them: each has lines of its own.
         """
+        self.version += 1
         ring = self.rank(rank)
         key = f"{source or rank}.{stream}"
         if run and run != (before := self._latest.get(key, run)):

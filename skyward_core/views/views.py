@@ -180,6 +180,11 @@ class PoolView(Value):
         self.spec, self.receipt = value(self.spec), value(self.receipt)
 
     @property
+    def changes(self) -> int:
+        """Another number whenever something has come of the pool: news, lines, numbers."""
+        return self.version + self.logs.version + self.metrics.version
+
+    @property
     def rents(self) -> bool:
         """Whether its machines cost money of which nobody says how much."""
         return bool(self.spec.get("rents")) and not self.price_hourly

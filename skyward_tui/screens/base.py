@@ -33,6 +33,7 @@ class BaseScreen(Screen[Result]):
     """A screen with breadcrumbs and hints; the app calls :meth:`pulse` a few times a second while on top."""
 
     SCOPE: ClassVar[str] = ""
+    ASKS: ClassVar[bool] = False  # others, whose answers come at any time: it gets its pulse without any news
     DEFAULT_CSS = beside(__file__)
     app = getters.app(AppFace)
 

@@ -80,6 +80,7 @@ class LaunchScreen(BaseScreen[None]):
     """
 
     SCOPE = "launch"
+    ASKS = True
     BINDINGS = bindings("launch")
     DEFAULT_CSS = beside(__file__)
 

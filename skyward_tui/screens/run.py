@@ -299,10 +299,10 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         if run is None or not any(outcome.kind != "returned" for outcome in run.outcomes()):
             return self.flash("no rank has failed")
-        self.app.show_errors(run, self._go_to_log)
+        self.app.show_errors(run, self._go_to_rank)
         return None
 
-    def _go_to_log(self, rank: int | None) -> None:
+    def _go_to_rank(self, rank: int | None) -> None:
         if rank is not None:
             self._choose(rank)
             self.action_panel(HOME)
@@ -311,7 +311,7 @@ class RunScreen(BaseScreen[None]):
         pool, run = self.pool, self.run
         if pool is None or not pool.is_live:
             return self.flash("there are no ranks any more whose stacks could be taken")
-        self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_log)
+        self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_rank)
         return None
 
     def action_cancel(self) -> None:

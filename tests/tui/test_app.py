@@ -43,6 +43,43 @@ def test_actions_are_told_apart() -> None:
     assert not taken & {key for action in ACTIONS for key in action.keys.split(",")}
 
 
+async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    pulses: list[float] = []
+    plain = RunScreen.pulse
+
+    def noted(screen: RunScreen, now: float) -> None:
+        pulses.append(now)
+        plain(screen, now)
+
+    monkeypatch.setattr(RunScreen, "pulse", noted)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        app._lively_until = 0.0  # as it is a second after the last key
+        app._pump()
+        for what in (
+            lambda: session.print(view, 0, "a line\n"),
+            lambda: view.metrics.note(run.id, 0, 1.0, {"loss": 1.0}),
+            lambda: session.end_rank(view, run, 0),
+            lambda: setattr(session, "now", session.now + 1.0),
+        ):
+            before = len(pulses)
+            app._pump()
+            assert len(pulses) == before
+            what()
+            app._pump()
+            assert len(pulses) == before + 1
+        await pilot.press("2")
+        before = len(pulses)
+        app._pump()
+        assert len(pulses) == before + 1
+
+
 def test_the_keys_page_is_true() -> None:
     assert (ROOT / "docs" / "keys.md").read_text("utf-8") == keys_page(), (
         "run: python -m skyward_tui.actions > docs/keys.md"

@@ -137,4 +137,5 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
             await pilot.pause()
             assert "loss                 3 " in screen_text(app)  # no time has passed: it was not looked at
         now += 1.0
+        session.now += 1.0
         await until(pilot, lambda: "loss                53 " in screen_text(app))
