@@ -13,6 +13,7 @@ from skyward_core.model.arrival import Bought
 from skyward_core.model.errors import NoCapacity, PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool import rescue
 from skyward_core.pool.nodes import arrivals, replace
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
@@ -118,6 +119,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     ready = [each for each in heard if isinstance(each, ev.NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1, 2]
     assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
+    assert (pool.archive.folder / rescue.EMPTIED).read_text() == "m1\n", "no teardown asks it for results"
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
     assert not any(isinstance(each, ev.NodePhase) and each.phase == "gone" for each in heard)
     said = " ".join(each.detail for each in heard if isinstance(each, ev.PoolState))
