@@ -172,13 +172,19 @@ class Pool:
         if not self.context.observer:
             self.background.spawn(self._expiry.keep())
 
-    def use(self) -> None:
-        """From an observer become one whose presence keeps the pool alive."""
+    async def use(self) -> None:
+        """From an observer become one whose presence keeps the pool alive, and who goes on with what its maker left.
+
+        Raises:
+            PoolError: it was never up, and a machine of it is not what was bought, and could not be exchanged.
+        """
         self.context.observer = False
         self.background.spawn(self.budget.watch())
         self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
+        await self._startup.finish()
+        self.roster.note()
 
     # -- what comes over the links -----------------------------------------------------------------------
 

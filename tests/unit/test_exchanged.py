@@ -18,7 +18,7 @@ from skyward_core.pool.nodes import arrivals, replace
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
-from tests.support.pool_parts import Transport, World
+from tests.support.pool_parts import Transport, World, dead_process
 from tests.support.waiting import until
 
 
@@ -185,11 +185,15 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     await pool.down()
 
 
-async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False) -> Pool:
+async def came_to(
+    shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
+) -> Pool:
     """A pool whose maker was killed when its agents ran and nothing was measured."""
     row = ledger.intend("t1", "q", shop.to_json(), spec(shop, 2).describe())
     ledger.created("t1", await shop.create(spec(shop, 2), "t1"))
     ledger.left("t1")
+    if cut_off:
+        ledger.intend_replacement("t1", 1, cut_off, f"{dead_process()}.x")
     shop.gpus["m1"] = gpus
     pool = Pool(ledger.pool(row.token), shop, ledger, observer=observer)  # type: ignore[arg-type]
     await pool.attach()
@@ -215,6 +219,20 @@ async def test_who_only_looks_measures_nothing(shop: Shop, ledger: Ledger) -> No
     pool = await came_to(shop, ledger, 1, observer=True)
     assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
     await pool.detach()
+
+
+async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_was_cut_off(
+    shop: Shop, ledger: Ledger
+) -> None:
+    """The one who was at it had asked for the machine: what is asked for again has the same token."""
+    pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
+    assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
+    await pool.use()
+    assert shop.asked == ["abcd"] and shop.ended == ["m1"] and ledger.replacements("t1") == []
+    assert ledger.pool("t1").state == "up"
+    await pool.use()
+    assert shop.asked == ["abcd"]
+    await pool.down()
 
 
 async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
