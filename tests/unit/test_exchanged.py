@@ -18,7 +18,7 @@ from skyward_core.pool.nodes import arrivals, replace
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
-from tests.support.pool_parts import Transport, World, dead_process
+from tests.support.pool_parts import Transport, World, dead_process, machine
 from tests.support.waiting import until
 
 
@@ -227,12 +227,15 @@ async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_
     """The one who was at it had asked for the machine: what is asked for again has the same token."""
     pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
     assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
+    ledger.found("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
     await pool.use()
     assert shop.asked == ["abcd"] and shop.ended == ["m1"] and ledger.replacements("t1") == []
     assert ledger.pool("t1").state == "up"
     await pool.use()
     assert shop.asked == ["abcd"]
-    await pool.down()
+    assert [each.id for each in ledger.former("t1")] == ["m1"]
+    receipt = await pool.down()
+    assert receipt.created == 3
 
 
 async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(
