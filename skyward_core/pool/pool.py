@@ -183,6 +183,7 @@ class Pool:
         self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
+        self.book.look_again()
         await self._startup.finish()
         self.roster.note()
 
