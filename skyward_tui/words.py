@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol
 
@@ -94,6 +95,12 @@ def taken_back(node: NodeView, now: float) -> str:
         return ""
     left = 0.0 if node.notice_ends_at is None else node.notice_ends_at - now
     return f"taken back {f'in {duration(left)}' if left >= 1 else 'now'} ({node.notice})"
+
+
+def next_to_go(nodes: Iterable[NodeView]) -> NodeView | None:
+    """Of nodes whose machines are to be taken back, or may be, the one that goes first."""
+    noticed = (node for node in nodes if node.is_taken_back or node.notice == "rebalance")
+    return min(noticed, key=lambda node: (not node.is_taken_back, node.notice_ends_at or 0.0), default=None)
 
 
 def clip(text: str, width: int) -> str:

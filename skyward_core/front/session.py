@@ -587,7 +587,7 @@ class Session(Insides):
         if pool is None:
             pool = await self._watch(row, observer=False)
         elif pool.context.observer:
-            pool.use()
+            await pool.use()
         return pool
 
 

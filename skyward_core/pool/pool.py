@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .outputs.outputs import Outputs
 
 
+HEARD = 2.0  # seconds for an agent to say that it has heard our last word
 QUIET = 1.0  # seconds after a start in which nothing is done that can wait
 
 
@@ -171,13 +172,20 @@ class Pool:
         if not self.context.observer:
             self.background.spawn(self._expiry.keep())
 
-    def use(self) -> None:
-        """From an observer become one whose presence keeps the pool alive."""
+    async def use(self) -> None:
+        """From an observer become one whose presence keeps the pool alive, and who goes on with what its maker left.
+
+        Raises:
+            PoolError: it was never up, and a machine of it is not what was bought, and could not be exchanged.
+        """
         self.context.observer = False
         self.background.spawn(self.budget.watch())
         self.background.spawn(self._expiry.keep())
         for link in self.links:
             link.use()
+        self.book.look_again()
+        await self._startup.finish()
+        self.roster.note()
 
     # -- what comes over the links -----------------------------------------------------------------------
 
@@ -268,6 +276,15 @@ class Pool:
         """Wait for the end of a teardown that has told of its receipt: it is not in the ledger yet."""
         await self._own_end.written_down()
 
+    @staticmethod
+    async def _acknowledge(link: Link) -> None:
+        """Have an agent hear which results are here, and written down. A host may drop what it has not handed on when
+        the connection ends: so its answer to what comes behind that is waited for."""
+        if link.flush_acknowledgements() and link.up:
+            with suppress(ConnectionError, TimeoutError):  # then they stay there
+                async with asyncio.timeout(HEARD):
+                    await link.ask({"t": "ping"})
+
     async def detach(self) -> None:
         """Leave the pool as it is; see :meth:`Run.leave` for what becomes of runs. One that is still starting is left
         half made, as if this process had died: whoever uses it next goes on with what is there."""
@@ -289,8 +306,8 @@ class Pool:
         self.watch.suspicion.stop()
         self.news.intake.stop()
         self.news.records.flush()
+        await asyncio.gather(*map(self._acknowledge, self.links))
         for link in self.links:
-            link.flush_acknowledgements()  # what is here, and written down, was fetched
             await link.close()
         await self.background.stop()
         self.book.direct.close()

@@ -24,6 +24,7 @@ from .unfetched import Visit
 if TYPE_CHECKING:
     from .links.link import Link
 
+EMPTIED = "emptied"  # the file in the pool's folder with machines on which nothing is left
 MOST = 4 << 30  # bytes that are brought of a pool
 ASKING = 120.0  # seconds until machines have said what lies there
 PATIENCE = 300.0  # seconds until it has come; the machines' deadman waits longer than for both
@@ -50,7 +51,7 @@ async def rescue(
     Returns:
         What was brought, or given up; and what is lost: in words.
     """
-    done = _Done(context.archive.folder / "emptied")
+    done = _Done(context.archive.folder / EMPTIED)
     for link, machine in zip(context.links, context.machines, strict=False):
         if link.left == {} and link.node not in troubled:
             done.add(machine)
@@ -146,6 +147,11 @@ def within(kept: Sequence[Kept], most: int) -> set[str]:
             chosen.add(run)
             most -= size
     return chosen
+
+
+def nothing_there(context: PoolContext, machine: Machine) -> None:
+    """Remember of a machine that nothing of the pool was ever run on it."""
+    _Done(context.archive.folder / EMPTIED).add(machine)
 
 
 class _Done:

@@ -357,7 +357,10 @@ class Ledger:
         put = f"UPDATE machines SET machine=? WHERE token=? AND node=? AND {live}"
         made = f"UPDATE replacements SET made=1 WHERE token=? AND node=? AND {live}"
         place = (token, machine.node, token)
-        self._write([(keep, place), (put, (text, *place)), (made, place)], flush=True)
+        # It may have been found by its tags before, as one that nobody had written down.
+        drop = f"DELETE FROM former WHERE token=? AND json_extract(machine, '$.id')=? AND {live}"
+        once = drop, (token, machine.id, token)
+        self._write([once, (keep, place), (put, (text, *place)), (made, place)], flush=True)
         self._trace(token)
         return any(each.made for each in self.replacements(token) if each.node == machine.node)
 

@@ -108,6 +108,10 @@ def attach(pool: str, console: Console) -> int:
             console.note(f"nothing runs on pool {pool} ({view.state}, {count(len(view.nodes), 'node')})")
             console.result(pool_json(view))
             return exit_status.OK
+        if any(task.state == "lost" for task in running[-1].tasks.values()):
+            # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
+            # would, we have it stopped.
+            session.attach(row.key).result()
         job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
         with job.follower.signals():
             return job.resume(running[-1])

@@ -12,6 +12,7 @@ from skyward_core.views.views import PoolView, RunView
 from ..styles import beside
 from ..widgets.rank_panel import RankPanel
 from ..widgets.rank_state import rank_states
+from ..words import next_to_go, taken_back
 from .base import Chosen, RunPanel
 from .table import Row
 
@@ -44,6 +45,14 @@ class RanksPanel(RunPanel):
         self._state = state
         states = rank_states(pool, run, now)
         self._board.update(states)
-        self._line.update(states)
+        self._line.update(states, _warning(pool, now))
         self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
         return True
+
+
+def _warning(pool: PoolView, now: float) -> tuple[str, str]:
+    """Which machine goes next, with its style; the line has no other place for that."""
+    if (node := next_to_go(pool.nodes)) is None:
+        return "", ""
+    style = "$text-error" if node.is_taken_back else "$text-warning"
+    return f" ! n{node.index} {taken_back(node, now)}", style

@@ -16,7 +16,7 @@ from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import Crumbs, Panel
 from ..widgets.roll import Roll
-from ..words import ago, clip, count, duration, money, one_line, taken_back
+from ..words import ago, clip, count, duration, money, next_to_go, one_line, taken_back
 from .base import BaseScreen, newest_run
 
 if TYPE_CHECKING:
@@ -107,8 +107,9 @@ class PoolList(Roll):
         left = pool.lease_left(self._now)
         if left is not None:  # before what may be cut off
             parts.append((f"ends in {duration(left)}  ", "$text-warning"))
-        if taken := next((node for node in pool.nodes if node.is_taken_back), None):
-            parts.append((f"n{taken.index} {taken_back(taken, self._now)}  ", "$text-error"))
+        if taken := next_to_go(pool.nodes):
+            style = "$text-error" if taken.is_taken_back else "$text-warning"
+            parts.append((f"n{taken.index} {taken_back(taken, self._now)}  ", style))
         if (run := newest_run(pool)) is not None:
             shown = look(run.state)
             # Of a pool that is over and was not opened yet, only how its runs ended is known.

@@ -36,10 +36,12 @@ class RankPanel(Roll):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.states: list[RankState] = []
+        self._warning = ("", "")
 
-    def update(self, states: list[RankState]) -> None:
-        if states != self.states:
-            self.states = states
+    def update(self, states: list[RankState], warning: tuple[str, str] = ("", "")) -> None:
+        """Other states; and what the line says behind them, with its style."""
+        if (states, warning) != (self.states, self._warning):
+            self.states, self._warning = states, warning
             self.refresh()
 
     @property
@@ -164,15 +166,15 @@ class RankPanel(Roll):
         return Content.assemble(*parts)
 
     def _line(self, width: int) -> Content:
-        if len(self.states) * 6 > width:
+        if len(self.states) * 6 + len(self._warning[0]) > width:
             chosen = self._chosen(min(width, 24))
-            return Content.assemble(chosen, " ", self.tally())
+            return Content.assemble(chosen, " ", self.tally(), self._warning)
         parts: list[tuple[str, str]] = []
         for state in self.states:
             mark = look(state.state)
             style = _CURSOR if state.rank == self.selected else mark.style
             parts += [(f" r{state.rank} {mark.glyph} ", style)]
-        return Content.assemble(*parts)
+        return Content.assemble(*parts, self._warning)
 
     # Moving
 

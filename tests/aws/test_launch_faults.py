@@ -4,6 +4,7 @@ alone."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,6 +95,27 @@ async def test_an_answer_that_is_lost_buys_nothing_twice(bed: Bed) -> None:
     assert len(tokens) == 2 and len(set(tokens)) == 1
     await end(made)
     assert left(bed) == []
+
+
+async def test_a_machine_in_another_s_place_is_had_once_by_whoever_goes_on_with_it(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one who asked for it was killed; the next one asks minutes later."""
+    made = await create(1)
+    wanted = spec(1)
+
+    async def another() -> Machine:
+        return await wanted.provider.replace("q", "fedcba98", 0, [], made)  # type: ignore[no-any-return]
+
+    first = await another()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 300)
+    assert (await another()).id == first.id and len(bed.instances()) == 2
+    bed.client().terminate_instances(InstanceIds=[first.id])  # as its deadman would
+    await until(lambda: {each["id"] for each in bed.instances("terminated")} == {first.id})
+    again = await another()
+    assert again.id != first.id and (await another()).id == again.id
+    await end([*made, again])
 
 
 async def test_half_of_the_machines_are_of_no_use(bed: Bed, ledger: Ledger) -> None:

@@ -128,19 +128,20 @@ END
 """
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", ["all", "nobody", "no index"])
 def test_a_rented_machine_without_a_fitting_python_gets_one(
-    answers: bool, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: str, make_lab: MakeLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = make_lab(1, HostOptions(has_python=False, startup=f"PATH={BIN}:$PATH"))
     (host,) = lab.hosts
     for name in ("curl", "wget"):
         file = host.home / "bin" / name
         file.parent.mkdir(exist_ok=True)
-        works = answers and name == "curl"
-        file.write_text(
-            CURL.replace("PYTHON", sys.executable) if works else "#!/bin/sh\necho no way >&2; exit 6\n"
-        )
+        works = answers != "nobody" and name == "curl"
+        curl = CURL.replace("PYTHON", sys.executable)
+        if answers == "no index":
+            curl = curl.replace('test "$1 $2" !=', "echo error: no index answers >&2; exit 2 #")
+        file.write_text(curl if works else "#!/bin/sh\necho no way >&2; exit 6\n")
         file.chmod(0o755)
     # Hosts of the lab share the disk on which the client's own interpreter lies.
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
@@ -162,9 +163,17 @@ def test_a_rented_machine_without_a_fitting_python_gets_one(
             await transport.close()
         return reports
 
-    if answers:
+    if answers == "all":
         assert "fetching uv" in asyncio.run(prepared()).of("running")
         assert (host.home / ".local/bin/uv").exists()
+    elif answers == "no index":
+        said = (
+            r"has no Python .*, and its uv cannot fetch one: .*error: no index answers.*interpreter\. Nothing"
+        )
+        for _ in range(2):  # the next one finds that uv there
+            with pytest.raises(PoolError, match=said) as caught:
+                asyncio.run(prepared())
+            assert "install.sh" not in str(caught.value)
     else:
         with pytest.raises(PoolError, match=r"has no Python .* uv could not be fetched there: .*no way"):
             asyncio.run(prepared())

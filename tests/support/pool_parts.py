@@ -180,6 +180,8 @@ class Pipe:
                 return {"t": "known", "id": header["id"]}
             case "written":
                 return {"t": "known", "id": header["id"], "files": [], "more": 0, "folder": ""}
+            case "ping" if header["id"]:
+                return {"t": "pong", "id": header["id"], "lease": None, "unfetched": {}}
             case "shutdown":
                 return {"t": "bye", "logs": {}}
         return None

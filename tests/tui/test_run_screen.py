@@ -345,3 +345,19 @@ async def test_a_pulse_paints_nothing_itself_so_that_what_it_changes_is_painted_
             screen.pulse(session.now)
             assert updates == []
             await until(pilot, lambda step=step: f"{step + 1}/4" in screen_text(app) and bool(updates))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("nodes", [4, 12])
+async def test_a_small_screen_counts_down_to_a_machine_s_end(
+    app: SkywardApp, session: FakeSession, nodes: int
+) -> None:
+    view = session.pool("llama-ft", nodes)
+    session.open_run(view)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(app, pilot)
+        session.emit(view, ev.NodeNotice(pool=view.name, node=2, kind="rebalance"))
+        await until(pilot, lambda: "! n2 may soon be taken back" in screen_text(app))
+        session.emit(view, ev.NodeNotice(pool=view.name, node=1, kind="terminate", ends_at=session.now + 103))
+        await until(pilot, lambda: "! n1 taken back in 1:43" in screen_text(app))
+        session.now += 3
+        await until(pilot, lambda: "! n1 taken back in 1:40" in screen_text(app))

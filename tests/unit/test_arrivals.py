@@ -150,7 +150,7 @@ def test_a_neighbour_that_takes_nothing_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "AGAIN", 0.01)
+    monkeypatch.setattr(probe, "AGAIN", 60.0)
     monkeypatch.setattr(probe, "DRIVER", 0.005)
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -170,6 +170,7 @@ def test_what_the_driver_says_is_read(tmp_path: Path, monkeypatch: pytest.Monkey
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
         assert probe._gpus() == found
+    monkeypatch.setattr(probe, "AGAIN", 0.01)
     monkeypatch.setattr(probe, "DRIVER", 0.05)
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     assert probe._gpus()[1].startswith("nvidia-smi does not answer")

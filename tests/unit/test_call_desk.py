@@ -124,6 +124,16 @@ async def test_none_needs_no_fetching_and_is_told_of_all_the_same(config: AgentC
     assert desk.desk.unfetched() == {"r1": 0}
 
 
+async def test_an_exception_is_something_to_fetch_though_no_header_tells_its_size(
+    config: AgentConfig,
+) -> None:
+    desk = Desk(config)
+    call = desk.call()
+    desk.desk.disown(desk.owner)
+    desk.desk.finish(call, call.no_result({"kind": "raised"}), b"pickled")
+    assert desk.desk.unfetched() == {"r1": 7}
+
+
 async def test_a_call_of_a_gang_that_is_no_more_is_handed_back_and_forgotten(config: AgentConfig) -> None:
     desk = Desk(config)
     call = desk.call(gang=True)

@@ -13,11 +13,12 @@ from skyward_core.model.arrival import Bought
 from skyward_core.model.errors import NoCapacity, PoolError
 from skyward_core.model.machine import Machine
 from skyward_core.model.spec import Options, PoolSpec
+from skyward_core.pool import rescue
 from skyward_core.pool.nodes import arrivals, replace
 from skyward_core.pool.pool import Pool
 from skyward_core.store.ledger import Ledger
 from skyward_core.views import events as ev
-from tests.support.pool_parts import Transport, World
+from tests.support.pool_parts import Transport, World, dead_process, machine
 from tests.support.waiting import until
 
 
@@ -118,6 +119,7 @@ async def test_it_is_exchanged_before_any_node_counts_and_the_ledger_knows_of_bo
     ready = [each for each in heard if isinstance(each, ev.NodePhase) and each.phase == "ready"]
     assert sorted(each.node for each in ready) == [0, 1, 2]
     assert all(each.detail.startswith("2 x Tesla T4 of 15 GB, disk 200 MB/s") for each in ready)
+    assert (pool.archive.folder / rescue.EMPTIED).read_text() == "m1\n", "no teardown asks it for results"
     assert sorted(shop.sent) == [("m0", "at-m1"), ("m1", "at-m2"), ("m2", "at-m0")]
     assert not any(isinstance(each, ev.NodePhase) and each.phase == "gone" for each in heard)
     said = " ".join(each.detail for each in heard if isinstance(each, ev.PoolState))
@@ -183,11 +185,15 @@ async def test_what_cannot_be_measured_in_time_is_told_and_no_lie(
     await pool.down()
 
 
-async def came_to(shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False) -> Pool:
+async def came_to(
+    shop: Shop, ledger: Ledger, gpus: int | None, *, observer: bool = False, cut_off: str = ""
+) -> Pool:
     """A pool whose maker was killed when its agents ran and nothing was measured."""
     row = ledger.intend("t1", "q", shop.to_json(), spec(shop, 2).describe())
     ledger.created("t1", await shop.create(spec(shop, 2), "t1"))
     ledger.left("t1")
+    if cut_off:
+        ledger.intend_replacement("t1", 1, cut_off, f"{dead_process()}.x")
     shop.gpus["m1"] = gpus
     pool = Pool(ledger.pool(row.token), shop, ledger, observer=observer)  # type: ignore[arg-type]
     await pool.attach()
@@ -213,6 +219,23 @@ async def test_who_only_looks_measures_nothing(shop: Shop, ledger: Ledger) -> No
     pool = await came_to(shop, ledger, 1, observer=True)
     assert shop.sent == [] and shop.asked == [] and pool.view.nodes_ready == 2
     await pool.detach()
+
+
+async def test_who_looked_first_and_then_uses_it_goes_on_with_the_exchange_that_was_cut_off(
+    shop: Shop, ledger: Ledger
+) -> None:
+    """The one who was at it had asked for the machine: what is asked for again has the same token."""
+    pool = await came_to(shop, ledger, 1, observer=True, cut_off="abcd")
+    assert len(ledger.replacements("t1")) == 1, "who only looks forgets nothing"
+    ledger.found("t1", [machine(1, "new-abcd")])  # by its tags: it was made, and nobody had heard of it
+    await pool.use()
+    assert shop.asked == ["abcd"] and shop.ended == ["m1"] and ledger.replacements("t1") == []
+    assert ledger.pool("t1").state == "up"
+    await pool.use()
+    assert shop.asked == ["abcd"]
+    assert [each.id for each in ledger.former("t1")] == ["m1"]
+    receipt = await pool.down()
+    assert receipt.created == 3
 
 
 async def test_a_machine_in_a_lost_one_s_place_is_measured_and_exchanged_too(

@@ -351,6 +351,33 @@ async def test_what_was_lost_while_nobody_was_there_is_told_and_its_peers_are_st
     assert [each.kind for each, _ in watcher.client.ledger.outcomes(RUN)] == ["collateral", "lost"]
 
 
+async def test_who_takes_over_a_run_that_lost_a_node_before_hears_of_that(world: World, come: Come) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.states["m1"] = "gone"
+    watcher = await come()
+    run = await watcher.client.book.claim(RUN)
+    assert ("m0", "stop") in world.questions and run.outcomes[1].kind == "lost"
+    watcher.say(0, outcome(0, 0, "collateral", error={"type": "Stopped", "message": "another rank failed"}))
+    await until(lambda: run.state == "failed")
+    assert run.root_cause is not None and run.root_cause.message.startswith("node 1 is gone")
+
+
+async def test_who_looked_first_stops_the_peers_of_lost_ranks_once_it_uses_the_pool(
+    world: World, come: Come
+) -> None:
+    world.remembers["m0"] = [record(opened(), began=[began(0, 0)]) | {"active": 1}]
+    world.states["m1"] = "gone"
+    watcher = await come()
+    watcher.written()
+    context = watcher.client.context
+    context.observer = True
+    watcher.client.book.catch_up(context.links[0])
+    assert watcher.run.tasks[1].state == "lost" and ("m0", "stop") not in world.questions
+    context.observer = False
+    watcher.client.book.look_again()
+    assert ("m0", "stop") in world.questions
+
+
 @pytest.mark.parametrize("kind", ["single", "gather"])
 async def test_of_tasks_that_a_lost_node_had_the_ledger_alone_knows(
     world: World, come: Come, kind: str

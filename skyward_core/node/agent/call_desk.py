@@ -301,5 +301,6 @@ def _sizes(calls: Iterable[Call]) -> dict[str, int]:
     for call in calls:
         if call.outcome is not None and call.outcome.get("kind") in WORK:
             is_none = call.outcome.get("summary") == NONE_SUMMARY and call.yields is None
-            sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else call.outcome.get("size", 0))
+            size = max(call.outcome.get("size", 0), len(call.result))  # an exception's is told by no header
+            sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else size)
     return sizes

@@ -449,11 +449,13 @@ class Link:
         if self._ack_timer is None:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._send_acks)
 
-    def flush_acknowledgements(self) -> None:
-        """Tell the agent now what waits to be told."""
+    def flush_acknowledgements(self) -> bool:
+        """Tell the agent now what waits to be told; says whether anything does."""
         if self._ack_timer is not None:
             self._ack_timer.cancel()
-        self._send_acks()
+        if waits := bool(self._acks):
+            self._send_acks()
+        return waits
 
     def _send_acks(self) -> None:
         self._ack_timer = None

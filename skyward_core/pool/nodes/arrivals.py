@@ -80,6 +80,7 @@ class Arrivals:
         bought = self.bought(node)
         lies = await self._look({} if bought is None else {node: bought})
         if lies:
+            self._nothing_there(self._context.machines[node])
             raise PoolError(f"{self._named(node)} is not what was bought: {lies[node]}")
         if bought is None:
             self._phase(node, "ready", "")
@@ -207,10 +208,17 @@ class Arrivals:
         if not ledger.replaced(token, machine):
             await answered("terminate", context.name, context.provider.terminate(context.name, [machine]))
             raise PoolError(f"pool {context.name} was torn down by another client while it was starting")
+        self._nothing_there(liar)
         context.links[node].lose()  # nobody shall look for what ends now
         await answered("terminate", context.name, context.provider.terminate(context.name, [liar]))
         await take_over(machine)
         ledger.end_replacement(token, node)
+
+    def _nothing_there(self, machine: Machine) -> None:
+        """Nothing has run on it: the teardown need not ask it for what nobody has fetched."""
+        from ..rescue import nothing_there  # few starts need it
+
+        nothing_there(self._context, machine)
 
     # -- what is said ------------------------------------------------------------------------------------
 

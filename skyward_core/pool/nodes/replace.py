@@ -68,7 +68,7 @@ class Replacements:
         """After coming to a pool: go on with what others left, and forget what they finished."""
         context = self._context
         for each in context.ledger.replacements(context.token):
-            if not each.is_alive and context.links[each.node].up:
+            if not (context.observer or each.is_alive) and context.links[each.node].up:
                 context.ledger.end_replacement(context.token, each.node)
         for link in context.links:
             if link.gone:

@@ -157,12 +157,25 @@ class Startup:
             else:
                 link.come_back(what_of(error))
         up = [link for link in pool.links if link.up]
-        unfinished = pool.row.state == "starting" and not pool.observer
         for link in up:
-            if not unfinished or self._arrivals.bought(link.node) is None:
+            if pool.observer or not self._is_unfinished or self._arrivals.bought(link.node) is None:
                 self._phase(link, "ready", address=pool.machines[link.node].address)
-        if unfinished:  # who made it was gone before its machines were measured
-            await self._measure(up)
+        if not pool.observer:
+            await self.finish()
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether who made the pool was gone before its machines were measured."""
+        return self._context.ledger.pool(self._context.token).state == "starting"
+
+    async def finish(self) -> None:
+        """Measure the machines of a pool that was never up.
+
+        Raises:
+            PoolError: one is not what was bought, and could not be exchanged.
+        """
+        if self._is_unfinished:
+            await self._measure([link for link in self._context.links if link.up])
 
     async def _measure(self, links: Iterable[Link]) -> None:
         await self._arrivals.see([link.node for link in links], partial(self.take_over, ready=False))

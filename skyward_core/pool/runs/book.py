@@ -96,6 +96,9 @@ class RunBook:
                     "fetched before, or their tasks had been sent to no node when the run's client left"
                 )
             raise PoolError(said, hint=Hint("results", run))
+        for link in context.links:
+            if link.gone:  # before we came, perhaps: nobody else would say so
+                self._lose_calls(taken, link)
         return taken
 
     def cancel(self, run: str, why: str = "asked for") -> None:
@@ -171,8 +174,16 @@ class RunBook:
     def lose_calls(self, link: Link) -> None:
         """What a node was given and has not answered, it will not."""
         for run in list(self.runs.values()):
-            for index in run.calls_on(link):
-                run.lose(index)
+            self._lose_calls(run, link)
+
+    @staticmethod
+    def _lose_calls(run: Run, link: Link) -> None:
+        for index in run.calls_on(link):
+            run.lose(index)
+
+    def look_again(self) -> None:
+        """We use the pool from now on: see to runs that nobody sees to."""
+        self._others.ask_ledger(self._ours)
 
     async def fetch(self, link: Link, name: str, landing: Landing) -> None:
         """Bring a file of a node's spool here, by the best way there is.

@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from .user_data import user_data
 _log = logger("provider")
 
 MADE_THEN = "(made at the start)"  # in a plan, in the place of what only a start makes
+SPENT = "IdempotentInstanceTerminated"  # of a token whose machines have ended
 PAUSES = (0.3, 3.0)  # seconds between two looks at machines that come up, at first and at most
 
 
@@ -175,19 +176,19 @@ class Launch:
     async def _try(self, attempt: Attempt, login: KeyPair, host_key: KeyPair) -> list[Machine]:
         wishes, place = self._wishes, attempt.place
         key = place.region, place.vpc
-        image: BootImage = await self._image(attempt)
         if key not in self._belongings:
             self._belongings[key] = await belongings.make(
                 self._calls, place, self._folder, login, wishes.own_address, wishes.group
             )
         if attempt.grouped and not await self._group(place.region):
             attempt = replace(attempt, grouped=False)
-        request = self.request(attempt, image, self._belongings[key], host_key)
+        at, image = await self._as_before(attempt)
+        request = self.request(attempt, image, self._belongings[key], host_key, at)
         facts = {
             "client_token": request["ClientToken"], "region": place.region, "zone": place.zone,
             "type": attempt.kind.name, "market": attempt.market, "hourly": attempt.hourly, "count": wishes.count,
-            "user": image.user, "deadman": wishes.deadman, "at": time.time(), "pid": os.getpid(),
-            "account": wishes.account, "bought": attempt.kind.bought,
+            "user": image.user, "deadman": wishes.deadman, "at": at, "pid": os.getpid(),
+            "account": wishes.account, "bought": attempt.kind.bought, "image": asdict(image),
         }  # fmt: skip
         self._folder.note("ask", **facts)
         self._may_exist = True
@@ -200,6 +201,10 @@ class Launch:
         except SkywardError as error:
             self._folder.note("refusal", client_token=request["ClientToken"], why=what_of(error))
             self._may_exist = False
+            if isinstance(error, CallFailed) and error.code == SPENT:
+                # Asked for by a client that was killed; by now it has ended itself.
+                self._wishes = replace(wishes, token=f"{wishes.token}x")
+                return await self._try(attempt, login, host_key)
             raise
         made = [machine_of(each, place.region, facts) for each in answer["Instances"]]
         if len(made) < wishes.least:
@@ -208,6 +213,15 @@ class Launch:
         if len(made) < wishes.count:
             progress(f"{attempt}: {len(made)} of {wishes.count} machines were to be had")
         return await self._come_up(made, facts)
+
+    async def _as_before(self, attempt: Attempt) -> tuple[float, BootImage]:
+        """When an attempt was made first, and with which image: a client that was killed may have made it, and what EC2
+        is asked for with the same token has to be the same."""
+        token = client_token(self._wishes.token, attempt)
+        for note in self._folder.notes():
+            if note["what"] == "ask" and note.get("client_token") == token and "image" in note:
+                return float(note["at"]), BootImage(**note["image"])
+        return time.time(), await self._image(attempt)
 
     async def _group(self, region: str) -> bool:
         """Have the pool's placement group in a region; whether there is one. Machines are of use without it, too."""
@@ -229,17 +243,18 @@ class Launch:
         """``RunInstances`` as it will be sent for an attempt, with words in the place of what is made at a start."""
         image: BootImage = await self._image(attempt)
         own = Belongings(key=MADE_THEN, group=self._wishes.group or MADE_THEN)
-        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN))
+        sent = self.request(attempt, image, own, KeyPair(MADE_THEN, MADE_THEN), time.time())
         return {"action": "RunInstances", "region": attempt.place.region} | sent | {"ClientToken": MADE_THEN}
 
     def request(
-        self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair
+        self, attempt: Attempt, image: BootImage, own: Belongings, host_key: KeyPair, at: float
     ) -> dict[str, Any]:
-        """``RunInstances`` for an attempt; the same attempt again makes the same."""
+        """``RunInstances`` for an attempt; the same attempt, made ``at`` the same time, is the same request."""
         wishes, place = self._wishes, attempt.place
         marks = tags.of_pool(
-            self._folder.pool, self._folder.token, ttl=wishes.lasts, node=wishes.node, hourly=attempt.hourly
-        )
+            self._folder.pool, self._folder.token, at=at, ttl=wishes.lasts, node=wishes.node,
+            hourly=attempt.hourly,
+        )  # fmt: skip
         card = {
             "DeviceIndex": 0, "SubnetId": place.subnet, "Groups": [own.group], "DeleteOnTermination": True,
             "AssociatePublicIpAddress": wishes.public,

@@ -48,7 +48,9 @@ class RentedTransport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            if self.python is not None:  # somebody has named one
+            if (
+                self.python is not None or error.tried
+            ):  # somebody has named one; or another uv would do no better
                 raise
             await self._have_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
@@ -96,9 +98,12 @@ async def _run(link: HostConnection, command: str) -> str:
     said = CommandOutput()
     channel = await open_session(link, command, said)
     lines = []
-    while (line := await said.lines.get()) is not None:
-        lines.append(line.decode("utf-8", "replace"))
-    await channel.wait_closed()
+    try:
+        while (line := await said.lines.get()) is not None:
+            lines.append(line.decode("utf-8", "replace"))
+        await channel.wait_closed()
+    finally:
+        channel.close()  # of one that took too long
     if channel.get_exit_status() != 0:
         told = " ".join([*lines, bytes(said.errors).decode("utf-8", "replace")])
         raise PoolError(

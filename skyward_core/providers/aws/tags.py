@@ -41,12 +41,19 @@ def known_ledger_id() -> str:
 
 
 def of_pool(
-    pool: str, token: str, *, ttl: float | None = None, node: int | None = None, hourly: float | None = None
+    pool: str,
+    token: str,
+    *,
+    at: float = 0.0,
+    ttl: float | None = None,
+    node: int | None = None,
+    hourly: float | None = None,
 ) -> dict[str, str]:
     """The tags of what is made for a pool.
 
     Args:
-        ttl: seconds after which it should be gone, unless that is put off; None where it costs nothing.
+        at: when it was asked for first, Unix time.
+        ttl: seconds from then on after which it should be gone, unless that is put off; None where it costs nothing.
         node: the one that a machine in another's place is for.
         hourly: dollars for a machine and an hour, as they were known when it was made.
     """
@@ -58,7 +65,7 @@ def of_pool(
         OWNER: getpass.getuser(),
     }
     if ttl is not None:
-        tags[EXPIRES] = as_date(time.time() + ttl)
+        tags[EXPIRES] = as_date(at + ttl)
     if node is not None:
         tags[NODE] = str(node)
     if hourly is not None:

@@ -24,6 +24,7 @@ from ...store.loggers import logger, timed
 from ...wire.frames import Heard, WireError
 from ...wire.host_facts import done as check_done
 from ...wire.host_facts import facts as check_facts
+from ...wire.safe_text import field as safe
 from ..base import MINOR, Flow
 from ..upload.bundle import bundle_for
 from .asyncssh_import import asyncssh
@@ -89,7 +90,13 @@ class Failed(PoolError):
 
 
 class NoFittingPython(PoolError):
-    """The host has no Python of our minor version, and no uv that could fetch it."""
+    """The host has no Python of our minor version, and no uv that could fetch it.
+
+    Attributes:
+        tried: whether a uv that is there has tried.
+    """
+
+    tried = False
 
 
 class CommandOutput(Flow, asyncssh.SSHClientSession[bytes]):
@@ -139,6 +146,7 @@ class CommandChannel:
         self._python = python
         self._word = f"skyward-{secrets.token_hex(8)}".encode()
         self._said: Said = lambda line: None
+        self._uv_tries = False
         self._noise = b""
         self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
@@ -274,6 +282,7 @@ class CommandChannel:
                 else:
                     return answer
             elif rest.startswith(b"uv"):
+                self._uv_tries = True
                 self._said(f"no Python {MINOR} here; uv fetches it")
             else:
                 raise self._no_python(rest.removeprefix(b"none").split(b" Python"))
@@ -295,6 +304,15 @@ class CommandChannel:
     def _no_python(self, found: list[bytes]) -> NoFittingPython:
         versions = sorted({part.decode(errors="replace").strip() for part in found} - {""})
         has = f"it has Python {', '.join(versions)}" if versions else "it has no Python at all"
+        if self._uv_tries:
+            said = " ".join(self._session.errors.decode(errors="replace").split())[-500:]
+            failed = NoFittingPython(
+                f"Host {self.link.target.host} has no Python {MINOR} ({has}), and its uv cannot fetch one: "
+                f"{safe(said) or 'it does not say why'}. Functions travel as bytecode, so a host needs the version "
+                f"that runs here: install python{MINOR} there, or name the interpreter. Nothing was sent to it."
+            )
+            failed.tried = True
+            return failed
         return NoFittingPython(
             f"Host {self.link.target.host} has no Python {MINOR} ({has}). Functions travel as bytecode, so a "
             f"host needs the version that runs here: install python{MINOR} or uv there (uv is then used to "
