@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
+from .commands.errors_told import console as _console
 from .number_options import NodesOption, RanksOption
 from .script_words import ScriptCommand
 from .shared_options import (
@@ -24,9 +23,6 @@ from .shared_options import (
     of_settings,
 )
 from .torchrun_options import OTHERS, file_of, judged, nodes_of, others, ranks_of
-
-if TYPE_CHECKING:
-    from .commands.console import Console
 
 _json = click.option("--json", "as_json", is_flag=True, help="End stdout with one JSON object.")
 
@@ -53,38 +49,6 @@ def _have_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  for the process's life
-
-
-@contextmanager
-def _console(as_json: bool) -> Iterator[Console]:
-    """Where the command's output goes; an error ends there as one line, and in the exit status."""
-    from skyward_core.model import exit_status
-    from skyward_core.model.errors import SkywardError
-
-    from .commands.console import Console
-
-    console = Console(as_json)
-    try:
-        _begin_log(console)
-        yield console
-    except SkywardError as error:
-        console.fail(error)
-        sys.exit(exit_status.of_error(error))
-    except BrokenPipeError:
-        console.silence()
-        sys.exit(exit_status.FAILED)
-    except OSError as error:
-        console.fail(error)
-        sys.exit(exit_status.FAILED)
-
-
-def _begin_log(console: Console) -> None:
-    if not os.environ.get("SKYWARD_LOG"):
-        return
-    from skyward_core.front import settings
-
-    if said := settings.begin_log():
-        console.note(said)
 
 
 def _ask_for_log(context: click.Context, option: click.Parameter, asked: bool) -> None:
@@ -348,6 +312,22 @@ def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
         from .commands.stacks import stacks as execute
 
         return execute(run, console, signal=signal, threads=threads)
+
+
+@cli.command()
+@click.argument("rank", metavar="RUN:RANK")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="For how long.")
+@click.option("--to", metavar="DIR", help="Where the files come to.  [default: the current folder]")
+@_json
+def profile(rank: str, seconds: float, to: str | None, as_json: bool) -> int:
+    """Show where a rank spends its time, by py-spy.
+
+    The hottest lines, a file for speedscope.app, and a flame graph. The rank is not stopped.
+    """
+    with _console(as_json) as console:
+        from .commands.profile import profile as execute
+
+        return execute(rank, seconds, to, console)
 
 
 @cli.command()

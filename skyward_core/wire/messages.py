@@ -45,7 +45,10 @@ from .value_checks import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
-KNOWS = ("stacks",)  # requests that agents of this version may be too old for: each tells in its welcome
+KNOWS = (
+    "stacks",
+    "profile",
+)  # requests that agents of this version may be too old for: each tells in its welcome
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -294,7 +297,13 @@ ANSWERS: Mapping[str, Checks] = {
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
-FAILS = {"line", "peers", "pull", "written"}  # what may not be possible: an error is an answer, too
+FAILS = {
+    "line",
+    "peers",
+    "profile",
+    "pull",
+    "written",
+}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
@@ -350,6 +359,10 @@ FROM_CLIENT: Forms = {
         "Tell where the threads of ranks are, of all or of these: by py-spy; else by a signal, if it may be sent.",
         _ASKED,
         {"ranks": all_of(is_rank), "signal": is_flag},
+    ),
+    "profile": FrameForm(
+        "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
+        _ASKED | {"rank": is_rank, "seconds": is_number},
     ),
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS

@@ -16,10 +16,12 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.stacks import Stacks
 from skyward_core.node.stacks import by_signal
 from skyward_core.node.stacks.taking import RankProcess
 from skyward_core.node.stacks.taking import take as taken
+from skyward_core.views.profile import hottest, parsed
 from skyward_core.views.stacks import groups
 from skyward_core.wire.node_paths import STACK_SIGNAL
 from tests.support.waiting import wait_until
@@ -124,6 +126,28 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(
             "answers": True,
         }
     assert functions(take(session, run=hung)) == functions(told)
+
+
+@needs_py_spy
+def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung: str) -> None:
+    seen = parsed(session.profile("four", 3, 1).result(60))
+    assert hottest(seen)[0].frame.function == "holds_gil"
+    with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
+        session.profile("four", 4, 1).result(60)
+    folder = Path(ranks.pool.machines[0].extra["folder"])
+    assert list(folder.glob("profile.*")) == []
+
+
+def test_an_agent_that_knows_no_stacks_is_named(
+    ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (link,) = session._pools[ranks.pool.row.token].context.links  # the second client's
+    monkeypatch.delitem(link.welcome, "knows")
+    told = take(session)
+    assert {each.at for each in told.ranks} == {"silent"}
+    assert told.ranks[0].why.startswith("its node's agent is of an older release, which tells no stacks")
+    with pytest.raises(PoolError, match="of an older release, which makes no profiles"):
+        session.profile("four", 0, 1).result(60)
 
 
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ..stacks import py_spy
 from ..stacks.taking import RankProcess, take
 
 if TYPE_CHECKING:
-    from ...wire.inside_frame_types import ClientStacks
+    from ...wire.inside_frame_types import ClientProfile, ClientStacks
     from .connection import Connection
     from .node_state import NodeState
     from .slot import Slot
@@ -31,6 +32,9 @@ class LookDesk:
 
     def stacks(self, connection: Connection, header: ClientStacks) -> None:
         self._spawn(self._stacks(connection, header))
+
+    def profile(self, connection: Connection, header: ClientProfile) -> None:
+        self._spawn(self._profile(connection, header))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -67,6 +71,25 @@ class LookDesk:
         if slot.process is not process:
             return about | {"at": "gone", "why": "its process has ended meanwhile"}
         return about | {"pid": process.pid} | found
+
+    async def _profile(self, connection: Connection, header: ClientProfile) -> None:
+        from ..stacks.profiling import record
+
+        paths, told, data = self._state.config.paths, {}, b""
+        slot = next(
+            (each for each in self._slots.all if each.rank == header["rank"] and not each.number), None
+        )
+        process = slot.process if slot is not None else None
+        if process is None or process.connection is None:
+            told = {"error": f"rank {header['rank']} has no process that could be looked at"}
+        else:
+            file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
+            try:
+                program = await asyncio.to_thread(py_spy.find, self._state.config.python)
+                data = await asyncio.to_thread(record, program, process.pid, header["seconds"], file)
+            except (py_spy.CannotRead, OSError) as error:
+                told = {"error": str(error)}
+        connection.send({"t": "known", "id": header["id"]} | told, self._state.redactor.data(data))
 
 
 def _at(slot: Slot) -> str:

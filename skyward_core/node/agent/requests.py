@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ClientWritten,
         FromClient,
     )
-    from ...wire.inside_frame_types import ClientStacks
+    from ...wire.inside_frame_types import ClientProfile, ClientStacks
     from .looks import LookDesk
     from .outputs import OutputDesk
 
@@ -100,6 +100,7 @@ class Requests:
             "pull": self._exchange_blobs,
             "drop": self._drop_blobs,
             "stacks": self._take_stacks,
+            "profile": self._take_profile,
             "line": self._offer_line,
             "move": self._move,
             "use": self._use,
@@ -311,6 +312,9 @@ class Requests:
 
     def _take_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
         self._inside().stacks(connection, header)
+
+    def _take_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
+        self._inside().profile(connection, header)
 
     def _inside(self) -> LookDesk:
         if self._looks is None:
