@@ -21,11 +21,13 @@ from skyward_core.model.stacks import Stacks
 from skyward_core.node.stacks import by_signal
 from skyward_core.node.stacks.taking import RankProcess
 from skyward_core.node.stacks.taking import take as taken
+from skyward_core.node.stacks.texts import Places
 from skyward_core.views.profile import hottest, parsed
 from skyward_core.views.stacks import groups
 from skyward_core.wire.node_paths import STACK_SIGNAL
 from tests.support.waiting import wait_until
 
+PLACES = Places("/nowhere", "", None)
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy is not installed")
 
@@ -96,7 +98,9 @@ def functions(stacks: Stacks) -> dict[int, list[str]]:
 
 def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
     folder = ranks.pool.machines[0].extra["folder"]
-    return {each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0") for each in stacks.ranks}
+    return {
+        each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0", PLACES) for each in stacks.ranks
+    }
 
 
 @needs_py_spy
@@ -153,7 +157,7 @@ def test_an_agent_that_knows_no_stacks_is_named(
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x")), "", signal=True).values()
+            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=True).values()
             assert "by a signal: its process is another program by now, or answers no signal" in why
             assert other.poll() is None
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..stacks import py_spy
 from ..stacks.taking import RankProcess, take
+from ..stacks.texts import Places
 
 if TYPE_CHECKING:
     from ...wire.inside_frame_types import ClientProfile, ClientStacks
@@ -29,6 +30,11 @@ class LookDesk:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._busy: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
+
+    @property
+    def _places(self) -> Places:
+        config = self._state.config
+        return Places(config.paths.sources, config.cwd, config.client_cwd)
 
     def stacks(self, connection: Connection, header: ClientStacks) -> None:
         self._spawn(self._stacks(connection, header))
@@ -65,7 +71,9 @@ class LookDesk:
         lock = self._busy.setdefault((slot.rank, slot.number), asyncio.Lock())
         try:
             async with asyncio.timeout_at(until), lock, self._turns:
-                found = await asyncio.to_thread(take, RankProcess(process.pid, file), program, signal=signal)
+                found = await asyncio.to_thread(
+                    take, RankProcess(process.pid, file, self._places), program, signal=signal
+                )
         except TimeoutError:
             return about | {"why": f"its node has not come to it within {LONGEST:g} s"}
         if slot.process is not process:
@@ -89,7 +97,9 @@ class LookDesk:
                 data = await asyncio.to_thread(record, program, process.pid, header["seconds"], file)
             except (py_spy.CannotRead, OSError) as error:
                 told = {"error": str(error)}
-        connection.send({"t": "known", "id": header["id"]} | told, self._state.redactor.data(data))
+        connection.send(
+            {"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data))
+        )
 
 
 def _at(slot: Slot) -> str:
