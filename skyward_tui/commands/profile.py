@@ -7,9 +7,9 @@ from pathlib import Path
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import UsageError
-from skyward_core.views.profile import as_json, flame_graph, parsed, speedscope, table
+from skyward_core.views.profile import as_json, parsed, table
 
-from ..saving import save
+from ..saving import profile_files, save
 from .console import Console
 from .reach import live_run, opened
 from .report import table as laid_out
@@ -37,9 +37,8 @@ def profile(word: str, seconds: float, to: str | None, console: Console) -> int:
         console.note(f"looking at rank {rank} for {seconds:g} s")
         seen = parsed(_taken(session, pool.key, rank, seconds))
     called = f"{pool.name}-{run}-r{rank}" if run else f"{pool.name}-r{rank}"
-    files = {"speedscope.json": speedscope(seen, called), "svg": flame_graph(seen, called)}
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [save(folder / f"profile-{called}.{end}", [text]) for end, text in files.items()]
+    paths = [save(folder / name, [text]) for name, text in profile_files(seen, called).items()]
     console.result(as_json(seen) | {"files": [str(path) for path in paths]})
     if not console.as_json:
         for line in laid_out(table(seen)) if seen.samples else ():

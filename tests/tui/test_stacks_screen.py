@@ -134,3 +134,30 @@ async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session:
         session.print(view, 1, "step 20\n")
         session.now += 1
         await until(pilot, lambda: "1 quiet" not in screen_text(app))
+
+
+async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 8)
+    run = session.open_run(view)
+    session.taken = hung(run.id, 8)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: VERDICT in screen_text(app))
+        await pilot.press("down", "p")
+        await until(pilot, lambda: "looking at rank 5 for 10 s" in screen_text(app))
+        assert session.profiled == [(5, 10.0)]
+        session.profiling.set_result(
+            "train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n"
+        )
+        await until(pilot, lambda: "rank 5: where its time went" in screen_text(app))
+        assert "75.0%" in screen_text(app) and "tokenize  /w/a.py:9" in screen_text(app)
+        names = {path.name for path in Path.cwd().glob("profile-*")}
+        assert names == {f"profile-llama-ft-{run.id}-r5.{end}" for end in ("svg", "speedscope.json")}
+        session.profiling = Future()
+        session.profiling.set_exception(
+            PoolError("rank 5 cannot be looked at: py-spy is not installed on its node")
+        )
+        await pilot.press("p")
+        await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))

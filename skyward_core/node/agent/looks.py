@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .slots import Slots
 
 LONGEST = 12.0  # seconds for all ranks of a node; the client waits a little longer
+PROFILES = 2  # of a node at a time: each holds a thread for as long as it takes
 
 
 class LookDesk:
@@ -29,6 +30,7 @@ class LookDesk:
         self._state, self._slots = state, slots
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+        self._profiles = 0  # that are being made
         self._busy: dict[tuple[int, int], asyncio.Lock] = {}  # two answers at once would be one text
 
     @property
@@ -90,13 +92,18 @@ class LookDesk:
         process = slot.process if slot is not None else None
         if process is None or process.connection is None:
             told = {"error": f"rank {header['rank']} has no process that could be looked at"}
+        elif self._profiles >= PROFILES:
+            told = {"error": f"{PROFILES} ranks of its node are being looked at: wait for one of them"}
         else:
             file = f"{paths.folder}/profile.{header['rank']}.{header['id']}.{time.monotonic_ns()}"
+            self._profiles += 1
             try:
                 program = await asyncio.to_thread(py_spy.find, self._state.config.python)
                 data = await asyncio.to_thread(record, program, process.pid, header["seconds"], file)
             except (py_spy.CannotRead, OSError) as error:
                 told = {"error": str(error)}
+            finally:
+                self._profiles -= 1
         connection.send(
             {"t": "known", "id": header["id"]} | told, self._state.redactor.data(self._places.in_raw(data))
         )
