@@ -1,4 +1,5 @@
-"""Which ranks have been quiet for longer than they usually are: no line, no number. Pure but for what it remembers.
+"""Which ranks have been quiet for longer than they usually are: no line, no number, no work of the processor. Pure, but
+for what it remembers.
 
 Quiet is not hung: code may compile for long, or sleep. So a time is told, and nothing is concluded from it.
 """
@@ -10,6 +11,8 @@ UNKNOWN = 300.0  # the same of a rank of which next to nothing has been heard
 TIMES = 5  # as long as it usually is quiet
 KNOWN = 3  # signs after which "usually" means something
 FADES = 0.9  # of what was usual is left with each sign: how a run begins is not how it goes on
+APART = 1.5  # seconds between two words on what it took of the processor
+WORKS = 0.1  # of a processor that code takes which does more than wait: threads that look after things take a bit, too
 RUNS = 64  # of one pool
 
 
@@ -50,6 +53,8 @@ class Rhythms:
 
     def __init__(self) -> None:
         self._runs: dict[str, dict[int, Rhythm]] = {}
+        self._spent: dict[int, tuple[float, float]] = {}  # when, and what of the processor by then
+        self._worked: dict[int, float] = {}
 
     def heard(self, run: str, rank: int, at: float) -> None:
         """A rank has said something in a run."""
@@ -63,6 +68,15 @@ class Rhythms:
             rhythm = ranks.setdefault(rank, Rhythm())
         rhythm.heard(at)
 
+    def spent(self, rank: int, seconds: float, at: float) -> None:
+        """What a rank has taken of the processor by now: whoever works is not quiet."""
+        before, spent = self._spent.get(rank, (at, seconds))
+        if at - before < APART and rank in self._spent:
+            return  # too near to say how much that is
+        self._spent[rank] = (at, seconds)
+        if seconds - spent > WORKS * (at - before):
+            self._worked[rank] = at
+
     def quiet(self, run: str, rank: int, began: float, now: float) -> float | None:
         """For how many seconds a rank has been quiet, if that is longer than it usually is.
 
@@ -70,7 +84,7 @@ class Rhythms:
             began: when its function did.
         """
         rhythm = self._runs.get(run, {}).get(rank) or _NEVER
-        silent = now - max(rhythm.last, began)
+        silent = now - max(rhythm.last, began, self._worked.get(rank, 0.0))
         return silent if silent > rhythm.patience else None
 
 

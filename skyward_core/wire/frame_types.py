@@ -226,6 +226,7 @@ class AgentPong(TypedDict):
     t: Literal["pong"]
     lease: float | None
     unfetched: NotRequired[Sizes]
+    processor: NotRequired[dict[str, float]]
     id: NotRequired[int]
 
 

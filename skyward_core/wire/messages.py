@@ -250,9 +250,10 @@ FROM_AGENT: Forms = {
     ),
     "held": FrameForm("Another client holds the lock on the gang.", {"by": is_text}),
     "pong": FrameForm(
-        "It answers a ping: seconds left of the lease, and what nobody has fetched.",
+        "It answers a ping: seconds left of the lease, what nobody has fetched, and what each rank that runs something "
+        "has taken of the processor so far, in seconds.",
         {"lease": or_none(is_number)},
-        {"unfetched": _UNFETCHED} | _ASKED,
+        {"unfetched": _UNFETCHED, "processor": each_of(is_text, is_number)} | _ASKED,
     ),
     "known": FrameForm(
         "It answers whatever has an `id` and no answer of its own kind.",

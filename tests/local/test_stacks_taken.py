@@ -142,6 +142,12 @@ def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung
     assert list(folder.glob("profile.*")) == []
 
 
+def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, hung: str) -> None:
+    rhythms = session.view("four").rhythms
+    wait_until(lambda: 3 in rhythms._worked, what="word of the node that rank 3 works")
+    assert set(rhythms._worked) == {3}
+
+
 def test_an_agent_that_knows_no_stacks_is_named(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

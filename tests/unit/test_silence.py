@@ -51,6 +51,27 @@ def test_whatever_clocks_say_a_rank_that_was_just_heard_is_not_quiet(times: list
     assert rhythms.quiet("run", 0, 0.0, now + FLOOR) is None
 
 
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [
+        (0.0, True),
+        (0.01, True),
+        (0.5, False),
+        (40.0, False),
+    ],  # of a processor; threads of a framework that waits take some
+)
+def test_who_works_is_not_quiet(share: float, told: bool) -> None:
+    rhythms, at, spent = Rhythms(), BEGAN, 3.0
+    for _ in range(600):  # as agents tell it
+        at += 2.0
+        spent += 2.0 * share
+        rhythms.spent(3, spent, at)
+        rhythms.spent(3, spent, at + 0.01)  # another ping
+    assert (rhythms.quiet("run", 3, BEGAN, at) is not None) is told
+    rhythms.spent(3, 0.0, at + 2)  # another process
+    assert (rhythms.quiet("run", 3, BEGAN, at + 2) is not None) is told
+
+
 def test_runs_of_long_ago_are_forgotten() -> None:
     rhythms = Rhythms()
     for number in range(3 * RUNS):

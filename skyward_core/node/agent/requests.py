@@ -172,7 +172,9 @@ class Requests:
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
         left = self._state.lease.remaining(in_use=self._life.in_use())
-        told = {"lease": left, "unfetched": self._desk.unfetched()}
+        told: Header = {"lease": left, "unfetched": self._desk.unfetched()}
+        if self._register.active:
+            told["processor"] = self._slots.processor_seconds()
         connection.send({"t": "pong", "id": header.get("id")} | told)
 
     def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
