@@ -51,24 +51,23 @@ def session(world: Path) -> Iterator[Session]:
 
 @sky.function
 def waits(folder: str) -> str:
-    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here, for a file."""
+    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here. All do so until they are stopped."""
     me = sky.instance_info().rank
     Path(folder, f"at.{me}").touch()
     if me == 3:
         return holds_gil()
     if me == 2:
-        return elsewhere(folder)
-    return until(folder)
+        return elsewhere()
+    return until()
 
 
-def until(folder: str) -> str:
-    while not Path(folder, "go").exists():
-        time.sleep(0.05)
+def until() -> str:
+    time.sleep(1_000_000)
     return "done"
 
 
-def elsewhere(folder: str) -> str:
-    return until(folder)
+def elsewhere() -> str:
+    return until()
 
 
 def holds_gil() -> str:
@@ -77,7 +76,7 @@ def holds_gil() -> str:
 
 @pytest.fixture(scope="module")
 def hung(ranks: sky.Compute, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A run of theirs that goes on until the file is there."""
+    """A run of theirs, which ends when it is cancelled."""
     folder = tmp_path_factory.mktemp("hung")
     with ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: waits(str(folder)) @ ranks)
@@ -113,6 +112,19 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
     ]  # fmt: skip
     assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
+
+
+@needs_py_spy
+def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: str) -> None:
+    mine, theirs = ranks.stacks(), take(session, run=hung)
+    assert mine.run == hung
+    assert (
+        [group.ranks for group in groups(mine)]
+        == [group.ranks for group in groups(theirs)]
+        == ["0-1", "2", "3"]
+    )
+    with sky.attach("four") as attached:
+        assert functions(attached.stacks(run=hung)) == functions(theirs)
 
 
 @needs_py_spy
