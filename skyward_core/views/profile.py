@@ -100,7 +100,7 @@ def speedscope(profile: Profile, name: str) -> str:
     made: dict[str, Any] = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": name,
-        "exporter": "skyward-tui",
+        "exporter": "skyward",
         "shared": {
             "frames": [
                 {"name": field(each.function), "file": field(each.file), "line": each.line} for each in places

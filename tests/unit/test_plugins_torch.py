@@ -132,5 +132,5 @@ def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with plugins.torch(init=False).around_process(places(1, 1)[0]):
+    with plugins.torch(init=False).around_process(places(2, 1)[0]):
         assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to

@@ -25,6 +25,7 @@ from .tail import Tail
 
 if TYPE_CHECKING:
     from ...wire.frame_types import (
+        AgentPong,
         ClientAck,
         ClientCall,
         ClientClaim,
@@ -172,10 +173,10 @@ class Requests:
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
         left = self._state.lease.remaining(in_use=self._life.in_use())
-        told: Header = {"lease": left, "unfetched": self._desk.unfetched()}
+        told: AgentPong = {"t": "pong", "lease": left, "unfetched": self._desk.unfetched()}
         if self._register.active:
             told["processor"] = self._slots.processor_seconds()
-        connection.send({"t": "pong", "id": header.get("id")} | told)
+        connection.send({"id": header.get("id")} | told)
 
     def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
         self._keep(asyncio.create_task(self._halted(connection, header)))

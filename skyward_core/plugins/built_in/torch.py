@@ -72,7 +72,7 @@ class Torch(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
-        if not any(name in os.environ for name in RECORDED):
+        if info.world_size > 1 and not any(name in os.environ for name in RECORDED):
             os.environ[RECORDED[0]] = ENTRIES
         if not self.init:
             if info.world_size > 1:
