@@ -212,6 +212,9 @@ ACTIONS: tuple[Action, ...] = (
         "Ask by a signal those that cannot be read; asks first",
         dangerous=True,
     ),
+    Action(
+        "stacks.profile", "p", "profile", "profile", "Where that rank spends its time: look at it for 10 s"
+    ),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),

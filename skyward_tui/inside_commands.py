@@ -21,3 +21,19 @@ def stacks(run: str, signal: bool, threads: bool, as_json: bool) -> int:
         from .commands.stacks import stacks as execute
 
         return execute(run, console, signal=signal, threads=threads)
+
+
+@click.command()
+@click.argument("rank", metavar="RUN:RANK")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=10, show_default=True, help="For how long.")
+@click.option("--to", metavar="DIR", help="Where the files come to.  [default: the current folder]")
+@of_json
+def profile(rank: str, seconds: float, to: str | None, as_json: bool) -> int:
+    """Show where a rank spends its time, by py-spy.
+
+    The hottest lines, a file for speedscope.app, and a flame graph. The rank is not stopped.
+    """
+    with console_of(as_json) as console:
+        from .commands.profile import profile as execute
+
+        return execute(rank, seconds, to, console)

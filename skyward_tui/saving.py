@@ -15,6 +15,7 @@ from skyward_core.front.history import RunLogs
 from skyward_core.model.outcome import Outcome
 from skyward_core.model.sizes import size_in_words
 from skyward_core.views.logs import prefix_of
+from skyward_core.views.profile import Profile, flame_graph, speedscope
 from skyward_core.views.views import RunView, TaskView
 from skyward_core.wire.safe_text import field
 
@@ -81,6 +82,14 @@ def _timed(logs: RunLogs, rank: int) -> Iterator[tuple[float, int, str]]:
     for line in logs.lines(rank):
         latest = max(latest, line.about.at or 0.0)
         yield latest, rank, line.text
+
+
+def profile_files(seen: Profile, called: str) -> dict[str, str]:
+    """What is worth keeping of a rank's profile, by the files' names."""
+    return {
+        f"profile-{called}.speedscope.json": speedscope(seen, called),
+        f"profile-{called}.svg": flame_graph(seen, called),
+    }
 
 
 def results_json(run: RunView) -> str:

@@ -65,6 +65,9 @@ class Front(Protocol):
     ) -> Future[Stacks]:
         """Where the ranks are; with ``signal`` those that cannot be read are sent one."""
 
+    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        """Where a rank spends its time, looked at for so long; see :mod:`..views.profile`."""
+
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         """The files that ranks wrote on their nodes, of a run or of all of a pool's time."""
 

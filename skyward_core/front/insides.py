@@ -37,3 +37,18 @@ class Insides:
             return await stacks((await self._seen(pool)).context, run, ranks, signal=signal)
 
         return self._submit(work())
+
+    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        """Where a rank spends its time, looked at for so long; see :func:`..views.profile.parsed`.
+
+        Raises (through the future):
+            UsageError: there is no such rank, or that is no time.
+            PoolError: there is no such pool, it cannot be reached, or it cannot tell.
+        """
+
+        async def work() -> str:
+            from ..pool.profiles import profile
+
+            return await profile((await self._seen(pool)).context, rank, seconds)
+
+        return self._submit(work())

@@ -160,6 +160,13 @@ class News:
         if moved and ends_at != before:
             self.emit(ev.LeaseNews(pool=self._context.name, ends_at=ends_at))
 
+    def learn_work(self, link: Link, header: AgentPong) -> None:
+        """A node has told what its ranks have taken of the processor."""
+        spent = header.get("processor", {})
+        for rank in self._context.ranks_of(link.node) if spent else ():
+            if (seconds := spent.get(str(rank))) is not None:
+                self._context.view.rhythms.spent(rank, seconds, time.time())
+
     def enter_phase(self, link: Link, header: RankPhaseKeys) -> None:
         """A rank is starting, importing, joining; ages travel, as clocks of nodes may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]

@@ -221,6 +221,7 @@ class Pool:
             case "pong":
                 self.news.learn_lease(header["lease"])
                 self.news.learn_unfetched(link, header)
+                self.news.learn_work(link, header)
             case "error":
                 self.news.mention(link, header["message"])
 

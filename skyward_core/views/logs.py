@@ -14,6 +14,7 @@ from typing import NamedTuple, overload
 
 from ..wire.safe_text import colored, is_clean
 from .line_store import LARGE, LineStore
+from .silence import Rhythms
 
 LINE_LIMIT = 64 * 1024  # bytes of one line kept for showing; the file keeps it whole
 RUNS_KEPT = 8  # runs of which a book has lines apart; older ones are in their files
@@ -268,6 +269,7 @@ class LogBook:
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
         self._runs: dict[str, LogBook] = {}
+        self.rhythms = Rhythms()  # what is heard goes there, too
         self._latest: dict[str, str] = {}  # source and stream -> the run whose lines came last
 
     def rank(self, rank: int) -> LogRing:
@@ -309,6 +311,8 @@ class LogBook:
         self._append(rank, lines, About(stream, at, run))
         if run:
             self._latest[key] = run
+            if at is not None and data:
+                self.rhythms.heard(run, rank, at)
             self.of(run).rank(rank)._follow(ring, key)
         return lines
 

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from ..wire.safe_text import field as safe
+from .silence import Rhythms
 
 POINTS = 512  # of one name's history; beyond that every other point goes
 NAMES = 64  # of one rank in one run
@@ -54,6 +55,7 @@ class MetricBook:
 
     def __init__(self) -> None:
         self.version = 0
+        self.rhythms = Rhythms()  # what is heard goes there, too
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
         self._begun: dict[str, bytes] = {}  # by file: a line of which the end has not come
@@ -102,6 +104,7 @@ class MetricBook:
                     continue
                 series[name] = Series()
             series[name].add(at, float(value))
+        self.rhythms.heard(run, rank, at)
         self.version += 1
 
     def latest(self, run: str, rank: int) -> dict[str, float]:

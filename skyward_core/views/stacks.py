@@ -164,7 +164,8 @@ def groups(stacks: Stacks) -> list[StackGroup]:
     for stack in stacks.ranks:
         thread = work_of(stack)
         own = own_frames(thread.frames) if thread is not None else ()
-        key: object = own or _said(stack, stacks)
+        # Nodes may have the same code in different places.
+        key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _said(stack, stacks)
         found.setdefault(key, []).append(stack)
         frames[key] = own
     made = [

@@ -25,6 +25,7 @@ from ..wire.safe_text import paragraph, value
 from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
+from .silence import Rhythms
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
@@ -158,6 +159,7 @@ class PoolView(Value):
     )  # before a function runs, and since
     logs: LogBook = field(default_factory=LogBook)
     metrics: MetricBook = field(default_factory=MetricBook)
+    rhythms: Rhythms = field(default_factory=Rhythms, compare=False, repr=False)  # of what both have heard
     price_hourly: float = 0.0
     priced_at: float = 0.0  # since when it is that
     spent_before: float = 0.0  # dollars, at the prices before
@@ -178,6 +180,7 @@ class PoolView(Value):
         self.name, self.provider = safe(self.name), safe(self.provider)
         self.detail = paragraph(self.detail)
         self.spec, self.receipt = value(self.spec), value(self.receipt)
+        self.logs.rhythms = self.metrics.rhythms = self.rhythms
 
     @property
     def changes(self) -> int:

@@ -12,7 +12,7 @@ Names begin with who says it; unions of what each side says are at the end.
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .inside_frame_types import ClientStacks, RankStacksKeys
+from .inside_frame_types import ClientProfile, ClientStacks, RankStacksKeys
 
 Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
 Place = dict[str, Any]  # a rank's InstanceInfo
@@ -227,6 +227,7 @@ class AgentPong(TypedDict):
     t: Literal["pong"]
     lease: float | None
     unfetched: NotRequired[Sizes]
+    processor: NotRequired[dict[str, float]]
     id: NotRequired[int]
 
 
@@ -555,6 +556,7 @@ FromClient = (
     | ClientWritten
     | ClientOutput
     | ClientStacks
+    | ClientProfile
     | ClientPeers
     | ClientPull
     | ClientDrop

@@ -32,3 +32,10 @@ class ClientStacks(TypedDict):
     id: int
     ranks: NotRequired[list[int]]
     signal: NotRequired[bool]
+
+
+class ClientProfile(TypedDict):
+    t: Literal["profile"]
+    id: int
+    rank: int
+    seconds: float

@@ -45,7 +45,10 @@ from .value_checks import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
-KNOWS = ("stacks",)  # requests that agents of this version may be too old for: each tells in its welcome
+KNOWS = (
+    "stacks",
+    "profile",
+)  # requests that agents of this version may be too old for: each tells in its welcome
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -250,9 +253,10 @@ FROM_AGENT: Forms = {
     ),
     "held": FrameForm("Another client holds the lock on the gang.", {"by": is_text}),
     "pong": FrameForm(
-        "It answers a ping: seconds left of the lease, and what nobody has fetched.",
+        "It answers a ping: seconds left of the lease, what nobody has fetched, and what each rank that runs something "
+        "has taken of the processor so far, in seconds.",
         {"lease": or_none(is_number)},
-        {"unfetched": _UNFETCHED} | _ASKED,
+        {"unfetched": _UNFETCHED, "processor": each_of(is_text, is_number)} | _ASKED,
     ),
     "known": FrameForm(
         "It answers whatever has an `id` and no answer of its own kind.",
@@ -295,7 +299,7 @@ ANSWERS: Mapping[str, Checks] = {
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
-FAILS = {"peers", "pull", "written"}  # what may not be possible: an error is an answer, too
+FAILS = {"peers", "profile", "pull", "written"}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
@@ -351,6 +355,10 @@ FROM_CLIENT: Forms = {
         "Tell where the threads of ranks are, of all or of these: by py-spy; else by a signal, if it may be sent.",
         _ASKED,
         {"ranks": all_of(is_rank), "signal": is_flag},
+    ),
+    "profile": FrameForm(
+        "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
+        _ASKED | {"rank": is_rank, "seconds": is_number},
     ),
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS

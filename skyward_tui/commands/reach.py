@@ -92,6 +92,24 @@ def meant(session: Session, word: str) -> RunRow:
     raise UsageError(f"no run or pool {word!r}; skyward-tui ls --all shows pools and their runs")
 
 
+def live_run(session: Session, word: str) -> tuple[PoolRow, str]:
+    """The pool that is meant, and the run: the one named, or the pool's newest.
+
+    Raises:
+        UsageError: there is none such, or it has ended.
+    """
+    pool = session.ledger.find(word)
+    if pool is not None:
+        (pool,) = up(session, [word])
+        runs = session.ledger.runs(pool.token)
+        return pool, runs[-1].run if runs else ""
+    row = meant(session, word)
+    pool = session.ledger.pool(row.token)
+    if pool.ended_at is not None:
+        raise UsageError(f"pool {pool.name} has ended, and its ranks with it")
+    return pool, row.run
+
+
 def _latest(session: Session, pool: PoolRow) -> RunRow:
     runs = session.ledger.runs(pool.token)
     if not runs:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from skyward_core.front.history import PoolRow
-from skyward_core.front.session import Session
 from skyward_core.front.stacks import SIGNAL, as_json, as_text, in_ranges, merged
 from skyward_core.model import exit_status
-from skyward_core.model.errors import UsageError
 from skyward_core.model.stacks import Stacks
 
 from .console import Console
-from .reach import meant, opened, up
+from .reach import live_run, opened
 
 
 def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
@@ -22,7 +19,7 @@ def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
         threads: all threads, not only the one that runs the function.
     """
     with opened(console) as session:
-        pool, run = _meant(session, word)
+        pool, run = live_run(session, word)
         found = session.stacks(pool.key, run, signal=signal).result()
         if (ranks := found.askable) and not signal and _allowed(found, console):
             found = merged(found, session.stacks(pool.key, run, ranks, signal=True).result())
@@ -49,21 +46,3 @@ def _allowed(found: Stacks, console: Console) -> bool:
 
 def _called(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {in_ranges(ranks)}"
-
-
-def _meant(session: Session, word: str) -> tuple[PoolRow, str]:
-    """The pool that is meant, and the run: the one named, or the pool's newest.
-
-    Raises:
-        UsageError: there is none such, or it has ended.
-    """
-    pool = session.ledger.find(word)
-    if pool is not None:
-        (pool,) = up(session, [word])
-        runs = session.ledger.runs(pool.token)
-        return pool, runs[-1].run if runs else ""
-    row = meant(session, word)
-    pool = session.ledger.pool(row.token)
-    if pool.ended_at is not None:
-        raise UsageError(f"pool {pool.name} has ended, and its ranks with it")
-    return pool, row.run

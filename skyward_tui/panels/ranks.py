@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from textual.content import Content
 from textual.widget import Widget
 
+from skyward_core.views.stacks import in_ranges
 from skyward_core.views.views import PoolView, RunView
 
+from ..actions import first_key
 from ..styles import beside
 from ..widgets.rank_panel import RankPanel
-from ..widgets.rank_state import rank_states
-from ..words import next_to_go, taken_back
+from ..widgets.rank_state import RankState, rank_states
+from ..words import duration, next_to_go, taken_back
 from .base import Chosen, RunPanel
 from .table import Row
 
@@ -30,6 +32,7 @@ class RanksPanel(RunPanel):
         self._line = RankPanel(id="strip")
         self._line.can_focus = False
         self._state: object = None
+        self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
 
     def above(self) -> Iterable[Widget]:
         yield self._line
@@ -47,7 +50,19 @@ class RanksPanel(RunPanel):
         self._board.update(states)
         self._line.update(states, _warning(pool, now))
         self.retitle(Content.assemble(f"{self.heading} ", self._board.tally()))
+        self._tell_quiet("" if run is None else run.id, states)
         return True
+
+    def _tell_quiet(self, run: str, states: list[RankState]) -> None:
+        """Say once which ranks have not been heard for longer than usual, and what to do about it."""
+        quiet = {state.rank: state.quiet for state in states if state.quiet is not None}
+        before = self._quiet[1] if self._quiet[0] == run else frozenset()
+        self._quiet = (run, frozenset(quiet))
+        if new := quiet.keys() - before:
+            ranks, key = in_ranges(new), first_key("run.stacks", self.app.keys)
+            named = f"rank {ranks} has" if len(new) == 1 else f"ranks {ranks} have"
+            since = duration(max(quiet[rank] for rank in new))
+            self.app.flash(f"{named} been quiet for {since}: {key} shows where each rank is")
 
 
 def _warning(pool: PoolView, now: float) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 from skyward_core.front.stacks import SIGNAL, as_text
 from skyward_core.model.errors import SkywardError
 from skyward_core.model.stacks import StackFrame, Stacks
+from skyward_core.views.profile import parsed, table
 from skyward_core.views.stacks import (
     StackGroup,
     frame_line,
@@ -36,6 +37,7 @@ from ..widgets.chrome import Crumbs, Panel
 from ..words import count, duration
 from .base import BaseScreen
 
+PROFILED = 10.0  # seconds for which a rank is looked at
 _NAMED = 14  # cells for the ranks of a group
 
 
@@ -223,6 +225,34 @@ class StacksScreen(BaseScreen[int | None]):
         place = self.query_one(OptionList).highlighted
         if place is not None and place < len(self._groups):
             self.dismiss(self._groups[place].stacks[0].rank)
+
+    def action_profile(self) -> None:
+        place = self.query_one(OptionList).highlighted
+        if place is None or place >= len(self._groups):
+            return
+        rank = self._groups[place].stacks[0].rank
+        self.flash(f"looking at rank {rank} for {PROFILED:g} s")
+        self.run_worker(self._profile(rank), exclusive=True, group="profile")
+
+    async def _profile(self, rank: int) -> None:
+        from ..saving import profile_files, save, together
+
+        if self.app.session is None:
+            return
+        try:
+            seen = parsed(await settled(self.app.session.profile(self._pool, rank, PROFILED)))
+            called = f"{self._pool.partition('.')[0]}-{self._run}-r{rank}"
+            files = profile_files(seen, called)
+            paths = [await asyncio.to_thread(save, Path(name), [text]) for name, text in files.items()]
+        except SkywardError as error:
+            return self.flash(words_of(error), "error")
+        except OSError as error:
+            return self.flash(f"could not save: {error}", "error")
+        rows = table(seen) if seen.samples else [("it was idle each time", "", "")]
+        lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
+        self.query_one("#frames", Panel).retitle(Content(f"rank {rank}: where its time went"))
+        self.query_one("#stack", Static).update(Content("\n").join(map(Content, lines)))
+        return self.flash(f"saved {together(paths)} in {Path.cwd()}", "done")
 
     def _text(self) -> str:
         found = self._stacks

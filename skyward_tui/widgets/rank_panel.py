@@ -114,7 +114,8 @@ class RankPanel(Roll):
             return Content("")
         bar = ("▌", mark.style)
         if part == 1:
-            return Content.assemble(bar, (" " + clip(state.note, width - 2), "$muted"))
+            style = "$muted" if state.quiet is None else "$text-warning"
+            return Content.assemble(bar, (" " + clip(state.note, width - 2), style))
         time = _time(state)
         head = f" r{state.rank}  n{state.node}  "
         if rank == self.selected:
@@ -163,6 +164,8 @@ class RankPanel(Roll):
         parts: list[tuple[str, str]] = []
         for name in order:
             parts += [(f" {look(name).glyph} {counts[name]} {look(name).word} ", look(name).style)]
+        if quiet := sum(state.quiet is not None for state in self.states):
+            parts += [(f" {quiet} quiet ", "$text-warning")]
         return Content.assemble(*parts)
 
     def _line(self, width: int) -> Content:

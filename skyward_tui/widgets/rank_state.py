@@ -22,13 +22,15 @@ BEFORE = {
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it."""
+    """``state``: a word that :func:`skyward_tui.theme.look` knows; ``seconds``: how long in it; ``quiet``: for how
+    long it was not heard, where that is longer than usual."""
 
     rank: int
     node: int
     state: str
     seconds: float | None
     note: str
+    quiet: float | None = None
 
 
 def rank_states(
@@ -72,7 +74,12 @@ def _state(
     note = (
         link_note(node) or taken_back(node, now) or numbers or task_note(task) or last_line(run, pool, rank)
     )
-    return RankState(rank, node.index, task.state, seconds, note)
+    if run is None or began is None or task.state != "running":
+        return RankState(rank, node.index, task.state, seconds, note)
+    quiet = pool.rhythms.quiet(run.id, rank, began, now)
+    if quiet is not None and node.link_up is not False:
+        note = ": ".join(filter(None, (f"quiet for {duration(quiet)}", note)))
+    return RankState(rank, node.index, task.state, seconds, note, quiet)
 
 
 def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str, float | None, str]:

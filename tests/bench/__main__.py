@@ -10,7 +10,7 @@ from importlib import import_module
 from .fresh import BenchError
 from .metric import table
 
-NAMES = ("local", "logs", "startup", "idle", "ssh", "outputs", "torchrun", "environments", "aws")
+NAMES = ("local", "logs", "startup", "idle", "ssh", "outputs", "torchrun", "environments", "aws", "stacks")
 
 
 def main() -> int:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import skyward_core
+import skyward_core as sky
+from skyward_core.front.session import Session
 from skyward_core.node.boot.host import MARK
 from skyward_core.transport.upload.bundle import bundle
+from skyward_core.views.stacks import groups
+from skyward_core.wire.frames import frame
 
 from . import Host, HostOptions
 from .conftest import MakeLab
@@ -129,3 +135,53 @@ def test_a_stranger_s_process_that_names_the_pool_s_socket_is_in_nobody_s_way(ma
     strangers = [line for line in host.processes().values() if "stranger.py" in line]
     assert len(strangers) == 1, "and nobody ended it"
     until(lambda: len(host.processes()) == 1, "the end of all else")
+
+
+# Asks the pool's agent for the stacks of its ranks.
+ASKS = """
+import socket, sys
+print("planted", flush=True)
+try:
+    agent = socket.socket(socket.AF_UNIX)
+    agent.connect(sys.argv[1])
+    agent.sendall(bytes.fromhex(sys.argv[2]))
+    agent.settimeout(5)
+    said = agent.recv(65536)
+except OSError as error:
+    said = type(error).__name__.encode()
+open("/tmp/heard", "wb").write(said)
+"""
+
+
+def test_a_stranger_is_told_no_stacks_and_a_second_client_is(make_lab: MakeLab) -> None:
+    lab = make_lab(2)
+    host, _ = lab.hosts
+    with pool(lab) as compute, ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: waits("/tmp/go") @ compute)
+        facts = compute.pool.links[0].transport._facts  # type: ignore[attr-defined]
+        asked = frame({"t": "hello"}) + frame({"t": "stacks", "id": 1, "signal": True})
+        as_stranger(host, ASKS, facts["socket"], asked.hex())
+        until(lambda: host.run("cat /tmp/heard 2>/dev/null || true"), "the end of the stranger's attempt")
+        assert host.run("cat /tmp/heard") == "PermissionError"
+        session = Session()
+        try:
+
+            def told() -> list[str]:
+                # The hosts' ranks may have no py-spy: then they are asked by the signal.
+                (run,) = compute.pool.view.runs
+                found = groups(session.stacks(compute.name, run, signal=True).result(60))
+                return [each.ranks for each in found if each.frames and each.frames[-1].function == "waits"]
+
+            until(lambda: told() == ["0-1"], "both stacks, which are equal")
+        finally:
+            session.detach()
+            for each in lab.hosts:
+                each.run("touch /tmp/go")
+        assert running.result(60) == [0, 1]
+
+
+@sky.function
+def waits(file: str) -> int:
+    while not Path(file).exists():
+        time.sleep(0.05)
+    return sky.instance_info().rank

@@ -16,14 +16,18 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.stacks import Stacks
 from skyward_core.node.stacks import by_signal
 from skyward_core.node.stacks.taking import RankProcess
 from skyward_core.node.stacks.taking import take as taken
+from skyward_core.node.stacks.texts import Places
+from skyward_core.views.profile import hottest, parsed
 from skyward_core.views.stacks import groups
 from skyward_core.wire.node_paths import STACK_SIGNAL
 from tests.support.waiting import wait_until
 
+PLACES = Places("/nowhere", "", None)
 PY_SPY = str(Path(sys.executable).parent / "py-spy")
 needs_py_spy = pytest.mark.skipif(not os.access(PY_SPY, os.X_OK), reason="py-spy is not installed")
 
@@ -47,24 +51,23 @@ def session(world: Path) -> Iterator[Session]:
 
 @sky.function
 def waits(folder: str) -> str:
-    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here, for a file."""
+    """Rank 3 spins in C, with the GIL; rank 2 waits elsewhere; the others wait here, until they are stopped."""
     me = sky.instance_info().rank
     Path(folder, f"at.{me}").touch()
     if me == 3:
         return holds_gil()
     if me == 2:
-        return elsewhere(folder)
-    return until(folder)
+        return elsewhere()
+    return until()
 
 
-def until(folder: str) -> str:
-    while not Path(folder, "go").exists():
-        time.sleep(0.05)
+def until() -> str:
+    time.sleep(1_000_000)
     return "done"
 
 
-def elsewhere(folder: str) -> str:
-    return until(folder)
+def elsewhere() -> str:
+    return until()
 
 
 def holds_gil() -> str:
@@ -73,7 +76,7 @@ def holds_gil() -> str:
 
 @pytest.fixture(scope="module")
 def hung(ranks: sky.Compute, session: Session, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A run of theirs that goes on until the file is there."""
+    """A run of theirs, which ends when it is cancelled."""
     folder = tmp_path_factory.mktemp("hung")
     with ThreadPoolExecutor() as beside:
         running = beside.submit(lambda: waits(str(folder)) @ ranks)
@@ -94,12 +97,16 @@ def functions(stacks: Stacks) -> dict[int, list[str]]:
 
 def processes(ranks: sky.Compute, stacks: Stacks) -> dict[int, RankProcess]:
     folder = ranks.pool.machines[0].extra["folder"]
-    return {each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0") for each in stacks.ranks}
+    return {
+        each.rank: RankProcess(each.pid, f"{folder}/stacks.{each.rank}.0", PLACES) for each in stacks.ranks
+    }
 
 
 @needs_py_spy
 def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) -> None:
     told = take(session, run=hung)
+    while any(names[0] not in ("until", "holds_gil") for names in functions(told).values()):
+        told = take(session, run=hung)  # one that had not come so far
     assert [(each.rank, each.at, each.how, each.runs) for each in told.ranks] == [
         (rank, "running", "py-spy", (hung,)) for rank in range(4)
     ]
@@ -107,6 +114,19 @@ def test_a_second_client_sees_where_each_rank_is(session: Session, hung: str) ->
         ("0-1", "until"), ("2", "until"), ("3", "holds_gil"),
     ]  # fmt: skip
     assert functions(told)[2][:3] == ["until", "elsewhere", "waits"]
+
+
+@needs_py_spy
+def test_a_script_is_told_the_same(ranks: sky.Compute, session: Session, hung: str) -> None:
+    mine, theirs = ranks.stacks(), take(session, run=hung)
+    assert mine.run == hung
+    assert (
+        [group.ranks for group in groups(mine)]
+        == [group.ranks for group in groups(theirs)]
+        == ["0-1", "2", "3"]
+    )
+    with sky.attach("four") as attached:
+        assert functions(attached.stacks(run=hung)) == functions(theirs)
 
 
 @needs_py_spy
@@ -126,10 +146,38 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(
     assert functions(take(session, run=hung)) == functions(told)
 
 
+@needs_py_spy
+def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung: str) -> None:
+    seen = parsed(session.profile("four", 3, 1).result(60))
+    assert hottest(seen)[0].frame.function == "holds_gil"
+    with pytest.raises(UsageError, match="has ranks 0 to 3, and no rank 4"):
+        session.profile("four", 4, 1).result(60)
+    folder = Path(ranks.pool.machines[0].extra["folder"])
+    assert list(folder.glob("profile.*")) == []
+
+
+def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, hung: str) -> None:
+    rhythms = session.view("four").rhythms
+    wait_until(lambda: 3 in rhythms._worked, what="word of the node that rank 3 works")
+    assert set(rhythms._worked) == {3}
+
+
+def test_an_agent_that_knows_no_stacks_is_named(
+    ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (link,) = session._pools[ranks.pool.row.token].context.links  # the second client's
+    monkeypatch.delitem(link.welcome, "knows")
+    told = take(session)
+    assert {each.at for each in told.ranks} == {"silent"}
+    assert told.ranks[0].why.startswith("its node's agent is of an older release, which tells no stacks")
+    with pytest.raises(PoolError, match="of an older release, which makes no profiles"):
+        session.profile("four", 0, 1).result(60)
+
+
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x")), "", signal=True).values()
+            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=True).values()
             assert "by a signal: its process is another program by now, or answers no signal" in why
             assert other.poll() is None
         finally:

@@ -60,6 +60,8 @@ class FakeSession:
     taken: Stacks = field(default_factory=lambda: Stacks(NOW, ()))
     signalled: Stacks | None = None
     taking: Future[Stacks] | None = None
+    profiled: list[tuple[int, float]] = field(default_factory=list)
+    profiling: Future[str] = field(default_factory=Future)
     asked_stacks: list[tuple[str, Sequence[int] | None, bool]] = field(default_factory=list)
 
     # What the app calls
@@ -109,6 +111,10 @@ class FakeSession:
     ) -> Future[Stacks]:
         self.asked_stacks.append((run, ranks, signal))
         return self.taking or done(self.signalled if signal and self.signalled else self.taken)
+
+    def profile(self, pool: str, rank: int, seconds: float) -> Future[str]:
+        self.profiled.append((rank, seconds))
+        return self.profiling
 
     def files(self, pool: str, run: str | None = None) -> Future[Listing]:
         return done(Listing(self.written, 0, {}, {}))

@@ -110,3 +110,54 @@ async def test_names_of_ranks_do_nothing_to_the_terminal(app: SkywardApp, sessio
             and "owned" not in screen_text(app)
             and "\x1b" not in screen_text(app)
         )
+
+
+async def test_a_rank_that_is_quiet_for_long_is_marked(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4)
+    session.open_run(view)
+    start = session.now
+    for step in range(20):
+        session.now = start + 5 * step
+        for rank in range(4):
+            session.print(view, rank, f"step {step}\n")
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "step 19" in screen_text(app))
+        assert "quiet" not in screen_text(app)
+        session.now += 250
+        for rank in (0, 2, 3):
+            session.print(view, rank, "step 20\n")
+        await until(
+            pilot, lambda: "rank 1 has been quiet for 4:10: s shows where each rank is" in screen_text(app)
+        )
+        assert "quiet for 4:10: step 19" in screen_text(app) and "1 quiet" in screen_text(app)
+        session.print(view, 1, "step 20\n")
+        session.now += 1
+        await until(pilot, lambda: "1 quiet" not in screen_text(app))
+
+
+async def test_the_time_of_a_rank_is_looked_at(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 8)
+    run = session.open_run(view)
+    session.taken = hung(run.id, 8)
+    async with app.run_test(size=(120, 40)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("s")
+        await until(pilot, lambda: VERDICT in screen_text(app))
+        await pilot.press("down", "p")
+        await until(pilot, lambda: "looking at rank 5 for 10 s" in screen_text(app))
+        assert session.profiled == [(5, 10.0)]
+        session.profiling.set_result(
+            "train (/w/a.py:4);tokenize\x1b[2J (/w/a.py:9) 30\ntrain (/w/a.py:4) 10\n"
+        )
+        await until(pilot, lambda: "rank 5: where its time went" in screen_text(app))
+        assert "75.0%" in screen_text(app) and "tokenize  /w/a.py:9" in screen_text(app)
+        names = {path.name for path in Path.cwd().glob("profile-*")}
+        assert names == {f"profile-llama-ft-{run.id}-r5.{end}" for end in ("svg", "speedscope.json")}
+        session.profiling = Future()
+        session.profiling.set_exception(
+            PoolError("rank 5 cannot be looked at: py-spy is not installed on its node")
+        )
+        await pilot.press("p")
+        await until(pilot, lambda: "py-spy is not installed on its node" in screen_text(app))

@@ -1,9 +1,12 @@
 """The torch plugin: what it installs, and the process group that it makes across real processes."""
 
+import os
+
 import pytest
 
 from skyward_core import plugins
 from skyward_core.model.spec import Image, PoolSpec
+from skyward_core.plugins.built_in.torch import RECORDED
 from skyward_core.runtime.info import InstanceInfo, Peer
 from skyward_core.runtime.network import interface_of, threads_per_rank
 from tests.support.plugin_gang import places, run_gang
@@ -113,3 +116,21 @@ def test_threads_are_shared_by_the_ranks_of_one_machine(monkeypatch):
 def test_interfaces():
     assert interface_of("127.0.0.1") in ("lo", "lo0")
     assert interface_of("203.0.113.9") is None  # reserved for documentation: on no machine
+
+
+@pytest.mark.parametrize(
+    ("given", "set_to"),
+    [
+        ({}, {"TORCH_FR_BUFFER_SIZE": "2000"}),
+        ({"TORCH_FR_BUFFER_SIZE": "7"}, {"TORCH_FR_BUFFER_SIZE": "7"}),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}),
+    ],
+)
+def test_collectives_are_remembered_unless_the_person_says_otherwise(given, set_to, monkeypatch):
+    for name in RECORDED:
+        monkeypatch.setenv(name, "")  # to be undone
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with plugins.torch(init=False).around_process(places(2, 1)[0]):
+        assert {name: os.environ[name] for name in RECORDED if name in os.environ} == set_to

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skyward_core.front.stacks import as_json
 from skyward_core.model.stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.node.stacks.texts import FRAMES, THREADS, bounded, of_faulthandler, of_py_spy
+from skyward_core.node.stacks.texts import FRAMES, THREADS, Places, bounded, of_faulthandler, of_py_spy
 from skyward_core.views.stacks import (
     as_text,
     collective_of,
@@ -215,3 +215,28 @@ def test_names_of_ranks_reach_no_terminal_as_they_are(function: str, file: str, 
     for threads in (False, True):
         assert all(Acts.on(line.encode()).done <= {"draw"} for line in as_text(told, threads=threads))
     assert "\x1b" not in json.dumps(as_json(told), ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "there", "known"),
+    [
+        ("/n/0/sent-source/abc123/train.py", "/home/me", "train.py"),
+        ("/n/0/work/pkg/data.py", "/home/me", "/home/me/pkg/data.py"),
+        ("/n/0/work/pkg/data.py", "", "pkg/data.py"),
+        ("/n/0/work/pkg/data.py", None, "/n/0/work/pkg/data.py"),
+        ("/usr/lib/python3.12/re.py", "/home/me", "/usr/lib/python3.12/re.py"),
+    ],
+)
+def test_files_are_named_as_the_client_has_them(file: str, there: str | None, known: str) -> None:
+    places = Places("/n/0/sent-source", "/n/0/work", there)
+    assert places.known(file) == known
+    assert (
+        places.in_raw(f"a (<string>:1);f ({file}:3) 7\n".encode())
+        == f"a (<string>:1);f ({known}:3) 7\n".encode()
+    )
+
+
+def test_the_same_code_in_other_places_is_the_same_stack() -> None:
+    at = [f"/home/{user}/env/lib/python3.12/site-packages/torch/nn/m.py" for user in ("ann", "bob")]
+    told = Stacks(0.0, tuple(stack(rank, ("forward", at[rank], 5)) for rank in (0, 1)))
+    assert [group.ranks for group in groups(told)] == ["0-1"]

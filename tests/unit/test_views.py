@@ -16,10 +16,13 @@ from skyward_core.model.states import NoticeKind
 from skyward_core.model.value import value
 from skyward_core.views import events as ev
 from skyward_core.views import views
+from skyward_core.views.logs import LogBook
+from skyward_core.views.metrics import MetricBook
 from skyward_core.views.views import PoolView, aggregate, apply
 from skyward_tui.words import number as shown
 from tests.support.hostile_text import is_harmful
 
+LOGS, NUMBERS = LogBook(), MetricBook()
 SPEC = {"name": "p", "provider": "local", "nodes": 2, "worker": {"ranks_per_node": 2}}
 
 
@@ -243,7 +246,7 @@ def test_an_unknown_event_is_an_error() -> None:
 
 
 def state(view: PoolView) -> PoolView:
-    return replace(view, logs=None, metrics=None)  # type: ignore[arg-type]  # not made of events alone
+    return replace(view, logs=LOGS, metrics=NUMBERS)  # not made of events alone
 
 
 def test_a_journal_rebuilds_an_equal_view() -> None:

@@ -16,6 +16,7 @@ from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
 
 if TYPE_CHECKING:
+    from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
     from ...pool.runs.run import Run
@@ -210,6 +211,26 @@ class Dispatching:
         if said := [*haul.notes, *failed]:
             raise PoolError(_safe(f"not all that ranks of pool {pool.name} wrote is here: {'; '.join(said)}"))
         return [each.target for each in haul.files]
+
+    # -- the inside of ranks -----------------------------------------------------------------------------
+
+    def stacks(self, *, run: str | None = None, signal: bool = False) -> Stacks:
+        """Where every rank is just now: its Python stack, by py-spy where a node has that and the kernel allows it.
+        ``skyward_core.views.stacks`` says which are equal, and who has not joined a collective.
+
+        Args:
+            run: id of the run that is asked about; None for the newest one.
+            signal: send ranks that cannot be read a signal, at which they write their stacks down; a call that blocks
+                in native code may end early with it (EINTR).
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        from ...pool.stacks import stacks  # few ask
+
+        context = self.pool.context
+        asked = next(reversed(context.view.runs), "") if run is None else run
+        return submit(stacks(context, asked, signal=signal)).result()
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
         from ...tasks.payload import make_task

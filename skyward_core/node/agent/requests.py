@@ -24,6 +24,7 @@ from .tail import Tail
 
 if TYPE_CHECKING:
     from ...wire.frame_types import (
+        AgentPong,
         ClientAck,
         ClientCall,
         ClientClaim,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         ClientWritten,
         FromClient,
     )
-    from ...wire.inside_frame_types import ClientStacks
+    from ...wire.inside_frame_types import ClientProfile, ClientStacks
     from .looks import LookDesk
     from .outputs import OutputDesk
 
@@ -96,6 +97,7 @@ class Requests:
             "pull": self._exchange_blobs,
             "drop": self._drop_blobs,
             "stacks": self._take_stacks,
+            "profile": self._take_profile,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -164,8 +166,10 @@ class Requests:
 
     def _ping(self, connection: Connection, header: ClientPing, body: bytes) -> None:
         left = self._state.lease.remaining(in_use=self._life.in_use())
-        told = {"lease": left, "unfetched": self._desk.unfetched()}
-        connection.send({"t": "pong", "id": header.get("id")} | told)
+        told: AgentPong = {"t": "pong", "lease": left, "unfetched": self._desk.unfetched()}
+        if self._register.active:
+            told["processor"] = self._slots.processor_seconds()
+        connection.send({"id": header.get("id")} | told)
 
     def _halt(self, connection: Connection, header: ClientHalt, body: bytes) -> None:
         self._keep(asyncio.create_task(self._halted(connection, header)))
@@ -304,6 +308,9 @@ class Requests:
 
     def _take_stacks(self, connection: Connection, header: ClientStacks, body: bytes) -> None:
         self._inside().stacks(connection, header)
+
+    def _take_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
+        self._inside().profile(connection, header)
 
     def _inside(self) -> LookDesk:
         if self._looks is None:

@@ -16,7 +16,7 @@ from .connection import Connection
 from .log_limit import NEVER
 from .node_state import NodeState
 from .phases import Phases
-from .processes import reap
+from .processes import processor_seconds, reap
 from .slot import Slot
 
 if TYPE_CHECKING:
@@ -108,6 +108,15 @@ class Slots:
         if not gang.spent and not gang.broken:
             gang.spent = why
             self._audience.tell(gang.state())
+
+    def processor_seconds(self) -> dict[str, float]:
+        """What ranks that run something have taken of the processor so far, by rank."""
+        spent: dict[str, float] = {}
+        for slot in self.all:
+            if slot.running and slot.process is not None:
+                rank = str(slot.rank)
+                spent[rank] = spent.get(rank, 0.0) + processor_seconds(slot.process.pid)
+        return spent
 
     # -- logs --------------------------------------------------------------------------------------------
 

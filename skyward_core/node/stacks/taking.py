@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import by_signal, py_spy
-from .texts import bounded
+from .texts import Places, Thread, bounded, with_known_files
 
 PATIENCE = 2.0  # seconds that a rank may take to answer
 FRAMES = 3000  # of one rank's threads
@@ -16,10 +16,12 @@ class RankProcess(NamedTuple):
 
     Attributes:
         file: where it writes its answer to the signal.
+        places: where its files are.
     """
 
     pid: int
     file: str
+    places: Places
 
 
 def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
     if program:
         try:
             threads = py_spy.stacks(program, process.pid, PATIENCE)
-            return {"how": "py-spy", "threads": bounded(threads, FRAMES)}
+            return {"how": "py-spy", "threads": _told(threads, process)}
         except py_spy.CannotRead as error:
             why = str(error)
     else:
@@ -43,4 +45,8 @@ def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
         threads = by_signal.stacks(process.pid, process.file, PATIENCE)
     except by_signal.Unanswered as error:
         return {"why": f"{why}; by a signal: {error}"}
-    return {"how": "signal", "threads": bounded(threads, FRAMES)}
+    return {"how": "signal", "threads": _told(threads, process)}
+
+
+def _told(threads: list[Thread], process: RankProcess) -> list[Thread]:
+    return with_known_files(bounded(threads, FRAMES), process.places)

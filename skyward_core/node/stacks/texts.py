@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 THREADS = 64  # of one rank that are told of
 FRAMES = (96, 32)  # of one thread: the innermost, the outermost
@@ -13,6 +13,34 @@ LETTERS = 300  # of a name
 
 Frame = list[Any]  # function, file, line; innermost first
 Thread = dict[str, Any]  # as answers have it
+
+
+class Places(NamedTuple):
+    """Where a node has the person's files: named as the client has them, they are the same on all nodes.
+
+    Attributes:
+        sources: what scripts are made of, by content.
+        here, there: the ranks' working folder, and the client's that it is a copy of; "" where it has none, None where
+            both see the same files.
+    """
+
+    sources: str
+    here: str
+    there: str | None
+
+    def known(self, file: str) -> str:
+        """A file's path as the client knows it."""
+        if file.startswith(self.sources + "/"):
+            return file[len(self.sources) + 1 :].partition("/")[2]
+        if self.here and self.there is not None and file.startswith(self.here + "/"):
+            return f"{self.there}/{file[len(self.here) + 1 :]}" if self.there else file[len(self.here) + 1 :]
+        return file
+
+    def in_raw(self, raw: bytes) -> bytes:
+        """The same in what py-spy writes raw."""
+        text = raw.decode(errors="replace")
+        return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.known(file[0]), text).encode()
+
 
 _THREAD = re.compile(
     r"(?:Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\n]*)\])? \(most recent call first\):"
@@ -66,6 +94,14 @@ def of_faulthandler(said: str) -> list[Thread]:
     for thread in threads:
         thread["frames"] = _bounded(thread["frames"])
     return [thread for thread in threads[:THREADS] if thread["frames"]]
+
+
+def with_known_files(threads: list[Thread], places: Places) -> list[Thread]:
+    """The same threads; files are named as the client has them."""
+    for thread in threads:
+        for frame in thread["frames"]:
+            frame[1] = places.known(frame[1])
+    return threads
 
 
 def bounded(threads: list[Thread], most: int) -> list[Thread]:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ...model.spec import Image, PoolSpec
     from ...runtime.info import InstanceInfo
 
+# How many collectives it remembers, for `torchfrtrace` to tell who has not joined which: as many as PyTorch 2.13 does
+# by itself; older ones remembered none. The second name is the older one.
+RECORDED = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
 
 
@@ -68,6 +72,8 @@ class Torch(Plugin):
 
     @contextmanager
     def around_process(self, info: InstanceInfo) -> Iterator[None]:
+        if info.world_size > 1 and not any(name in os.environ for name in RECORDED):
+            os.environ[RECORDED[0]] = ENTRIES
         if not self.init:
             if info.world_size > 1:
                 set_for_good(info)

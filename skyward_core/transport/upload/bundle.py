@@ -68,6 +68,8 @@ COMPILED = (
     "skyward_core/wire/output_names.py",
     "skyward_core/wire/tls_stream.py",
 )
+# What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
+SELDOM = "skyward_core/node/stacks/"
 # What only clients load, as a script in a rank may be one.
 REST = (
     "skyward_core/__main__.py",
@@ -125,8 +127,9 @@ class Bundle:
         for (path, data), origin in zip(self.files, self.origins, strict=True):
             if not belongs(path):
                 continue
-            code = _bytecode(origin) if path.startswith(COMPILED) else b""
-            complete = complete and bool(code or not path.startswith(COMPILED))
+            comes_compiled = path.startswith(COMPILED) and not path.startswith(SELDOM)
+            code = _bytecode(origin) if comes_compiled else b""
+            complete = complete and bool(code or not comes_compiled)
             part = loaded if path.startswith(LOADED) else others
             if not code or not path.startswith(SOURCELESS):
                 part[path] = data
