@@ -287,6 +287,31 @@ def results(run: str, as_json: bool) -> int:
 
 
 @cli.command()
+@click.argument("pool")
+@click.option("--once", is_flag=True, help="One table, and no more.")
+@_json
+def top(pool: str, once: bool, as_json: bool) -> int:
+    """Show what a pool's machines do, every second."""
+    with _console(as_json) as console:
+        from .commands.numbers import top as execute
+
+        return execute(pool, once, console)
+
+
+@cli.command()
+@click.argument("run")
+@click.option("--prometheus", is_flag=True, help="The newest, in Prometheus' text format.")
+@click.option("-o", "--output", metavar="FILE", help="Write all: .csv, .json or .parquet.")
+@_json
+def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> int:
+    """Show what a run's ranks logged and its machines did."""
+    with _console(as_json) as console:
+        from .commands.numbers import metrics as execute
+
+        return execute(run, prometheus, output, console)
+
+
+@cli.command()
 @click.argument("run")
 @click.option("--node", metavar="N", type=click.IntRange(min=0), help="Of this node, not of the first.")
 @_json

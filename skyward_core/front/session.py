@@ -364,18 +364,23 @@ class Session:
         """
 
         async def work() -> PoolView:
-            row = self._live(name)
-            pool = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return pool.view
+            return (await self._looked_at(name)).view
+
+        return self._submit(work())
+
+    def measure(self, pool: str) -> Future[PoolView]:
+        """Have a pool's machines measured from now on, into its view; resolves when each node has told of itself. It
+        keeps no pool alive, and raises as :meth:`look`."""
+
+        async def work() -> PoolView:
+            found = await self._looked_at(pool)
+            await found.measures.wait()
+            return found.view
 
         return self._submit(work())
 
     def attach(self, name: str) -> Future[PoolView]:
-        """Connect to a pool that is up, as one who uses it.
-
-        Raises (through the future):
-            PoolError: there is no such pool, or it cannot be reached.
-        """
+        """Connect to a pool that is up, as one who uses it; raises as :meth:`look`."""
 
         async def work() -> PoolView:
             return (await self._ours(name)).view
@@ -417,9 +422,7 @@ class Session:
         """
 
         async def work() -> Listing:
-            row = self._live(pool)
-            found = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return await found.outputs.files(patterns, run, whole=whole)
+            return await (await self._looked_at(pool)).outputs.files(patterns, run, whole=whole)
 
         return self._submit(work())
 
@@ -456,16 +459,10 @@ class Session:
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         """The files of its ranks that nobody has fetched, and what a teardown would make of them. To ask keeps no pool
-        alive.
-
-        Raises (through the future):
-            PoolError: there is no such pool, or it cannot be reached.
-        """
+        alive; raises as :meth:`look`."""
 
         async def work() -> Unfetched:
-            row = self._live(pool)
-            found = self._pools.get(row.token) or await self._watch(row, observer=True)
-            return await found.outputs.unfetched()
+            return await (await self._looked_at(pool)).outputs.unfetched()
 
         return self._submit(work())
 
@@ -579,6 +576,10 @@ class Session:
         if row is None or row.ended_at is not None:
             raise PoolError(f"no pool named {name!r} is up", hint=Hint("list"))
         return row
+
+    async def _looked_at(self, name: str) -> Pool:
+        row = self._live(name)
+        return self._pools.get(row.token) or await self._watch(row, observer=True)
 
     async def _ours(self, name: str) -> Pool:
         row = self._live(name)

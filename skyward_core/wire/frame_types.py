@@ -178,6 +178,7 @@ class AgentWelcome(TypedDict):
     idle_timeout: NotRequired[float]
     unfetched: NotRequired[Sizes]
     modules: NotRequired[dict[str, str]]
+    metrics: NotRequired[bool]
     cwd: NotRequired[str]
     notices: NotRequired[list[NoticeKeys]]
     spent: NotRequired[bool]
@@ -186,6 +187,12 @@ class AgentWelcome(TypedDict):
 class AgentModules(TypedDict):
     t: Literal["modules"]
     files: dict[str, str]
+
+
+class AgentMetrics(TypedDict):
+    t: Literal["metrics"]
+    at: int
+    why: NotRequired[str]
 
 
 class AgentLog(TypedDict):
@@ -427,6 +434,11 @@ class ClientWritten(TypedDict):
     after: NotRequired[str]
 
 
+class ClientMetrics(TypedDict):
+    t: Literal["metrics"]
+    at: NotRequired[int]
+
+
 class ClientOutput(OutputKeys):
     t: Literal["output"]
     id: int
@@ -543,6 +555,7 @@ FromAgent = (
     | AgentData
     | AgentGang
     | AgentPhase
+    | AgentMetrics
     | AgentModules
     | AgentNotice
     | AgentPong
@@ -555,6 +568,7 @@ FromAgent = (
 )
 FromClient = (
     ClientTail
+    | ClientMetrics
     | ClientCall
     | ClientSource
     | ClientClaim

@@ -169,6 +169,7 @@ FROM_AGENT: Forms = {
             "pid": is_count,
             "idle_timeout": is_number,
             "spent": is_flag,
+            "metrics": is_flag,
         },
         head=RUNS,
     ),
@@ -253,6 +254,13 @@ FROM_AGENT: Forms = {
         _NOTICE,
     ),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
+    "metrics": FrameForm(
+        "What the node's machine was measured at, from the byte `at` of all that was ever written; the body is lines "
+        "of JSON, a sample each. `why`: nothing more comes for now.",
+        {"at": is_count},
+        {"why": is_text},
+        body=CHUNK,
+    ),
     "moved": FrameForm("What follows comes over the node's own line, and nothing more over this one."),
     "wanted": FrameForm("Another client waits for the lock on the gang."),
 }
@@ -322,6 +330,12 @@ FROM_CLIENT: Forms = {
     "output": FrameForm(
         'Send one of those files, if it is still as it was, from a byte on, as "data"; the last has its SHA-256.',
         _ASKED | _OUTPUT,
+        {"at": is_count},
+    ),
+    "metrics": FrameForm(
+        "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "
+        "on as more comes. Only agents know it that say `metrics` in their greeting.",
+        {},
         {"at": is_count},
     ),
     "peers": FrameForm(

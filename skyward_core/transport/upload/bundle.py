@@ -70,9 +70,10 @@ COMPILED = (
     "skyward_core/wire/tls_protocol.py",
     "skyward_core/wire/tls_stream.py",
 )
-# What only clients load, as a script in a rank may be one.
+# What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
 REST = (
     "skyward_core/__main__.py",
+    "skyward_core/node/machine_metrics/",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")
