@@ -96,7 +96,7 @@ async def test_merged_numbers(
 ) -> None:
     view, run = training(session)
     logged(view, run, session)
-    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "mean of 4 ranks")
+    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
 
 
 @at_every_size
