@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import fsum, isfinite, nan
 from typing import Any, NamedTuple
 
+from ..model.figures import GPU, NODE
 from ..wire.safe_text import field as safe
 from .metrics import LATEST, MOST
 from .spread import Trace
@@ -17,29 +18,33 @@ POINTS = 1024  # of one machine's history; beyond that every other point goes
 NAMES = 48  # of one machine or GPU
 GPUS = 64  # of one machine, slices among them
 NAME = 40  # characters of a figure's name
+_KNOWN = NODE.keys() | GPU.keys()
+_NUMBERS = {int, float}
 FRESH = 10.0  # seconds after which a figure is not of now
 
 
 class Track:
-    """Figures of one machine, or one GPU, over time: a column for each name, as long as the times.
+    """Figures of one machine, or one GPU, over time: a row for each time, in one array.
 
-    A history that is full is thinned to every other point, and from then on takes half as many: it always spans the
+    A history that is full is thinned to every other row, and from then on takes half as many: it always spans the
     whole time, evenly.
 
     Attributes:
         latest: the newest figures, those only that were among them.
         latest_at: when they were taken, as a Unix time of this machine; 0.0 before the first.
         seen: how often something was taken.
+        names: of all figures that it ever had, as they stand in a row.
     """
 
-    __slots__ = ("_at", "_columns", "_stride", "latest", "latest_at", "seen")
+    __slots__ = ("_at", "_rows", "_stride", "latest", "latest_at", "names", "seen")
 
     def __init__(self) -> None:
         self.latest: Mapping[str, float] = {}
         self.latest_at = 0.0
-        self._at = array("d")
-        self._columns: dict[str, array[float]] = {}
         self.seen = 0
+        self.names: tuple[str, ...] = ()
+        self._at = array("d")
+        self._rows = array("d")
         self._stride = 1
 
     def add(self, at: float, figures: Mapping[str, float]) -> None:
@@ -49,30 +54,39 @@ class Track:
         if (self.seen - 1) % self._stride:
             return
         if len(self._at) >= POINTS:
-            self._at = self._at[::2]
-            self._columns = {name: column[::2] for name, column in self._columns.items()}
-            self._stride *= 2
-        columns = self._columns
-        if not figures.keys() <= columns.keys():
-            for name in figures:
-                if name not in columns and len(columns) < NAMES:
-                    columns[name] = array("d", [nan]) * len(self._at)
-        for name, column in columns.items():
-            column.append(figures.get(name, nan))
+            self._thin()
+        if tuple(figures) == self.names:  # as nearly always
+            self._rows.extend(figures.values())
+        else:
+            if new := [name for name in figures if name not in self.names]:
+                self._widen(new[: NAMES - len(self.names)])
+            self._rows.extend([figures.get(name, nan) for name in self.names])
         self._at.append(at)  # last: who reads meanwhile goes by the times
 
-    @property
-    def names(self) -> list[str]:
-        """Of the figures that it ever had."""
-        return list(self._columns)
+    def _thin(self) -> None:
+        width = len(self.names)
+        kept = array("d")
+        for row in range(0, len(self._at), 2):
+            kept.extend(self._rows[row * width : (row + 1) * width])
+        self._at, self._rows = self._at[::2], kept
+        self._stride *= 2
+
+    def _widen(self, names: Sequence[str]) -> None:
+        """Have room for more figures; before, there were none of them."""
+        width, empty = len(self.names), array("d", [nan]) * len(names)
+        wider = array("d")
+        for row in range(len(self._at)):
+            wider.extend(self._rows[row * width : (row + 1) * width] + empty)
+        self._rows, self.names = wider, (*self.names, *names)
 
     def trace(self, name: str) -> Trace:
         """One figure's history; without what it was not measured at."""
-        at, column = self._at, self._columns.get(name)
-        if column is None:
+        names, rows = self.names, self._rows
+        if name not in names:
             return Trace(array("d"), array("d"))
-        pairs = [(time, value) for time, value in zip(at, column, strict=False) if value == value]
-        return Trace(array("d", [time for time, _ in pairs]), array("d", [value for _, value in pairs]))
+        column = rows[names.index(name) :: len(names)]
+        pairs = [(at, value) for at, value in zip(self._at, column, strict=False) if value == value]
+        return Trace(array("d", [at for at, _ in pairs]), array("d", [value for _, value in pairs]))
 
 
 class Device(NamedTuple):
@@ -172,17 +186,20 @@ class MachineBook:
 
 
 def _figures(told: Any) -> dict[str, float]:
+    """What may be kept of figures that somebody tells."""
     if not isinstance(told, dict):
         return {}
-    found = {}
+    # Nearly all are names that we know with finite numbers; to look at each of 256 GPUs' takes five times as long.
+    if told.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, told.values())):
+        try:
+            if isfinite(fsum(told.values())):
+                return dict(zip(told, map(float, told.values()), strict=True))
+        except OverflowError:  # one of them is too large, or their sum
+            pass
+    found: dict[str, float] = {}
     for name, value in told.items():
-        if type(value) is float:
-            if isfinite(value):
-                found[name if name.isidentifier() and len(name) <= NAME else safe(name)[:NAME]] = value
-        elif type(value) is int and -MOST < value < MOST:
-            found[name if name.isidentifier() and len(name) <= NAME else safe(name)[:NAME]] = float(value)
-        if len(found) >= NAMES:
-            break
+        if type(value) in _NUMBERS and -MOST < value < MOST and len(found) < NAMES:
+            found[safe(name)[:NAME]] = float(value)
     return found
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from .fresh import BenchError
 from .metric import table
 
-NAMES = ("local", "logs", "startup", "ssh", "outputs", "torchrun", "environments", "aws")
+NAMES = ("local", "logs", "machines", "startup", "ssh", "outputs", "torchrun", "environments", "aws")
 
 
 def main() -> int:
