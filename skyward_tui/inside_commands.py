@@ -37,3 +37,28 @@ def profile(rank: str, seconds: float, to: str | None, as_json: bool) -> int:
         from .commands.profile import profile as execute
 
         return execute(rank, seconds, to, console)
+
+
+@click.command()
+@click.argument("pool")
+@click.option("--once", is_flag=True, help="One table, and no more.")
+@of_json
+def top(pool: str, once: bool, as_json: bool) -> int:
+    """Show what a pool's machines do, every second."""
+    with console_of(as_json) as console:
+        from .commands.numbers import top as execute
+
+        return execute(pool, once, console)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--prometheus", is_flag=True, help="The newest, in Prometheus' text format.")
+@click.option("-o", "--output", metavar="FILE", help="Write all: .csv, .json or .parquet.")
+@of_json
+def metrics(run: str, prometheus: bool, output: str | None, as_json: bool) -> int:
+    """Show what a run's ranks logged and its machines did."""
+    with console_of(as_json) as console:
+        from .commands.numbers import metrics as execute
+
+        return execute(run, prometheus, output, console)

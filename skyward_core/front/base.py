@@ -57,6 +57,9 @@ class Front(Protocol):
     def cancel(self, pool: str, run: str) -> Future[None]:
         """Stop a run, whoever dispatched it."""
 
+    def measure(self, pool: str) -> Future[PoolView]:
+        """Have a pool's machines measured from now on, into its view; done when each node has told of itself."""
+
     def run_logs(self, run: str) -> RunLogs:
         """Where what a run's ranks printed is kept on this machine, as of now."""
 

@@ -1,4 +1,4 @@
-"""What a session asks about the inside of ranks."""
+"""What a session asks about the inside of ranks and machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from ..model.stacks import Stacks
     from ..pool.pool import Pool
+    from ..views.views import PoolView
 
 T = TypeVar("T")
 
@@ -50,5 +51,16 @@ class Insides:
             from ..pool.profiles import profile
 
             return await profile((await self._seen(pool)).context, rank, seconds)
+
+        return self._submit(work())
+
+    def measure(self, pool: str) -> Future[PoolView]:
+        """Have a pool's machines measured from now on, into its view; resolves when each node has told of itself. It
+        keeps no pool alive, and raises as :meth:`stacks`."""
+
+        async def work() -> PoolView:
+            found = await self._seen(pool)
+            await found.measures.wait()
+            return found.view
 
         return self._submit(work())

@@ -371,11 +371,7 @@ class Session(Insides):
         return self._submit(work())
 
     def attach(self, name: str) -> Future[PoolView]:
-        """Connect to a pool that is up, as one who uses it.
-
-        Raises (through the future):
-            PoolError: there is no such pool, or it cannot be reached.
-        """
+        """Connect to a pool that is up, as one who uses it; raises as :meth:`look`."""
 
         async def work() -> PoolView:
             return (await self._ours(name)).view
@@ -454,11 +450,7 @@ class Session(Insides):
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         """The files of its ranks that nobody has fetched, and what a teardown would make of them. To ask keeps no pool
-        alive.
-
-        Raises (through the future):
-            PoolError: there is no such pool, or it cannot be reached.
-        """
+        alive; raises as :meth:`look`."""
 
         async def work() -> Unfetched:
             return await (await self._seen(pool)).outputs.unfetched()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from .curves import Curves
     from .written_file import WrittenFile
 
 T = TypeVar("T")
@@ -19,6 +20,8 @@ class _Pool(Protocol):
     def fetch(
         self, *patterns: str, to: str | os.PathLike[str] | None = None, run: str | None = None
     ) -> list[Path]: ...
+
+    def metrics(self, run: str | None = None) -> Curves: ...
 
 
 class RunFuture(Future[T]):
@@ -60,3 +63,12 @@ class RunFuture(Future[T]):
             PoolError: some could not be had; it names them, and the others are here.
         """
         return self._pool.fetch(*patterns, to=to, run=self.run)
+
+    def metrics(self) -> Curves:
+        """What its ranks logged, and what the pool's machines were measured at while the run went on; see
+        ``compute.metrics``.
+
+        Raises:
+            PoolError: the pool is not up.
+        """
+        return self._pool.metrics(self.run)

@@ -82,10 +82,11 @@ class Value:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return all(getattr(self, field.name) == getattr(other, field.name) for field in fields(self))
+        compared = (field.name for field in fields(self) if field.compare)
+        return all(getattr(self, name) == getattr(other, name) for name in compared)
 
     def __hash__(self) -> int:
-        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+        return hash(tuple(getattr(self, field.name) for field in fields(self) if field.compare))
 
     def __repr__(self) -> str:
         shown = (f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)

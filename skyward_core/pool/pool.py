@@ -41,6 +41,7 @@ from .teardown import check_now
 
 if TYPE_CHECKING:
     from ..wire.frame_types import FromAgent
+    from .measures import Measures
     from .outputs.outputs import Outputs
 
 
@@ -94,6 +95,7 @@ class Pool:
         )  # fmt: skip
         self.budget = Budget(context, news, self._own_end.begin_for)
         self._outputs: Outputs | None = None
+        self._measures: Measures | None = None
         if (row.spec.get("image") or {}).get("outputs") and not (observer or context.runs_here):
             self.outputs.keep()
         news.opened()
@@ -106,6 +108,15 @@ class Pool:
 
             self._outputs = Outputs(self.context, self.news, self.book)
         return self._outputs
+
+    @property
+    def measures(self) -> Measures:
+        """What its machines are measured at; from the first time that somebody asks."""
+        if self._measures is None:
+            from .measures import Measures
+
+            self._measures = Measures(self.context)
+        return self._measures
 
     # -- coming up ---------------------------------------------------------------------------------------
 
@@ -216,6 +227,9 @@ class Pool:
                 self.news.enter_phase(link, header)
             case "notice":
                 self._notices.heard(link, header)
+            case "metrics":
+                if self._measures is not None:
+                    self._measures.on_frame(link, header, body)
             case "modules":
                 self._modules.learn(link, header["files"])
             case "pong":
@@ -251,6 +265,8 @@ class Pool:
         self._modules.learn(link, link.welcome.get("modules", {}))
         self.book.catch_up(link)
         self._notices.greeted(link)
+        if self._measures is not None:
+            self._measures.greeted(link)
         if not link.epoch and not self.context.observer:
             self.launch.agent_is_new()
 

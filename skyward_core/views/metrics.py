@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from array import array
 from math import isfinite
 from typing import Any
 
 from ..wire.safe_text import field as safe
 from .silence import Rhythms
+from .spread import Trace
 
 POINTS = 512  # of one name's history; beyond that every other point goes
 NAMES = 64  # of one rank in one run
@@ -24,14 +26,14 @@ class Series:
     the whole run, evenly, in at most ``POINTS`` points.
 
     Attributes:
-        points: (Unix time, value), oldest first; replaced, never changed in place, when it is thinned.
-        latest: the newest value, whether or not it is among the points.
+        line: times and values; replaced, never changed in place, when it is thinned.
+        latest: the newest value, whether or not it is in the line.
     """
 
-    __slots__ = ("_seen", "_stride", "latest", "points")
+    __slots__ = ("_seen", "_stride", "latest", "line")
 
     def __init__(self) -> None:
-        self.points: list[tuple[float, float]] = []
+        self.line = Trace(array("d"), array("d"))
         self.latest = 0.0
         self._stride = 1
         self._seen = 0
@@ -39,10 +41,11 @@ class Series:
     def add(self, at: float, value: float) -> None:
         self.latest = value
         if self._seen % self._stride == 0:
-            if len(self.points) >= POINTS:
-                self.points = self.points[::2]
+            if len(self.line.at) >= POINTS:
+                self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
-            self.points.append((at, value))
+            self.line.values.append(value)
+            self.line.at.append(at)  # last: who reads meanwhile goes by the times
         self._seen += 1
 
 
@@ -113,8 +116,29 @@ class MetricBook:
 
     def history(self, run: str, rank: int, name: str) -> list[tuple[float, float]]:
         """(Unix time, value) of one name, oldest first, at most ``POINTS``."""
+        return list(zip(*self.trace(run, rank, name), strict=True))
+
+    def trace(self, run: str, rank: int, name: str) -> Trace:
+        """The same in arrays of its own."""
         found = self._of(run, rank).get(name)
-        return list(found.points) if found else []
+        if found is None:
+            return Trace(array("d"), array("d"))
+        at, values = found.line
+        times = at[:]
+        return Trace(times, values[: len(times)])
+
+    def traces(self, run: str, name: str) -> dict[int, Trace]:
+        """One name's numbers of every rank that sent it."""
+        return {rank: self.trace(run, rank, name) for rank in self.ranks(run) if name in self._of(run, rank)}
+
+    def latest_of(self, run: str, name: str) -> dict[int, float]:
+        """One name's newest value of every rank that sent it."""
+        found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}
+        return {rank: one.latest for rank, one in found.items() if one is not None}
+
+    def names(self, run: str) -> list[str]:
+        """All names that ranks sent in a run, in the order in which they came, lowest rank first."""
+        return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._of(run, rank))))
 
     def ranks(self, run: str) -> list[int]:
         """The ranks that have sent numbers in a run."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, singledispatch
 from math import fsum, hypot, sqrt
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..model.hint import Hint
 from ..model.outcome import ErrorInfo, Outcome, RootCause, Summary
@@ -26,6 +26,9 @@ from . import events as ev
 from .logs import LogBook
 from .metrics import MetricBook
 from .silence import Rhythms
+
+if TYPE_CHECKING:
+    from .machines import MachineBook
 
 PHASES: tuple[NodePhase, ...] = get_args(NodePhase)
 RUNS_KEPT = 64  # runs of one pool held in memory; the ledger has them all
@@ -160,6 +163,7 @@ class PoolView(Value):
     logs: LogBook = field(default_factory=LogBook)
     metrics: MetricBook = field(default_factory=MetricBook)
     rhythms: Rhythms = field(default_factory=Rhythms, compare=False, repr=False)  # of what both have heard
+    machines: MachineBook | None = None  # None until somebody has them measured
     price_hourly: float = 0.0
     priced_at: float = 0.0  # since when it is that
     spent_before: float = 0.0  # dollars, at the prices before

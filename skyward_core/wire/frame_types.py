@@ -192,6 +192,12 @@ class AgentModules(TypedDict):
     files: dict[str, str]
 
 
+class AgentMetrics(TypedDict):
+    t: Literal["metrics"]
+    at: int
+    why: NotRequired[str]
+
+
 class AgentLog(TypedDict):
     t: Literal["log"]
     f: str
@@ -428,6 +434,11 @@ class ClientWritten(TypedDict):
     after: NotRequired[str]
 
 
+class ClientMetrics(TypedDict):
+    t: Literal["metrics"]
+    at: NotRequired[int]
+
+
 class ClientOutput(OutputKeys):
     t: Literal["output"]
     id: int
@@ -535,6 +546,7 @@ FromAgent = (
     | AgentData
     | AgentGang
     | AgentPhase
+    | AgentMetrics
     | AgentModules
     | AgentNotice
     | AgentPong
@@ -546,6 +558,7 @@ FromAgent = (
 )
 FromClient = (
     ClientTail
+    | ClientMetrics
     | ClientCall
     | ClientSource
     | ClientClaim

@@ -45,10 +45,8 @@ from .value_checks import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
-KNOWS = (
-    "stacks",
-    "profile",
-)  # requests that agents of this version may be too old for: each tells in its welcome
+# Requests that agents of this version may be too old for: each tells in its welcome which it knows.
+KNOWS = ("stacks", "profile", "metrics")
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -281,6 +279,13 @@ FROM_AGENT: Forms = {
         _NOTICE,
     ),
     "error": FrameForm("Something that a client should know of went wrong.", {"message": is_text}),
+    "metrics": FrameForm(
+        "What the node's machine was measured at, from the byte `at` of all that was ever written; the body is lines "
+        "of JSON, a sample each. `why`: nothing more comes for now.",
+        {"at": is_count},
+        {"why": is_text},
+        body=CHUNK,
+    ),
     "wanted": FrameForm("Another client waits for the lock on the gang."),
 }
 
@@ -359,6 +364,12 @@ FROM_CLIENT: Forms = {
     "profile": FrameForm(
         "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
         _ASKED | {"rank": is_rank, "seconds": is_number},
+    ),
+    "metrics": FrameForm(
+        "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "
+        "on as more comes. Only agents know it that say so in their greeting.",
+        {},
+        {"at": is_count},
     ),
     "peers": FrameForm(
         "Listen for other nodes and for large results, as the holder of this certificate.", _ASKED | _PAPERS

@@ -52,6 +52,11 @@ class NodePaths:
         return self.folder + "/blobs"
 
     @property
+    def samples(self) -> str:
+        """What the machine was measured at; see :mod:`..node.machine_metrics.record`."""
+        return self.folder + "/machine-samples"
+
+    @property
     def sources(self) -> str:
         """What scripts are made of, as clients sent it."""
         return self.folder + "/sent-source"

@@ -72,6 +72,12 @@ PANELS: tuple[Row, ...] = (
         "results", 4, "results", "Go to the results", "skyward_tui.panels.results:ResultsPanel",
         hints=("run.errors", "run.fetch", "run.save", "run.copy", "run.cancel", "run.zoom"),
     ),
+    Row(
+        "machines", 6, "machines", "Go to the machines", "skyward_tui.panels.machines:MachinesPanel",
+        hints=("run.zoom", "run.errors", "run.cancel"),
+        empty="no figures of machines so far: they come once a run is there",
+        hides=True,
+    ),
 )  # fmt: skip
 
 HOME = "log"  # is looked at first, and is where a rank's lines are read

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from math import isfinite
 
 Points = Sequence[tuple[float, float]]
@@ -105,31 +104,3 @@ def spark(points: Points, width: int) -> str:
     picked = [values[(column + 1) * len(values) // columns - 1] for column in range(columns)]
     span = (min(picked), max(picked))
     return "".join(_BARS[_scaled(value, span, len(_BARS) - 1)] for value in picked)
-
-
-def mean(series: Sequence[Points], columns: int) -> list[tuple[float, float]]:
-    """One line for many: at each of ``columns`` places the mean of those that have begun and not ended."""
-    spanned = bounds(series)
-    if spanned is None or columns < 2:
-        return []
-    (first, last), _ = spanned
-    step = (last - first) / (columns - 1)
-    low, scale = _scale((first, last), columns - 1)
-    sums, counts = [0.0] * columns, [0] * columns
-    for points in series:
-        # The last value of each column; straight lines between columns that have one.
-        values = {int((x / 2 - low) * scale + 0.5): y for x, y in points if isfinite(y)}
-        places = sorted(values)
-        for column in places:
-            sums[column] += values[column] / len(series)
-            counts[column] += 1
-        for here, there in pairwise(places):
-            for column in range(here + 1, there):
-                part = (column - here) / (there - here)
-                sums[column] += (values[here] * (1 - part) + values[there] * part) / len(series)
-                counts[column] += 1
-    return [
-        (first + step * at, total * (len(series) / many))
-        for at, (total, many) in enumerate(zip(sums, counts, strict=True))
-        if many
-    ]

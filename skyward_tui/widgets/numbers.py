@@ -14,14 +14,17 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from skyward_core.views.metrics import MetricBook
+from skyward_core.views.spread import Band, Trace, band, median, outliers
 
 from ..actions import bindings
 from ..styles import beside
 from ..words import clip, duration, number
-from .braille import Canvas, Points, bounds, mean, spark
+from .braille import Canvas, Points, bounds, spark
 
 REPAINT_SECONDS = 0.5  # between two looks at numbers that keep coming
-RANKS_DRAWN = 8  # of those that send numbers, evenly among them; a chart of 256 lines shows none of them
+RANKS_DRAWN = 8  # more are drawn as what they span: a chart of 256 lines shows none of them
+MANY = 128  # ranks of which all are looked at half as often
+ODD_NAMED = 4  # of those that are far from all others
 NAMES_SHOWN = 64
 COUNTERS = ("step", "epoch", "iteration", "iter", "batch", "rank", "global_step")
 _NAME, _VALUE = 12, 9  # columns
@@ -43,7 +46,6 @@ class NumbersPane(Widget, can_focus=True):
         self.names: list[str] = []
         self.name_shown = ""
         self.ranks: list[int] = []
-        self._senders = 0
         self._chosen_name = False
         self._book: MetricBook | None = None
         self._run = ""
@@ -66,17 +68,12 @@ class NumbersPane(Widget, can_focus=True):
         seen = (run, rank, book.version)
         now = monotonic()
         turned = rank != self._rank or self._seen is None
-        if seen == self._seen or (not turned and now - self._looked_at < REPAINT_SECONDS):
+        pause = REPAINT_SECONDS * (1 + len(self.ranks) // MANY)
+        if seen == self._seen or (not turned and now - self._looked_at < pause):
             return False
         self._book, self._rank, self._seen, self._looked_at = book, rank, seen, now
-        everyone = book.ranks(run)
-        stride = -(-len(everyone) // RANKS_DRAWN) or 1
-        self.ranks, self._senders = everyone[::stride], len(everyone)
-        if rank is not None and rank in everyone and rank not in self.ranks:
-            self.ranks.append(rank)
-        self.names = list(dict.fromkeys(name for each in self.ranks for name in book.latest(run, each)))[
-            :NAMES_SHOWN
-        ]
+        self.ranks = book.ranks(run)
+        self.names = book.names(run)[:NAMES_SHOWN]
         if not self._chosen_name and self.names:
             self.name_shown = next(
                 (name for name in self.names if name.lower() not in COUNTERS), self.names[0]
@@ -90,14 +87,19 @@ class NumbersPane(Widget, can_focus=True):
     @property
     def subject(self) -> str:
         """Whose numbers these are."""
+        whose = f"rank {self._rank}"
         if self._rank is None:
-            drawn = f"{len(self.ranks)} of " if len(self.ranks) < self._senders else ""
-            return (
-                f"mean of {drawn}{self._senders} ranks"
-                if self._senders > 1
-                else f"rank {self.ranks[0]} alone"
-            )
-        return f"rank {self._rank}"
+            many = len(self.ranks)
+            whose = f"median of {many} ranks" if many > 1 else f"rank {self.ranks[0]} alone"
+        odd = self._far_off(self.name_shown)
+        if not odd:
+            return whose
+        more = f" and {len(odd) - ODD_NAMED} more" if len(odd) > ODD_NAMED else ""
+        return f"! far off: {', '.join(f'r{rank}' for rank in odd[:ODD_NAMED])}{more}  {whose}"
+
+    def _far_off(self, name: str) -> list[int]:
+        """The ranks whose newest value is far from all others'."""
+        return [] if self._book is None else outliers(self._book.latest_of(self._run, name))
 
     def action_step(self, step: int) -> None:
         if self.names:
@@ -167,24 +169,38 @@ class NumbersPane(Widget, can_focus=True):
         return [row.extend_cell_length(width, self.rich_style).crop(0, width) for row in rows]
 
     def _series(self, book: MetricBook, name: str) -> tuple[Sequence[Points], Points]:
-        """The lines of all ranks drawn, and the one that is in front."""
-        lines = {rank: book.history(self._run, rank, name) for rank in self.ranks}
-        if self._rank is not None:
-            return [points for rank, points in lines.items() if rank != self._rank], lines.get(self._rank, [])
-        found = [points for points in lines.values() if points]
-        return found, found[0] if len(found) == 1 else mean(found, max(2, 2 * self.size.width))
+        """The lines behind, of all ranks or what they span, and the one that is in front."""
+        traces = book.traces(self._run, name)
+        own = None if self._rank is None else traces.get(self._rank)
+        front = _points(own) if own is not None else []
+        if self._rank is None and len(traces) == 1:
+            return [], _points(*traces.values())
+        if len(traces) <= RANKS_DRAWN and self._rank is not None:
+            return [_points(trace) for rank, trace in traces.items() if rank != self._rank], front
+        span = band(list(traces.values()), max(2, 2 * self.size.width))
+        few = len(traces) <= RANKS_DRAWN
+        behind = [_points(trace) for trace in traces.values()] if few else _edges(span)
+        middle = list(zip(span.at, span.middle, strict=True))
+        return (behind, middle) if self._rank is None else ([*behind, middle], front)
 
     def _latest(self, book: MetricBook, name: str) -> str:
-        ranks = self.ranks if self._rank is None else [self._rank]
-        values = [values[name] for rank in ranks if name in (values := book.latest(self._run, rank))]
+        latest = book.latest_of(self._run, name)
+        values = (
+            list(latest.values())
+            if self._rank is None
+            else [latest[self._rank]]
+            if self._rank in latest
+            else []
+        )
         if not values:
             return "–"
-        value = sum(value / len(values) for value in values)
-        return number(value) if isfinite(value) else f"{value}"
+        finite = [value for value in values if isfinite(value)]
+        return number(median(finite)) if finite else f"{values[0]}"
 
     def _name_row(self, book: MetricBook, name: str, width: int) -> Strip:
         style = self.rich_style
-        head = f" {clip(name, _NAME):<{_NAME}} {clip(self._latest(book, name), _VALUE):>{_VALUE}} "
+        mark = "!" if self._far_off(name) else " "
+        head = f" {clip(name, _NAME):<{_NAME}} {clip(self._latest(book, name), _VALUE):>{_VALUE}}{mark}"
         cursor = self.get_component_rich_style("numbers--cursor") if name == self.name_shown else style
         ranks = self.ranks[:1] if self._rank is None else [self._rank]
         bars = "".join(spark(book.history(self._run, rank, name), width - len(head) - 1) for rank in ranks)
@@ -214,3 +230,12 @@ class NumbersPane(Widget, can_focus=True):
         span = duration(last - first)
         axis = f"{'':{_SCALE}}└ 0:00 {'─' * max(0, canvas.width - len(span) - 7)} {span}"
         return [*rows, Strip([Segment(axis, muted)])]
+
+
+def _points(trace: Trace) -> Points:
+    return list(zip(trace.at, trace.values, strict=True))
+
+
+def _edges(span: Band) -> list[Points]:
+    """The least and the greatest of all, as lines; a value that one rank had once is a peak of its own."""
+    return [list(zip(span.at, edge, strict=True)) for edge in (span.low, span.high)]

@@ -10,7 +10,19 @@ from importlib import import_module
 from .fresh import BenchError
 from .metric import table
 
-NAMES = ("local", "logs", "startup", "idle", "ssh", "outputs", "torchrun", "environments", "aws", "stacks")
+NAMES = (
+    "local",
+    "logs",
+    "startup",
+    "idle",
+    "machines",
+    "stacks",
+    "ssh",
+    "outputs",
+    "torchrun",
+    "environments",
+    "aws",
+)
 
 
 def main() -> int:

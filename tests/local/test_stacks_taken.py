@@ -157,7 +157,7 @@ def test_where_a_rank_spends_its_time(ranks: sky.Compute, session: Session, hung
 
 
 def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, hung: str) -> None:
-    rhythms = session.view("four").rhythms
+    rhythms = session.look("four").result(60).rhythms
     wait_until(lambda: 3 in rhythms._worked, what="word of the node that rank 3 works")
     assert set(rhythms._worked) == {3}
 
@@ -165,6 +165,7 @@ def test_who_works_is_told_from_who_waits(ranks: sky.Compute, session: Session, 
 def test_an_agent_that_knows_no_stacks_is_named(
     ranks: sky.Compute, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    session.look("four").result(60)
     (link,) = session._pools[ranks.pool.row.token].context.links  # the second client's
     monkeypatch.delitem(link.welcome, "knows")
     told = take(session)

@@ -2,12 +2,17 @@
  *
  * One character per GPU: 'w' whole (MIG off), 'n' one that knows no MIG, or a digit: cut into that many 3g.40gb
  * slices, with a gap before the last, as removed instances leave it. No FAKE_GPUS: no driver answers.
- * FAKE_GPU_NAME and FAKE_GPU_MIB say what each is called and how much memory it has, all of it free. */
+ * FAKE_GPU_NAME and FAKE_GPU_MIB say what each is called and how much memory it has, all of it free.
+ *
+ * FAKE_GPU_FILE names a file with a line for each GPU, looked at on each call, of what it is measured at: 'util=98
+ * watts=650 celsius=71 throttle=64 ecc=2 used=1024'. 'lost' in it: the GPU has fallen off the bus; 'hang': whoever asks
+ * waits for good. Without it a driver measures nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9 };
+enum { OK = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15 };
 
 struct device { int gpu, slice; };
 static struct device gpus[16], slices[16][8];
@@ -55,10 +60,66 @@ int nvmlDeviceGetName(struct device *d, char *name, unsigned size) {
     return OK;
 }
 
+/* What a GPU is measured at. */
+static int measured(struct device *d, const char *name, unsigned *value) {
+    const char *path = getenv("FAKE_GPU_FILE");
+    char line[256] = "", sought[32];
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file) return NOT_SUPPORTED;
+    for (int at = 0; at <= d->gpu; at++)
+        if (!fgets(line, sizeof line, file)) line[0] = 0;
+    fclose(file);
+    if (strstr(line, "hang")) pause();
+    if (strstr(line, "lost")) return GPU_IS_LOST;
+    snprintf(sought, sizeof sought, "%s=", name);
+    const char *found = strstr(line, sought);
+    if (!found) return NOT_SUPPORTED;
+    *value = strtoul(found + strlen(sought), NULL, 10);
+    return OK;
+}
+
 int nvmlDeviceGetMemoryInfo(struct device *d, unsigned long long *memory) {
     const char *mib = getenv("FAKE_GPU_MIB");
+    unsigned used = 0;
     if (!mib) return NOT_SUPPORTED;
-    memory[0] = memory[1] = strtoull(mib, NULL, 10) << 20; /* total, free, used */
-    memory[2] = 0;
+    measured(d, "used", &used);
+    memory[0] = strtoull(mib, NULL, 10) << 20; /* total, free, used */
+    memory[2] = (unsigned long long)used << 20;
+    memory[1] = memory[0] - memory[2];
+    return OK;
+}
+
+int nvmlDeviceGetUtilizationRates(struct device *d, unsigned *rates) {
+    rates[1] = 0;
+    return measured(d, "util", &rates[0]);
+}
+
+int nvmlDeviceGetPowerUsage(struct device *d, unsigned *milliwatts) {
+    int said = measured(d, "watts", milliwatts);
+    *milliwatts *= 1000;
+    return said;
+}
+
+int nvmlDeviceGetTemperature(struct device *d, int sensor, unsigned *celsius) { return measured(d, "celsius", celsius); }
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(struct device *d, unsigned long long *reasons) {
+    unsigned bits = 0;
+    int said = measured(d, "throttle", &bits);
+    *reasons = bits;
+    return said;
+}
+
+int nvmlDeviceGetTotalEccErrors(struct device *d, int type, int counter, unsigned long long *errors) {
+    unsigned count = 0;
+    int said = type == 1 ? measured(d, "ecc", &count) : NOT_SUPPORTED;
+    *errors = count;
+    return said;
+}
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; };
+
+int nvmlDeviceGetPciInfo_v3(struct device *d, struct pci *pci) {
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->address, sizeof pci->address, "00000000:%02X:00.0", 0x10 + d->gpu);
     return OK;
 }

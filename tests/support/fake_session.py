@@ -38,6 +38,7 @@ class FakeSession:
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     recalled: list[str] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
     detached: bool = False
     notice: str = ""
     creating: dict[str, Future[PoolView]] = field(default_factory=dict)
@@ -71,6 +72,10 @@ class FakeSession:
 
     def refresh(self, *, over: bool = False, patient: bool = False) -> Future[list[PoolView]]:
         return done(self.pools())
+
+    def measure(self, pool: str) -> Future[PoolView]:
+        self.measured.append(pool)
+        return done(self.view(pool))
 
     def recall(self, pool: str) -> Future[PoolView]:
         self.recalled.append(pool)

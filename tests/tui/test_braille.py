@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
-from skyward_tui.widgets.braille import Canvas, bounds, mean, spark
+from skyward_tui.widgets.braille import Canvas, bounds, spark
 
 
 def rows(canvas: Canvas) -> list[str]:
@@ -62,13 +60,3 @@ def test_a_row_of_bars_ends_with_the_newest() -> None:
     assert spark([(i, float(i)) for i in range(800)], 8) == "▁▂▃▄▅▆▇█"
     assert spark([(0, 1.0), (1, math.nan)], 8) == "▄"
     assert spark([], 8) == "" and spark([(0, 1.0)], 0) == ""
-
-
-def test_the_mean_of_lines_of_different_lengths() -> None:
-    one = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 0.0)]
-    late = [(2.0, 4.0), (3.0, 8.0)]
-    assert mean([one, late], 4) == [(0.0, 0.0), (1.0, 0.0), (2.0, 2.0), (3.0, 4.0)]
-    assert mean([one], 4) == one
-    assert mean([[(0.0, 0.0), (4.0, 8.0)]], 5) == [(x, 2 * x) for x in (0.0, 1.0, 2.0, 3.0, 4.0)]
-    assert mean([], 4) == [] and mean([[(0.0, math.nan)]], 4) == []
-    assert [y for _, y in mean([[(0.0, 1e308)], [(0.0, 1e308)]], 4)] == [pytest.approx(1e308)]

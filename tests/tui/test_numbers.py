@@ -10,7 +10,7 @@ from skyward_core.views.views import PoolView, apply
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.base import pool_status
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.numbers import RANKS_DRAWN, NumbersPane
+from skyward_tui.widgets.numbers import NumbersPane
 from skyward_tui.widgets.rank_state import rank_states
 from tests.support.app_driver import screen_text, until
 from tests.support.fake_session import FakeSession, value
@@ -86,7 +86,7 @@ async def test_the_numbers_of_another_rank_and_of_all(app: SkywardApp, session: 
         await until(pilot, lambda: "5 numbers  rank 1" in screen_text(app))
         await until(pilot, lambda: "loss                 3 " in screen_text(app))
         await pilot.press("a")
-        await until(pilot, lambda: "5 numbers  mean of 2 ranks" in screen_text(app))
+        await until(pilot, lambda: "5 numbers  median of 2 ranks" in screen_text(app))
         await until(pilot, lambda: "loss                 2 " in screen_text(app))
         assert numbers(screen).ranks == [0, 1]
 
@@ -129,13 +129,31 @@ async def test_a_flood_of_numbers_is_looked_at_now_and_then(
         now += 1.0
         await until(pilot, lambda: screen.has_class("-numbers"))
         pane = numbers(screen)
-        assert len(pane.ranks) <= RANKS_DRAWN and pane.ranks[0] == 0
+        assert pane.ranks == list(range(256))
         await until(pilot, lambda: "loss                 3 " in screen_text(app))
         for step in range(50):
             view.metrics.note(run.id, 0, 4.0 + step, {"loss": 4.0 + step})
             screen.pulse(session.now)
             await pilot.pause()
             assert "loss                 3 " in screen_text(app)  # no time has passed: it was not looked at
-        now += 1.0
-        session.now += 1.0
-        await until(pilot, lambda: "loss                53 " in screen_text(app))
+        now += 2.0
+        session.now += 2.0
+        await until(pilot, lambda: "loss                53!" in screen_text(app))
+
+
+async def test_one_rank_of_256_that_is_far_off_is_named_and_drawn(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 32, 8)
+    run = session.open_run(view)
+    for rank in range(256):
+        for step in range(4):
+            view.metrics.note(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
+    async with app.run_test(size=(160, 48)) as pilot:
+        screen = await opened(app, pilot)
+        await until(pilot, lambda: "5 numbers  ! far off: r77  rank 0" in screen_text(app))
+        await until(pilot, lambda: "900 ┤" in screen_text(app))
+        assert "loss                 1!" in screen_text(app)
+        await pilot.press("a")
+        await until(pilot, lambda: numbers(screen).subject == "! far off: r77  median of 256 ranks")
+        await until(pilot, lambda: "900 ┤" in screen_text(app))

@@ -11,6 +11,7 @@ from skyward_tui.app import SkywardApp
 from tests.support.app_driver import Snap, at_every_size, screen_text, until
 from tests.support.fake_session import FakeSession, failed_run, logged, value
 from tests.support.leftovers import leftovers
+from tests.support.machines import measured
 from tests.support.some_stacks import hung
 
 PAINTS = True  # what is painted is looked at, or changes what a widget knows
@@ -97,7 +98,24 @@ async def test_merged_numbers(
 ) -> None:
     view, run = training(session)
     logged(view, run, session)
-    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "mean of 4 ranks")
+    await show(app, snap, "numbers-merged", size, ["enter", "a", "5", "down", "z"], "median of 4 ranks")
+
+
+@at_every_size
+async def test_machines(app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]) -> None:
+    view, _ = training(session, 4, 8)
+    view.machines = measured(session.now, 4, 8)
+    await show(app, snap, "machines", size, ["enter", "6"], "GPU 4: slowed: too hot")
+
+
+@at_every_size
+async def test_machines_without_gpus(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: tuple[int, int]
+) -> None:
+    view, run = training(session)
+    logged(view, run, session)
+    view.machines = measured(session.now, 4, 0)
+    await show(app, snap, "machines-no-gpu", size, ["enter", "6"], "net in")
 
 
 @at_every_size

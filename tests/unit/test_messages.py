@@ -170,7 +170,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "item": ONE | {"seq": 0, "summary": SUMMARY, "rank": 0}, "began": ONE | {"rank": 0, "node": 0},
         "stale": ONE, "run": {key: RECORD[key] for key in FROM_AGENT["run"].needs},
         "gang": {"epoch": 1, "broken": ""}, "phase": PHASE,
-        "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5},
+        "modules": {"files": {"a.py": "0f"}}, "notice": {"kind": "stop", "left": 1.5}, "metrics": {"at": 0},
         "granted": {"unclean": False}, "held": {"by": ""},
         "pong": {"lease": None}, "known": ASKED,
         "formed": ASKED | {"epoch": 1, "head_addr": "10.0.0.1", "head_port": 1}, "bye": {"logs": {"r000.out": 1}},
@@ -179,7 +179,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "client": {
         "tail": {}, "call": {key: CALL[key] for key in FROM_CLIENT["call"].needs}, "claim": {"run": "r"},
-        "source": {"hash": "ab", "name": "train.py"},
+        "source": {"hash": "ab", "name": "train.py"}, "metrics": {},
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,

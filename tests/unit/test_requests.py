@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from skyward_core.node.agent.meter import Meter
 from skyward_core.node.agent.requests import Requests
 from skyward_core.wire.frames import VERSION, Header
 from tests.support.agent_parts import Node, Speaker
@@ -49,6 +50,9 @@ class Life:
 
     def warn(self, node: int, left: float) -> None:
         self.warned.append((node, left))
+
+    def meter(self) -> Meter:
+        raise AssertionError("nobody asked for that")
 
 
 class Served(Node):

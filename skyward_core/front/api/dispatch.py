@@ -16,6 +16,7 @@ from ...model.states import RunKind
 from ...transport.background_loop import background, submit, this_process
 
 if TYPE_CHECKING:
+    from ...model.curves import Curves
     from ...model.stacks import Stacks
     from ...model.written_file import WrittenFile
     from ...pool.pool import Pool
@@ -231,6 +232,33 @@ class Dispatching:
         context = self.pool.context
         asked = next(reversed(context.view.runs), "") if run is None else run
         return submit(stacks(context, asked, signal=signal)).result()
+
+    # -- numbers -----------------------------------------------------------------------------------------
+
+    def metrics(self, run: str | None = None) -> Curves:
+        """What the pool's machines were measured at, and of a run what its ranks logged.
+
+        Nodes measure from the first time that anybody asks, or that calls run for ten seconds; then the past is there,
+        too. Waits for the next sample of each node, about a second.
+
+        Args:
+            run: id of a run, of which ranks' numbers come, and machines' of its time; None for the machines alone, of
+                all the time that is kept.
+
+        Returns:
+            A curve for each name and each rank, GPU or node; its ``to_csv``, ``to_json`` and ``to_parquet`` write them
+            down. What a node cannot tell is absent, and its ``notes`` say why.
+
+        Raises:
+            UsageError: the pool has had no such run.
+            PoolError: the pool is not up.
+        """
+        pool = self.pool
+
+        async def work() -> Curves:
+            return await pool.measures.curves(run)
+
+        return submit(work()).result()
 
     def _task(self, pending: PendingFunction[Any]) -> Task:
         from ...tasks.payload import make_task

@@ -25,9 +25,11 @@ from .slots import Slots
 from .take_over import take_over
 
 if TYPE_CHECKING:
+    from .meter import Meter
     from .notice_desk import NoticeDesk
 
 GREETING = 5.0  # seconds in which workers that another agent left have greeted
+LONG = 10  # looks at the lease, a second each, at which calls ran: somebody may want to know what the machine did
 STUBBORN = 5.0  # seconds for what a node ran to end once it is killed
 
 
@@ -43,6 +45,8 @@ class Agent:
         self._requests = Requests(state, self._audience, self._desk, self._slots, phases, self)
         self._end = asyncio.Event()
         self._notices: NoticeDesk | None = None
+        self._meter: Meter | None = None
+        self._worked = 0  # looks at the lease, one after the other, at which calls ran
         self._given_up: set[str] = set()  # runs whose client ends the pool
         self._deadman = Deadman(config.deadman)
         self._outlived = False  # the lease is over, and nobody needs the machine
@@ -78,8 +82,9 @@ class Agent:
         await self._end.wait()
         for task in watching:
             task.cancel()
-        if self._notices is not None:
-            self._notices.end()
+        for part in (self._notices, self._meter):
+            if part is not None:
+                part.end()
         clients.close()
         await self._close()
         hear_no_workers()
@@ -126,6 +131,14 @@ class Agent:
         if self._notices is not None:
             self._notices.warn(node, left)
 
+    def meter(self) -> Meter:
+        """What measures the machine; made when somebody asks, or calls run for long."""
+        if self._meter is None:
+            from .meter import Meter
+
+            self._meter = Meter(self._state.config)
+        return self._meter
+
     # -- the lease ---------------------------------------------------------------------------------------
 
     async def _watch_lease(self) -> None:
@@ -138,12 +151,19 @@ class Agent:
             self._deadman.put_off()
             self._slots.mark_logs()
             self._slots.cut_logs_back()
+            self._measure_work()
             if left is not None and left <= 0 and not self._state.register.active:
                 self._outlived = True
                 self.end_by("", lease.reason())
                 self._say_goodbye(lease.reason())
                 return
             await asyncio.sleep(min(1.0, max(0.05, left or 1.0)))
+
+    def _measure_work(self) -> None:
+        """Have the machine measured once calls have run for long, so that who comes later sees what it did."""
+        self._worked = self._worked + 1 if self._state.register.active else 0
+        if self._worked == LONG:
+            self.meter().begin()
 
     def in_use(self) -> bool:
         """Whether anybody uses this node now."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ClientFetch,
         ClientHalt,
         ClientHello,
+        ClientMetrics,
         ClientOutput,
         ClientPeers,
         ClientPing,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     )
     from ...wire.inside_frame_types import ClientProfile, ClientStacks
     from .looks import LookDesk
+    from .meter import Meter
     from .outputs import OutputDesk
 
 
@@ -65,6 +67,8 @@ class Life(Protocol):
     def notices(self) -> list[Header]: ...
 
     def warn(self, node: int, left: float) -> None: ...
+
+    def meter(self) -> Meter: ...
 
 
 class Requests:
@@ -84,6 +88,7 @@ class Requests:
         self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
             "hello": self._hello,
             "tail": self._tail,
+            "metrics": self._measure,
             "call": self._call,
             "source": self._keep_source,
             "claim": self._take_run,
@@ -250,6 +255,9 @@ class Requests:
 
     def _busy(self) -> bool:
         return self._register.active > 0
+
+    def _measure(self, connection: Connection, header: ClientMetrics, body: bytes) -> None:
+        self._keep(asyncio.create_task(self._life.meter().serve(connection, header.get("at", 0))))
 
     def _fetch(self, connection: Connection, header: ClientFetch, body: bytes) -> None:
         self._keep(asyncio.create_task(self._send_file(connection, header)))

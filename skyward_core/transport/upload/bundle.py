@@ -69,10 +69,16 @@ COMPILED = (
     "skyward_core/wire/tls_stream.py",
 )
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
-SELDOM = "skyward_core/node/stacks/"
-# What only clients load, as a script in a rank may be one.
+SELDOM = (
+    "skyward_core/node/agent/looks.py",
+    "skyward_core/node/agent/meter.py",
+    "skyward_core/node/boot/neighbour.py",
+    "skyward_core/node/stacks/",
+)
+# What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
 REST = (
     "skyward_core/__main__.py",
+    "skyward_core/node/machine_metrics/",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")

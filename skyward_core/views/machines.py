@@ -1,0 +1,208 @@
+"""What machines of a pool are measured at, as any screen reads it: the latest figures, and a history in arrays."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum, isfinite, nan
+from typing import Any, NamedTuple
+
+from ..model.figures import GPU, NODE
+from ..wire.safe_text import field as safe
+from .metrics import LATEST, MOST
+from .spread import Trace
+
+POINTS = 1024  # of one machine's history; beyond that every other point goes
+NAMES = 48  # of one machine or GPU
+GPUS = 64  # of one machine, slices among them
+NAME = 40  # characters of a figure's name
+_KNOWN = NODE.keys() | GPU.keys()
+_NUMBERS = {int, float}
+FRESH = 10.0  # seconds after which a figure is not of now
+
+
+class Track:
+    """Figures of one machine, or one GPU, over time: a row for each time, in one array.
+
+    A history that is full is thinned to every other row, and from then on takes half as many: it always spans the
+    whole time, evenly.
+
+    Attributes:
+        latest: the newest figures, those only that were among them.
+        latest_at: when they were taken, as a Unix time of this machine; 0.0 before the first.
+        seen: how often something was taken.
+        names: of all figures that it ever had, as they stand in a row.
+    """
+
+    __slots__ = ("_at", "_rows", "_stride", "latest", "latest_at", "names", "seen")
+
+    def __init__(self) -> None:
+        self.latest: Mapping[str, float] = {}
+        self.latest_at = 0.0
+        self.seen = 0
+        self.names: tuple[str, ...] = ()
+        self._at = array("d")
+        self._rows = array("d")
+        self._stride = 1
+
+    def add(self, at: float, figures: Mapping[str, float]) -> None:
+        """Take what was measured at once."""
+        self.latest, self.latest_at = figures, at
+        self.seen += 1
+        if (self.seen - 1) % self._stride:
+            return
+        if len(self._at) >= POINTS:
+            self._thin()
+        if tuple(figures) == self.names:  # as nearly always
+            self._rows.extend(figures.values())
+        else:
+            if new := [name for name in figures if name not in self.names]:
+                self._widen(new[: NAMES - len(self.names)])
+            self._rows.extend([figures.get(name, nan) for name in self.names])
+        self._at.append(at)  # last: who reads meanwhile goes by the times
+
+    def _thin(self) -> None:
+        width = len(self.names)
+        kept = array("d")
+        for row in range(0, len(self._at), 2):
+            kept.extend(self._rows[row * width : (row + 1) * width])
+        self._at, self._rows = self._at[::2], kept
+        self._stride *= 2
+
+    def _widen(self, names: Sequence[str]) -> None:
+        """Have room for more figures; before, there were none of them."""
+        width, empty = len(self.names), array("d", [nan]) * len(names)
+        wider = array("d")
+        for row in range(len(self._at)):
+            wider.extend(self._rows[row * width : (row + 1) * width] + empty)
+        self._rows, self.names = wider, (*self.names, *names)
+
+    def trace(self, name: str) -> Trace:
+        """One figure's history; without what it was not measured at."""
+        names, rows = self.names, self._rows
+        if name not in names:
+            return Trace(array("d"), array("d"))
+        column = rows[names.index(name) :: len(names)]
+        pairs = [(at, value) for at, value in zip(self._at, column, strict=False) if value == value]
+        return Trace(array("d", [at for at, _ in pairs]), array("d", [value for _, value in pairs]))
+
+
+class Device(NamedTuple):
+    """A GPU, or a slice of one."""
+
+    id: str
+    model: str
+
+
+@dataclass(slots=True)
+class MachineView:
+    """One node's machine.
+
+    Attributes:
+        why: nothing, or nothing of its GPUs, comes; in words.
+    """
+
+    host: Track
+    gpus: list[Track]
+    devices: list[Device]
+    why: str = ""
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether its figures are of now."""
+        return now - self.host.latest_at < FRESH
+
+
+class MachineBook:
+    """Those of a pool, by node. One thread writes, others may read.
+
+    Attributes:
+        version: raised by all that is taken, so that a screen paints only what is new.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.nodes: dict[int, MachineView] = {}
+
+    def machine(self, node: int) -> MachineView:
+        """A node's; made when it is first spoken of."""
+        found = self.nodes.get(node)
+        if found is None:
+            found = MachineView(Track(), [], [])
+            self.nodes = dict(
+                sorted([*self.nodes.items(), (node, found)])
+            )  # replaced: others iterate over it
+        return found
+
+    def explain(self, node: int, why: str) -> None:
+        """Why nothing comes of a node, or "": something does."""
+        self.machine(node).why = safe(why)
+        self.version += 1
+
+    def feed(self, node: int, data: bytes, ahead: float = 0.0) -> None:
+        """Take lines of samples, oldest first; a line that is none is passed over.
+
+        Args:
+            ahead: seconds by which our clock is ahead of the node's.
+        """
+        machine = self.machine(node)
+        for line in data.split(b"\n"):
+            try:
+                told = json.loads(line) if line else None
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(told, dict):
+                self._take(machine, told, ahead)
+        self.version += 1
+
+    def _take(self, machine: MachineView, told: dict[str, Any], ahead: float) -> None:
+        at = told.get("at")
+        if not (isinstance(at, int | float) and 0 <= at < LATEST):
+            return
+        at += ahead
+        devices, gpus, why = told.get("devices"), told.get("gpus"), told.get("why")
+        if isinstance(devices, list):
+            machine.devices = [_device(each) for each in devices[:GPUS]]
+        machine.host.add(at, _figures(told.get("node")))
+        machine.why = safe(why) if isinstance(why, str) else ""
+        for number, each in enumerate(gpus[:GPUS] if isinstance(gpus, list) else ()):
+            if number == len(machine.gpus):
+                machine.gpus.append(Track())
+            machine.gpus[number].add(at, _figures(each))
+
+    # -- over all ----------------------------------------------------------------------------------------
+
+    def tracks(self) -> Iterator[tuple[int, int | None, Track]]:
+        """Node, GPU or None, and figures, of everything that was measured."""
+        for node, machine in self.nodes.items():
+            yield node, None, machine.host
+            for gpu, track in enumerate(list(machine.gpus)):
+                yield node, gpu, track
+
+    def latest(self, name: str) -> dict[tuple[int, int | None], float]:
+        """The newest value of a figure, by node and GPU, of all that have it."""
+        return {(node, gpu): track.latest[name] for node, gpu, track in self.tracks() if name in track.latest}
+
+
+def _figures(told: Any) -> dict[str, float]:
+    """What may be kept of figures that somebody tells."""
+    if not isinstance(told, dict):
+        return {}
+    # Nearly all are names that we know with finite numbers; to look at each of 256 GPUs' takes five times as long.
+    if told.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, told.values())):
+        try:
+            if isfinite(fsum(told.values())):
+                return dict(zip(told, map(float, told.values()), strict=True))
+        except OverflowError:  # one of them is too large, or their sum
+            pass
+    found: dict[str, float] = {}
+    for name, value in told.items():
+        if type(value) in _NUMBERS and -MOST < value < MOST and len(found) < NAMES:
+            found[safe(name)[:NAME]] = float(value)
+    return found
+
+
+def _device(told: Any) -> Device:
+    known = told if isinstance(told, dict) else {}
+    return Device(*(safe(str(known.get(name, "")))[:80] for name in ("id", "model")))

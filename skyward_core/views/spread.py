@@ -1,0 +1,125 @@
+"""What many lines have in common, and which do not: a band over all of them, and outliers by name. Pure functions, over
+every line there is: one of 256 that lags must be seen."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import isfinite
+from typing import NamedTuple, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+FAR = 3.5  # of the modified z-score; what Iglewicz and Hoaglin recommend
+LEAST = 4  # values of which one can be said to be odd
+_OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # of a normal distribution's deviation, to be comparable
+
+
+class Trace(NamedTuple):
+    """One name's numbers of one sender: Unix times, oldest first, and values."""
+
+    at: array[float]
+    values: array[float]
+
+
+class Band(NamedTuple):
+    """What lines span, at times evenly far apart: where none has a value there is no time."""
+
+    at: list[float]
+    low: list[float]
+    middle: list[float]
+    high: list[float]
+
+
+def band(lines: Sequence[Trace], columns: int) -> Band:
+    """Least, median and greatest value of all lines in each of ``columns`` parts of the time that they span.
+
+    Least and greatest are of all values in the part, the median of each line's last one there. A line that has none
+    there, but some before and after, counts with the last one before. What is no finite number counts as none.
+    """
+    filled = [line for line in lines if len(line.at)]
+    if not filled or columns < 1:
+        return Band([], [], [], [])
+    first = min(line.at[0] for line in filled)
+    last = max(line.at[-1] for line in filled)
+    step = (last - first) / columns
+    ends = [first + step * (column + 1) for column in range(columns)]
+    ends[-1] = last
+    lows: list[list[float]] = [[] for _ in ends]
+    highs: list[list[float]] = [[] for _ in ends]
+    middles: list[list[float]] = [[] for _ in ends]
+    for line in filled:
+        _spread(line, ends, lows, middles, highs)
+    found = Band([], [], [], [])
+    for end, low, middle, high in zip(ends, lows, middles, highs, strict=True):
+        if middle:
+            found.at.append(end)
+            found.low.append(min(low))
+            found.middle.append(median(middle))
+            found.high.append(max(high))
+    return found
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one, or the mean of the two in the middle; of at least one value. (``statistics`` takes longer to be
+    imported than a client that starts has.)"""
+    ranked = sorted(values)
+    half = len(ranked) // 2
+    return ranked[half] if len(ranked) % 2 else ranked[half - 1] / 2 + ranked[half] / 2
+
+
+def _spread(
+    line: Trace,
+    ends: Sequence[float],
+    lows: list[list[float]],
+    middles: list[list[float]],
+    highs: list[list[float]],
+) -> None:
+    """Add what one line has in each part."""
+    at, values = line
+    begin, before = 0, None
+    for column, end in enumerate(ends):
+        stop = bisect_right(at, end, begin)
+        if stop > begin:
+            piece = values[begin:stop]
+            begin = stop
+            total = sum(piece)
+            if total - total != 0:  # one of them, or their sum, is not finite
+                piece = array("d", filter(isfinite, piece))
+                if not piece:
+                    before = None
+                    continue
+            before = piece[-1]
+            lows[column].append(min(piece))
+            highs[column].append(max(piece))
+            middles[column].append(before)
+        elif before is not None and begin < len(at):
+            for each in (lows, middles, highs):
+                each[column].append(before)
+
+
+def outliers(values: Mapping[Key, float]) -> list[Key]:
+    """Whose value is far from all others', the farthest first, by the median absolute deviation; what is no finite
+    number is, unless none is.
+
+    Where more than half have the same value, that deviation is 0, and the mean one takes its place; what differs from
+    the median by less than a hundredth of it is no outlier.
+    """
+    finite = {key: value for key, value in values.items() if isfinite(value)}
+    odd = [key for key in values if key not in finite] if finite else []
+    if len(finite) < LEAST:
+        return odd
+    # In parts of the greatest, so that no difference is infinite.
+    unit = max(map(abs, finite.values())) or 1.0
+    scaled = {key: value / unit for key, value in finite.items()}
+    middle = median(scaled.values())
+    away = {key: abs(value - middle) for key, value in scaled.items()}
+    deviation = median(away.values())
+    scale = _OF_MEDIAN / deviation if deviation > 1e-12 else 0.0
+    if not scale:
+        mean = sum(away.values()) / len(away)
+        scale = _OF_MEAN / mean if mean > 1e-12 else 0.0
+    least = abs(middle) / 100
+    found = [key for key, distance in away.items() if distance * scale > FAR and distance > least]
+    return odd + sorted(found, key=lambda key: -away[key])

@@ -1,0 +1,203 @@
+"""The machines of a pool: a row for each node, a cell for each of its GPUs, coloured by how much of it is used."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.strip import Strip
+from textual.widget import Widget
+
+from skyward_core.views.machines import MachineBook, MachineView, Track
+
+from ..actions import bindings
+from ..machine_cells import amiss, odd_ones, quantity, share
+from ..styles import beside
+
+CELL = 5  # columns of a GPU
+REPAINT_SECONDS = 0.5  # between two looks at figures that keep coming, of each node at another time
+# What cells can show: its name, the figure, and the one that it is a part of, or how much of it is all.
+SHOWN: tuple[tuple[str, str, str | float], ...] = (
+    ("use %", "util", 100.0),
+    ("memory %", "mem_used", "mem_total"),
+    ("power %", "power", "power_limit"),
+    ("tensor cores %", "tensor_active", 100.0),
+    ("°C", "temp", 100.0),
+)
+STEPS = (0.25, 0.5, 0.75)  # where the next colour begins
+HEATS = ("cold", "mild", "warm", "hot")
+# Head, figure or figures that are added up, and width, of what stands before the GPUs.
+NODE_COLUMNS = (
+    ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 11), ("net out", ("net_out",), 11),
+    ("disk", ("disk_read", "disk_write"), 11), ("free", ("spool_free",), 9),
+)  # fmt: skip
+FEW = 2  # of these where GPUs need the room
+_UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
+_NODE = 6
+
+
+class MachineGrid(Widget, can_focus=True):
+    """One line a node; its figures are painted anew when they are."""
+
+    BINDINGS = bindings("panel")
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"grid--{heat}" for heat in HEATS), "grid--muted", "grid--amiss"
+    }  # fmt: skip
+    DEFAULT_CSS = beside(__file__)
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._book: MachineBook | None = None
+        self._now = 0.0
+        self._seen: object = None
+        self._top = 0
+        self._shown = 0
+        self._rows: list[Strip] | None = None
+
+    def update(self, book: MachineBook, now: float) -> bool:
+        """Look at a pool's machines; says whether anything is new."""
+        stale = tuple(node for node, machine in book.nodes.items() if not machine.is_fresh(now))
+        seen = (id(book), book.version, stale)
+        soon = self._seen is not None and self._book is book and 0 <= now - self._now < REPAINT_SECONDS
+        if seen == self._seen or soon:
+            return False
+        self._book, self._now, self._seen = book, now, seen
+        self._repaint()
+        return True
+
+    @property
+    def subject(self) -> str:
+        """What the cells show."""
+        return SHOWN[self._shown][0] if self._has_gpus else ""
+
+    @property
+    def _has_gpus(self) -> bool:
+        return self._book is not None and any(machine.gpus for machine in self._book.nodes.values())
+
+    # Moving
+
+    def action_step(self, step: int) -> None:
+        most = max(0, len(self._book.nodes if self._book else ()) - self._room)
+        self._top = min(max(0, self._top + step), most)
+        self._repaint()
+
+    def action_page(self, pages: int) -> None:
+        self.action_step(pages * self._room)
+
+    def action_edge(self, end: int) -> None:
+        self.action_step(10**9 if end else -(10**9))
+
+    def action_sideways(self, steps: int) -> None:
+        """Another figure in the cells."""
+        self._shown = (self._shown + steps) % len(SHOWN)
+        self._seen = None  # the title says which
+        self._repaint()
+
+    def action_open(self) -> None:
+        """Nothing to open."""
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.action_step(-1)
+
+    def _on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.action_step(1)
+
+    # Painting
+
+    @property
+    def _room(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def _repaint(self) -> None:
+        self._rows = None
+        self.refresh()
+
+    def notify_style_update(self) -> None:
+        self._rows = None
+        super().notify_style_update()
+
+    def on_resize(self) -> None:
+        self._rows = None
+
+    def render_line(self, y: int) -> Strip:
+        if self._rows is None:
+            self._rows = self._paint(*self.size)
+        return self._rows[y] if y < len(self._rows) else Strip.blank(self.size.width, self.rich_style)
+
+    def _paint(self, width: int, height: int) -> list[Strip]:
+        book = self._book
+        if book is None or not width or not height:
+            return []
+        odd = odd_ones(book)
+        nodes = list(book.nodes.items())[self._top : self._top + self._room]
+        head = self._head()
+        if hidden := len(book.nodes) - len(nodes):
+            head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
+        rows = [head]
+        for node, machine in nodes:
+            row, remark = self._row(
+                node, machine, {gpu: names for (n, gpu), names in odd.items() if n == node}
+            )
+            said = Segment(f"  {remark}", self.rich_style + self._style("amiss"))
+            if not remark or Segment.get_line_length([*row, said]) <= width:
+                rows.append([*row, said])
+            else:  # there is no room beside it
+                rows += [row, [Segment(" " * _NODE, self.rich_style), said]]
+        strips = [Strip(row) for row in rows[:height]]
+        return [strip.extend_cell_length(width, self.rich_style).crop(0, width) for strip in strips]
+
+    def _head(self) -> list[Segment]:
+        names = "".join(f"{head:>{width}}" for head, _, width in self._columns)
+        gpus = f"  GPUs, {self.subject}, ←→ another" if self._has_gpus else ""
+        return [Segment(f" {'node':<{_NODE - 1}}{names}{gpus}", self._style("muted"))]
+
+    @property
+    def _columns(self) -> tuple[tuple[str, tuple[str, ...], int], ...]:
+        return NODE_COLUMNS[:FEW] if self._has_gpus and self.size.width < 120 else NODE_COLUMNS
+
+    def _row(
+        self, node: int, machine: MachineView, odd: dict[int | None, list[str]]
+    ) -> tuple[list[Segment], str]:
+        """A node's line, and what is amiss there in words."""
+        cells = [Segment(f" {f'n{node}':<{_NODE - 1}}", self.rich_style)]
+        if not machine.is_fresh(self._now):
+            return [*cells, Segment(f" {machine.why or 'no figures of now'}", self._style("muted"))], ""
+        cells += [self._figure(machine.host, *column[1:]) for column in self._columns]
+        remarks = [machine.why, amiss({}, odd.get(None, ()))]
+        if machine.gpus:
+            cells.append(Segment("  ", self.rich_style))
+        for gpu, track in enumerate(machine.gpus):
+            said = amiss(track.latest, odd.get(gpu, ()))
+            cells.append(self._cell(track, bad=bool(said)))
+            remarks.append(f"GPU {gpu}: {said}" if said else "")
+        return cells, "; ".join(filter(None, remarks))
+
+    def _figure(self, host: Track, names: tuple[str, ...], width: int) -> Segment:
+        figures = host.latest
+        if names[0] == "memory_used":
+            text = share(figures.get("memory_used"), figures.get("memory_total"))
+        elif names[0] in figures:
+            total = sum(figures.get(name, 0.0) for name in names)
+            text = quantity(total, _UNITS[names[0]])  # type: ignore[arg-type]
+        else:
+            text = "–"
+        return Segment(f"{text:>{width}}", self.rich_style)
+
+    def _cell(self, track: Track, *, bad: bool) -> Segment:
+        _, name, whole = SHOWN[self._shown]
+        value = track.latest.get(name)
+        full = track.latest.get(whole) if isinstance(whole, str) else whole
+        mark = "!" if bad else " "
+        if value is None or not full:
+            return Segment(f"{'–':>{CELL - 1}}{mark}", self._style("amiss" if bad else "muted"))
+        part = value / full
+        heat = HEATS[sum(part >= step for step in STEPS)]
+        style = self._style(heat) + (self._style("amiss") if bad else Style())
+        return Segment(f"{100 * part:>{CELL - 1}.0f}{mark}", style)
+
+    def _style(self, name: str) -> Style:
+        return self.get_component_rich_style(f"grid--{name}", partial=name == "amiss")

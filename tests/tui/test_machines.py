@@ -1,0 +1,62 @@
+"""Machines stand in a panel of the run screen once they are measured, which the panel asks for itself."""
+
+from __future__ import annotations
+
+from skyward_core.pool.measures import OLDER
+from skyward_core.views.machines import MachineBook
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.machine_grid import MachineGrid
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+from tests.support.machines import measured
+
+
+async def test_they_are_measured_once_somebody_looks_at_a_run(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4, 8)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        await pilot.press("6")
+        await until(pilot, lambda: "no figures of machines so far" in screen_text(app))
+        assert session.measured == [], "a start may be under way"
+        session.open_run(view)
+        await until(pilot, lambda: session.measured == [view.key])
+        assert "6 machines" not in screen_text(app)
+        view.machines = measured(session.now, 4, 8)
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        assert "GPU 0: lost by the driver; Xid 79" in screen_text(app)
+        assert session.measured == [view.key], "once"
+
+
+async def test_keys_choose_the_figure_and_move_among_nodes(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 4, 8)
+    session.open_run(view)
+    view.machines = measured(session.now, 40, 8)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await pilot.press("6")
+        await until(pilot, lambda: isinstance(app.focused, MachineGrid))
+        assert "n39" not in screen_text(app) and "more nodes" in screen_text(app)
+        await pilot.press("right", "right", "right", "right")
+        await until(pilot, lambda: "6 machines  °C" in screen_text(app) and "  61   62 " in screen_text(app))
+        await pilot.press("right")
+        await until(pilot, lambda: "6 machines  use %" in screen_text(app))
+        await pilot.press("G")
+        await until(pilot, lambda: "n39" in screen_text(app))
+        await pilot.press("g")
+        await until(pilot, lambda: " n0 " in screen_text(app) and "n39" not in screen_text(app))
+
+
+async def test_an_agent_of_an_older_release_is_told_apart(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft", 1)
+    session.open_run(view)
+    view.machines = MachineBook()
+    view.machines.explain(0, OLDER)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "▶" in screen_text(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: f"n0    {OLDER}" in screen_text(app))

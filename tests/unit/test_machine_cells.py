@@ -1,0 +1,58 @@
+"""Machines as tables for people: what is amiss is said, whoever of 256 it is about."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from skyward_core.views.machines import MachineBook
+from skyward_tui.machine_cells import HEAD, amiss, odd_ones, quantity, rows, share
+
+
+def gang(nodes: int, gpus: int, slow: tuple[int, int] | None = None) -> MachineBook:
+    book = MachineBook()
+    for node in range(nodes):
+        figures = [{"util": 12 if (node, gpu) == slow else 98, "temp": 60 + gpu % 3} for gpu in range(gpus)]
+        sample = {"at": 10.0, "node": {"cpu": 40.0, "memory_used": 1, "memory_total": 4}, "gpus": figures}
+        book.feed(node, json.dumps(sample).encode())
+    return book
+
+
+def test_one_slow_gpu_of_256_is_named() -> None:
+    book = gang(32, 8, slow=(17, 5))
+    assert odd_ones(book) == {(17, 5): ["util"]}
+    shown = rows(book, 11.0)
+    assert len(shown) == 32 * 9 and all(len(row) == len(HEAD) for row in shown)
+    assert [row for row in shown if row[-1]] == [
+        ("", "5", "12 %", "", "", "62 °C", "", "", "", "unlike the others: util")
+    ]
+    assert shown[0] == ("n0", "", "40 %", "25 %", "", "", "", "", "", "")
+
+
+def test_figures_of_before_are_not_shown_as_of_now() -> None:
+    book = gang(1, 1)
+    book.explain(1, "its agent is of an older release")
+    assert [(row[0], row[2], row[-1]) for row in rows(book, 60.0)] == [
+        ("n0", "", "no figures of now"), ("n1", "", "its agent is of an older release")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        ({"lost": 1}, "lost by the driver"),
+        ({"xid": 79, "ecc": 2}, "Xid 79; 2 ECC errors"),
+        ({"throttle": 0x44}, "slowed: power cap, too hot (hardware)"),
+        ({"throttle": 0, "ecc": 0, "util": 5}, ""),
+        ({"mem_used": 97.0, "mem_total": 100.0}, "memory nearly full"),
+        ({"mem_used": 97.0}, ""),
+    ],
+)
+def test_what_is_amiss_is_said(figures: dict[str, float], said: str) -> None:
+    assert amiss(figures) == said
+
+
+def test_numbers_with_their_units() -> None:
+    assert (quantity(98.2, "%"), quantity(1.25e9, "B/s"), quantity(3.0, "")) == ("98 %", "1.25 GB/s", "3")
+    assert (share(1.0, 4.0), share(None, 4.0), share(1.0, 0.0)) == ("25 %", "", "")

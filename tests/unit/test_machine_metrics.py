@@ -1,0 +1,339 @@
+"""What measures a machine: its parts, before files and programs that may say anything, and the process as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.model.figures import GPU, NODE, throttle_words
+from skyward_core.node.machine_metrics import amd, dcgm, host, kernel_log
+from skyward_core.node.machine_metrics.record import Samples
+from skyward_core.wire.sample_files import sample_files
+from tests.support.fake_driver import compiled, needs_compiler
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+RUN = """
+import sys
+from skyward_core.node.machine_metrics import gpus
+from skyward_core.node.machine_metrics.sampler import main
+gpus.PATIENCE = 0.5
+main(*sys.argv[1:3], "0.02")
+"""
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def cards(received: int, sent: int) -> str:
+    rest = "0 " * 6
+    lines = [
+        f"eth0: {received} 5 {rest}{sent} 7",
+        f"br0: {received} 5 {rest}{sent} 7",
+        f"lo: 9999 5 {rest}9999 7",
+    ]
+    return "Inter-| Receive\n face |bytes\n" + "\n".join(lines) + "\n"
+
+
+# -- the machine ---------------------------------------------------------------------------------------------
+
+
+def test_a_machines_figures_and_its_rates_since_the_last_reading(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/stat": "cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3\n",
+            "proc/meminfo": "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n",
+            "proc/pressure/memory": "some avg10=12.50 avg60=1.00 avg300=0.00 total=9\nfull avg10=0.00\n",
+            "proc/net/dev": cards(1000, 500),
+            "proc/diskstats": " 8 0 sda 1 0 100 0 1 0 10 0 0\n 8 1 sda1 1 0 100 0 1 0 10 0 0\n",
+            "sys/class/net/eth0/device": "",
+            "sys/block/sda/device": "",
+        },
+    )
+    machine = host.Host(str(tmp_path), str(root))
+    first = machine.read(10.0)
+    room = first.pop("spool_free")
+    assert first == {"memory_used": 600 * 1024, "memory_total": 1000 * 1024, "memory_pressure": 12.5}
+    assert room > 0
+    tree(
+        root,
+        {
+            "proc/stat": "cpu  150 0 150 800 200 0 0 0 0 0\n",
+            "proc/net/dev": cards(5000, 500),
+            "proc/diskstats": " 8 0 sda 1 0 104 0 1 0 8 0 0\n",
+        },
+    )
+    second = machine.read(12.0)
+    assert (second["cpu"], second["net_in"], second["net_out"]) == (33.33, 2000.0, 0.0)
+    assert second["disk_read"] == 4 * 512 / 2
+    assert "disk_write" not in second  # it went back: a disk was taken out
+
+
+@pytest.mark.parametrize("text", ["", "cpu", "cpu a b c d e", "\xff\xfe", "some avg10=x", "MemTotal: \n"])
+def test_a_figure_that_cannot_be_had_is_absent(tmp_path: Path, text: str) -> None:
+    names = ("stat", "meminfo", "net/dev", "diskstats", "pressure/cpu")
+    root = tree(tmp_path, {f"proc/{name}": text for name in names})
+    machine = host.Host(str(tmp_path), str(root))
+    assert [set(machine.read(at)) for at in (1.0, 2.0)] == [{"spool_free"}] * 2
+    assert host.Host(str(tmp_path / "nowhere"), str(tmp_path / "nowhere")).read(1.0) == {}
+
+
+def test_this_machine_is_measured() -> None:
+    machine = host.Host("/")
+    machine.read(0.0)
+    found = machine.read(1.0)
+    assert {"memory_used", "memory_total", "spool_free"} <= found.keys() <= NODE.keys()
+
+
+# -- the record ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=60), st.integers(100, 2000))
+def test_the_record_is_bounded_and_one_number_says_how_far_somebody_is(sizes: list[int], limit: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written = b""
+        record = Samples(folder, limit)
+        for size in sizes:
+            if size % 7 == 0:
+                record = Samples(folder, limit)  # another process goes on
+            record.put({"x": "y" * size})
+            written += json.dumps({"x": "y" * size}, separators=(",", ":")).encode() + b"\n"
+        found = sample_files(folder)
+        assert len(found) <= 2
+        for start, name in found:
+            data = Path(folder, name).read_bytes()
+            assert written[start : start + len(data)] == data and data.endswith(b"\n")
+        assert start + len(data) == len(written)
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
+    Samples(str(tmp_path)).put({"a": 1})
+    (start, name), *_ = sample_files(str(tmp_path))
+    with open(tmp_path / name, "ab") as file:
+        file.write(b'{"b":')
+    Samples(str(tmp_path)).put({"c": 3})
+    assert (start, (tmp_path / name).read_text()) == (0, '{"a":1}\n{"b":\n{"c":3}\n')
+
+
+# -- what the kernel says ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("4,99,12,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.", ("0000:3b:00", 79)),
+        ("NVRM: Xid (PCI:0000:3B:00): 13, Graphics Exception", ("0000:3b:00", 13)),
+        ("NVRM: Xid (PCI:0000:3b:00): 79", ("0000:3b:00", 79)),
+        ("NVRM: Xid (PCI:0000:3b:00): ٣, x", None),
+        ("NVRM: Xid (PCI:0000:3b:00): 123456, x", None),
+        ("NVRM: Xid (PCI:0000:3b:00", None),
+        (f"NVRM: Xid (PCI:{'0' * 50}): 79, x", None),
+        ("usb 1-1: new device", None),
+        ("", None),
+    ],
+)
+def test_of_the_kernels_log_only_the_place_and_the_number_are_taken(line: str, error: object) -> None:
+    assert kernel_log.xid_of(line) == error
+
+
+@given(st.text())
+def test_any_line_of_the_kernels_log(text: str) -> None:
+    told = kernel_log.xid_of(text)
+    assert told is None or (len(told[0]) < 20 and 0 <= told[1] < 10_000)
+    assert kernel_log.xid_of(f"NVRM: Xid (PCI:0000:01:00): 7, {text}") == ("0000:01:00", 7)
+
+
+def test_a_place_on_the_bus_is_one_however_it_is_written() -> None:
+    assert {kernel_log.place(each) for each in ("0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0")} == {
+        "0000:3b:00"
+    }
+
+
+def test_errors_since_the_last_look(tmp_path: Path) -> None:
+    os.mkfifo(log := tmp_path / "kmsg")
+    found = kernel_log.XidLog(str(log))
+    with open(log, "wb", buffering=0) as kernel:
+        kernel.write(
+            b"4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 31, x\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, x\n"
+        )
+        assert found.read() == {"0000:3b:00": 79}
+        assert found.read() == {}
+    assert kernel_log.XidLog(str(tmp_path / "none")).read() == {}
+
+
+# -- other drivers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("GPU 0     0.993     0.412", ("0", {"sm_active": 99.3, "tensor_active": 41.2})),
+        ("GPU 3     N/A       0.5", ("3", {"tensor_active": 50.0})),
+        ("GPU 0     nan       inf", ("0", {})),
+        ("GPU 0     7.0       -1", ("0", {})),
+        ("GPU x     0.1       0.1", None),
+        ("GPU 99999 0.1       0.1", None),
+        ("GPU 0     0.1", None),
+        ("#Entity   SMACT     TENSO", None),
+        ("", None),
+    ],
+)
+def test_what_dcgmi_prints_is_looked_at(line: str, told: object) -> None:
+    assert dcgm.figures_of(line) == told
+
+
+@given(st.text())
+def test_dcgmi_may_print_anything(text: str) -> None:
+    told = dcgm.figures_of(text)
+    assert told is None or all(0 <= share <= 100 for share in told[1].values())
+
+
+def test_one_dcgmi_is_started_and_never_waited_for(tmp_path: Path) -> None:
+    program = tmp_path / "dcgmi"
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\necho "GPU 0 0.5 0.25"\necho noise\nexec sleep 100\n'
+    )
+    program.chmod(0o755)
+    found = dcgm.Dcgm(f"relative:{tmp_path}")
+    try:
+        wait_until(lambda: found.read(5.0) == {"0": {"sm_active": 50.0, "tensor_active": 25.0}})
+        assert found.read(5.0 + dcgm.OLD) == {}  # it hangs: what it said is old
+        assert (tmp_path / "asked").read_text() == "dmon -e 1002,1004 -d 1000\n"
+    finally:
+        found.close()
+    assert dcgm.Dcgm(str(tmp_path / "none")).read(1.0) == {}
+
+
+def test_amd_by_the_files_of_its_driver(tmp_path: Path) -> None:
+    device = "sys/class/drm/card1/device"
+    root = tree(
+        tmp_path,
+        {
+            f"{device}/vendor": "0x1002\n", f"{device}/gpu_busy_percent": "97\n", f"{device}/unique_id": "abc\n",
+            f"{device}/mem_info_vram_used": "1024\n", f"{device}/hwmon/hwmon3/power1_average": "250000000\n",
+            f"{device}/hwmon/hwmon3/temp1_input": "-1\n", "sys/class/drm/card0/device/vendor": "0x8086\n",
+            "sys/class/drm/card1-DP-1/device/vendor": "0x1002\n",
+        },
+    )  # fmt: skip
+    found = amd.Amd(str(root))
+    assert [each["id"] for each in found.devices] == ["abc"]
+    assert found.read(0.0) == [{"util": 97, "mem_used": 1024, "power": 250}]
+    assert amd.Amd(str(tmp_path / "none")).devices == []
+
+
+def test_reasons_to_run_slower_in_words() -> None:
+    assert throttle_words(0x44) == "power cap, too hot (hardware)"
+    assert throttle_words(0.0) == ""
+
+
+# -- the process ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("driver"))
+
+
+class Sampling:
+    """The process, and what it has written."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RUN, str(folder / "m"), str(folder)],
+            stdin=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+        )
+
+    def samples(self) -> list[dict[str, Any]]:
+        """Whole lines, oldest first."""
+        text = b"".join(
+            (self.folder / "m" / name).read_bytes() for _, name in sample_files(str(self.folder / "m"))
+        )
+        return [json.loads(line) for line in text.split(b"\n")[:-1]]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return (self.samples() or [{}])[-1]
+
+
+@pytest.fixture
+def sampling(tmp_path: Path, driver: Path) -> Iterator[Sampling]:
+    (tmp_path / "gpus").write_text("util=98 watts=650 celsius=71 throttle=65 used=1024 ecc=2\nutil=3\n")
+    env = {"LD_LIBRARY_PATH": str(driver), "FAKE_GPUS": "ww", "FAKE_GPU_MIB": "81920"}
+    found = Sampling(tmp_path, env | {"FAKE_GPU_FILE": str(tmp_path / "gpus")})
+    yield found
+    found.process.kill()
+    found.process.wait()
+    assert found.process.stdin is not None
+    found.process.stdin.close()
+
+
+@needs_compiler
+def test_gpus_by_their_driver_and_how_they_fail(sampling: Sampling) -> None:
+    wait_until(lambda: "gpus" in sampling.last, what=lambda: sampling.samples())
+    first, second = sampling.last["gpus"]
+    memory = {"mem_used": 1024 << 20, "mem_total": 81920 << 20}
+    # Idle clocks are no reason to worry; what this driver lacks (clocks, links, limits) is absent.
+    assert first == memory | {"util": 98, "mem_busy": 0, "power": 650.0, "temp": 71, "throttle": 64, "ecc": 2}
+    assert second == {"util": 3, "mem_busy": 0} | memory | {"mem_used": 0}
+    assert first.keys() <= GPU.keys()
+    told = [sample["devices"] for sample in sampling.samples() if sample.get("devices")]
+    assert told == [
+        [
+            {
+                "id": f"GPU-{n}",
+                "model": "NVIDIA H100 80GB HBM3",
+                "number": str(n),
+                "bus": f"00000000:1{n}:00.0",
+            }
+            for n in (0, 1)
+        ]
+    ]
+    (sampling.folder / "gpus").write_text("util=98\nlost\n")
+    wait_until(lambda: sampling.last["gpus"][1] == {"lost": 1}, what=lambda: sampling.last)
+    assert sampling.last["gpus"][0]["util"] == 98
+
+
+@needs_compiler
+def test_a_driver_that_hangs_takes_nothing_else_with_it(sampling: Sampling) -> None:
+    wait_until(lambda: "gpus" in sampling.last)
+    (sampling.folder / "gpus").write_text("hang\n")
+    wait_until(lambda: "why" in sampling.last, what=lambda: sampling.last)
+    assert "has not answered for" in sampling.last["why"] and "gpus" not in sampling.last
+    assert sampling.last["node"]["memory_total"] > 0
+    assert sampling.process.stdin is not None
+    sampling.process.stdin.close()  # its agent ends
+    assert sampling.process.wait(20) == 0
+
+
+def test_without_a_driver_the_nodes_own_figures_come(tmp_path: Path) -> None:
+    found = Sampling(tmp_path, {"LD_LIBRARY_PATH": "/nowhere"})
+    try:
+        wait_until(lambda: "cpu" in found.last.get("node", {}))
+        assert all(sample.keys() <= {"at", "node", "devices"} for sample in found.samples())
+        os.kill(found.process.pid, signal.SIGSTOP)
+        os.kill(found.process.pid, signal.SIGCONT)
+        count = len(found.samples())
+        wait_until(lambda: len(found.samples()) > count)
+    finally:
+        found.process.communicate()  # closes its standard input
+    assert not exists(found.process.pid)
