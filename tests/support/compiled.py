@@ -11,6 +11,7 @@ from importlib.abc import Loader
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,11 @@ def compile_before(config: pytest.Config) -> None:
     rewritten = {*tests.rglob("test_*.py"), *tests.rglob("conftest.py")}
     folders = [config.rootpath / "skyward_core", config.rootpath / "skyward_tui", tests]
     plain = {source for folder in folders for source in folder.rglob("*.py")} - rewritten
-    new = filter(_is_new, rewritten) if config.getoption("numprocesses", None) else ()
-    todo = sorted(plain), sorted(new)
     loader = config.pluginmanager.rewrite_hook
+    many = config.getoption("numprocesses", None) and isinstance(
+        loader, Loader
+    )  # with --assert=plain it is none
+    todo = sorted(plain), sorted(filter(_is_new, rewritten)) if many else []
     cores = os.cpu_count() or 1
     # Forked, as there is no thread yet: pytest's loader cannot be sent.
     parts = [
@@ -37,14 +40,14 @@ def compile_before(config: pytest.Config) -> None:
         part.join()
 
 
-def _compile(loader: Loader, plain: Sequence[Path], rewritten: Iterable[Path]) -> None:
+def _compile(loader: Any, plain: Sequence[Path], rewritten: Iterable[Path]) -> None:
     for source in plain:
         compileall.compile_file(source, quiet=1)
     for source in rewritten:
         keep_rewritten(loader, source)
 
 
-def keep_rewritten(loader: Loader, source: Path) -> None:
+def keep_rewritten(loader: Any, source: Path) -> None:
     """Have pytest keep what it makes of a module of tests, and run none of it: what it makes begins with an import, and
     without builtins there is none."""
     module = ModuleType(source.stem)

@@ -6,6 +6,7 @@ import importlib.util
 import marshal
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ HEADER = 16  # bytes before the code
 
 
 def test_pytest_s_own_is_kept_and_nothing_of_it_runs(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    loader, source = pytestconfig.pluginmanager.rewrite_hook, tmp_path / "test_it.py"
+    loader: Any = pytestconfig.pluginmanager.rewrite_hook
+    source = tmp_path / "test_it.py"
     source.write_text(f'"""Its words."""\nopen({str(tmp_path / "ran")!r}, "w").close()\nassert 1 + 1 == 3\n')
     keep_rewritten(loader, source)
     assert not (tmp_path / "ran").exists()
