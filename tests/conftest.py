@@ -99,6 +99,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Garbage is looked for once, and what goes wrong as it ends is told: pytest would look through all five times."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order files by :data:`TURNS`; what is in a file stays together and in order."""
     storm = config.getoption("--chaos-seconds")
