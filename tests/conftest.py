@@ -3,7 +3,6 @@ that compute. So several processes end at about the same time."""
 
 from __future__ import annotations
 
-import compileall
 import gc
 import os
 import signal
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.compiled import compile_before
 
 # How long an example takes is for the benchmarks: here a busy machine would fail tests.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -50,12 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    # First in the import path of ranks, too, which load modules of tests; here pytest is loaded.
+    sys.path.insert(0, str(config.rootpath / "tests/support/in_ranks"))
     # Else pytest-xdist would begin with the files that hold the most tests, which are the quick ones.
     config.option.loadscopereorder = False
     if not hasattr(config, "workerinput"):
-        # Once, as pip does where it installs: the processes that tests start would each compile what they import.
-        for package in ("skyward_core", "skyward_tui"):
-            compileall.compile_dir(config.rootpath / package, quiet=1)
+        compile_before(config)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -107,17 +108,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(
-    collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Have each process of a run begin a folder at another file: it then finds compiled what the others began with."""
-    report = yield
-    if isinstance(collector, pytest.Directory) and report.passed:
-        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-        first = len(report.result) * number // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        report.result = report.result[first:] + report.result[:first]
-    return report
+def pytest_unconfigure() -> None:
+    """Garbage is looked for once, and what goes wrong as it ends is told: pytest would look through all five times."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -130,7 +124,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"run with --proofs: needs {', '.join(proof.args)}"))
         if item.path.name == "test_chaos.py":  # what it is asked to last is no hang
             item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) + storm))
-    items.sort(key=lambda item: item.path)  # whichever file this process began at
     folders: dict[str, dict[str, list[pytest.Item]]] = {}
     for item in items:
         folders.setdefault(item.path.parent.name, {}).setdefault(str(item.path), []).append(item)

@@ -53,6 +53,7 @@ class Bed:
     def __init__(self, simulated: bool = False, boot: float = 0.05) -> None:
         self._arguments = ["--boot", str(boot), *(["--simulated"] if simulated else [])]
         self.endpoint = ""
+        self._clients: dict[tuple[str, str], Any] = {}
 
     def __enter__(self) -> Bed:
         self._child = subprocess.Popen(
@@ -93,11 +94,13 @@ class Bed:
         }
 
     def client(self, service: str = "ec2", region: str = "us-east-1") -> Any:
-        """A boto3 client that tries everything once."""
+        """A boto3 client that tries everything once; made once, which takes long."""
+        if client := self._clients.get((service, region)):
+            return client
         import boto3
         from botocore.config import Config
 
-        return boto3.client(
+        client = self._clients[service, region] = boto3.client(
             service,
             region_name=region,
             endpoint_url=self.endpoint,
@@ -105,6 +108,7 @@ class Bed:
             aws_secret_access_key=SECRET,
             config=Config(retries={"total_max_attempts": 1}, proxies={}),
         )
+        return client
 
     def heal(self) -> None:
         """As at the start: no instances, no faults, nothing remembered."""

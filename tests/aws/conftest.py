@@ -17,6 +17,12 @@ def session_bed() -> Iterator[Bed]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To work in: hosts get a copy of it."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("work"))
+
+
 @pytest.fixture
 def bed(session_bed: Bed) -> Iterator[Bed]:
     """EC2 whose instances are hosts."""

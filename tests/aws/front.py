@@ -28,6 +28,7 @@ class Front:
         self._world = world
         self._moto = moto
         self._control = control
+        self._listed: dict[tuple[str, bytes], Answer] = {}
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -58,7 +59,7 @@ class Front:
                 if ours := MORE.get((call.service, call.action)):
                     answer = ours(world, call)
                 else:
-                    answer = self._ask_moto(environ, body)
+                    answer = self._ask_once(call, environ, body)
                 if call.action in world.rules.half:
                     world.rules.half.discard(call.action)
                     raise Refused("InternalError", "An internal error has occurred")
@@ -90,6 +91,15 @@ class Front:
         if call.service == "ec2" and call.params.get("DryRun") == "true":
             raise Refused("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
 
+    def _ask_once(self, call: Call, environ: dict[str, Any], body: bytes) -> Answer:
+        """Of what nobody changes moto makes the same answer again and again, much of it and slowly."""
+        if call.action not in _UNCHANGING:
+            return self._ask_moto(environ, body)
+        asked = call.region, body
+        if asked not in self._listed:
+            self._listed[asked] = self._ask_moto(environ, body)
+        return self._listed[asked]
+
     def _ask_moto(self, environ: dict[str, Any], body: bytes) -> Answer:
         told: dict[str, Any] = {}
 
@@ -120,6 +130,7 @@ _DOORS = {
     "ModifyNetworkInterfaceAttribute",
     "RevokeSecurityGroupIngress",
 }
+_UNCHANGING = {"DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeRegions"}
 _UNKNOWN_KEY = {
     "ec2": ("AuthFailure", "AWS was not able to validate the provided access credentials"),
     "sts": ("InvalidClientTokenId", "The security token included in the request is invalid."),

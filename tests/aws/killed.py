@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.forked import Loaded
+from tests.support.forked import Loaded, read_by_python
 
 from . import Bed
 
@@ -25,6 +26,7 @@ def killed_at(stage: str, bed: Bed, tmp_path: Path, nodes: str = "2:2") -> None:
         nodes: how many it asks for, as a range.
     """
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SKYWARD_HOME": str(tmp_path / "home")}
+    env |= read_by_python(os.environ)  # else each would begin as an interpreter of its own
     with (tmp_path / "said").open("w") as said:
         child = CLIENTS.start(
             ["client", stage, f"{bed.client_address()}/32", nodes], env=env | bed.environment(), cwd=tmp_path,

@@ -78,7 +78,7 @@ class Loaded:
         self._python, self._first, self._then = python, first, then
         self._lock, self._ours = threading.Lock(), os.getpid()
         self._requests: dict[str, socket.socket] = {}
-        self._env = _read_by_python(os.environ)
+        self._env = read_by_python(os.environ)
 
     def start(self, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
         """A child of ours that has it loaded; one of its own where its interpreter is to begin with other variables.
@@ -88,7 +88,7 @@ class Loaded:
             more: as of Popen.
         """
         env = os.environ if (env := more.get("env")) is None else env
-        if not _CLONE or _read_by_python(env) != self._read(env.get("NOT_INSTALLED", "")):
+        if not _CLONE or read_by_python(env) != self._read(env.get("NOT_INSTALLED", "")):
             return subprocess.Popen([*self._python, "-c", self._first + self._then, *argv[1:]], **more)
         return _Forked(self._fork, argv, **more)
 
@@ -110,7 +110,7 @@ class Loaded:
 
     def _begin(self, read: Mapping[str, str]) -> socket.socket:
         requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours = os.environ.items() - _read_by_python(os.environ).items()
+        ours = os.environ.items() - read_by_python(os.environ).items()
         with theirs:
             process = subprocess.Popen(
                 [*self._python, "-c", self._first + _LOOP + self._then, str(theirs.fileno())],
@@ -129,7 +129,7 @@ class Loaded:
 READ = ("PYTHON", "LC_", "LANG", "NOT_INSTALLED")
 
 
-def _read_by_python(env: Mapping[str, str]) -> dict[str, str]:
+def read_by_python(env: Mapping[str, str]) -> dict[str, str]:
     """Variables that an interpreter reads when it starts."""
     return {name: value for name, value in env.items() if name.startswith(READ)}
 

@@ -1,0 +1,66 @@
+"""What the processes of a run load is compiled once, before they begin: each would compile all of it for itself."""
+
+from __future__ import annotations
+
+import compileall
+import importlib.util
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from importlib.abc import Loader
+from multiprocessing import get_context
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def compile_before(config: pytest.Config) -> None:
+    """Write what Python keeps of the sources, for all that tests start; for a run in several processes also what pytest
+    keeps of the tests."""
+    tests = config.rootpath / "tests"
+    rewritten = {*tests.rglob("test_*.py"), *tests.rglob("conftest.py")}
+    folders = [config.rootpath / "skyward_core", config.rootpath / "skyward_tui", tests]
+    plain = {source for folder in folders for source in folder.rglob("*.py")} - rewritten
+    loader = config.pluginmanager.rewrite_hook
+    many = config.getoption("numprocesses", None) and isinstance(
+        loader, Loader
+    )  # with --assert=plain it is none
+    todo = sorted(plain), sorted(filter(_is_new, rewritten)) if many else []
+    cores = os.cpu_count() or 1
+    # Forked, as there is no thread yet: pytest's loader cannot be sent.
+    parts = [
+        get_context("fork").Process(target=_compile, args=(loader, *(each[first::cores] for each in todo)))
+        for first in range(cores)
+    ]
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join()
+
+
+def _compile(loader: Any, plain: Sequence[Path], rewritten: Iterable[Path]) -> None:
+    for source in plain:
+        compileall.compile_file(source, quiet=1)
+    for source in rewritten:
+        keep_rewritten(loader, source)
+
+
+def keep_rewritten(loader: Any, source: Path) -> None:
+    """Have pytest keep what it makes of a module of tests, and run none of it: what it makes begins with an import, and
+    without builtins there is none."""
+    module = ModuleType(source.stem)
+    module.__spec__ = importlib.util.spec_from_file_location(source.stem, source, loader=loader)
+    module.__dict__["__builtins__"] = {}
+    with suppress(ImportError, SyntaxError):  # who loads it tells of a mistake in it
+        loader.exec_module(module)
+
+
+def _is_new(source: Path) -> bool:
+    """Whether nothing is kept of it as it is now."""
+    changed = source.stat().st_mtime
+    return all(
+        kept.stat().st_mtime < changed
+        for kept in source.parent.glob(f"__pycache__/{source.stem}.*-pytest-*.pyc")
+    )

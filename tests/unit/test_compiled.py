@@ -1,0 +1,41 @@
+"""What is compiled before the processes of a run begin is what they would compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import marshal
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.compiled import keep_rewritten
+
+HEADER = 16  # bytes before the code
+
+
+def test_pytest_s_own_is_kept_and_nothing_of_it_runs(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    loader: Any = pytestconfig.pluginmanager.rewrite_hook
+    source = tmp_path / "test_it.py"
+    source.write_text(f'"""Its words."""\nopen({str(tmp_path / "ran")!r}, "w").close()\nassert 1 + 1 == 3\n')
+    keep_rewritten(loader, source)
+    assert not (tmp_path / "ran").exists()
+    (kept,) = tmp_path.glob("__pycache__/test_it.*-pytest-*.pyc")
+    assert "@pytest_ar" in marshal.loads(kept.read_bytes()[HEADER:]).co_names, "it is rewritten"
+    was = kept.stat()
+    module = ModuleType("test_it")
+    module.__spec__ = importlib.util.spec_from_file_location("test_it", source, loader=loader)
+    with pytest.raises(AssertionError, match=r"assert \(?1 \+ 1\)? == 3"):
+        loader.exec_module(module)
+    assert (tmp_path / "ran").exists()
+    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (was.st_ino, was.st_mtime_ns), (
+        "and taken as it is"
+    )
+
+
+def test_a_mistake_is_told_by_who_loads_it(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    source = tmp_path / "test_it.py"
+    source.write_text("def (:\n")
+    keep_rewritten(pytestconfig.pluginmanager.rewrite_hook, source)
+    assert not list(tmp_path.glob("__pycache__/*.pyc"))
