@@ -17,6 +17,7 @@ from skyward_core.pool.nodes.reconcile import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers import told
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from tests.support.pool_parts import Client, World, intended
 
 MESSAGE = "the provider of pool .* has not answered within 0.05 s"
@@ -105,7 +106,7 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
     ledger.close()
 
 
-async def test_what_cannot_be_cleared_up_is_noted(world: Silent) -> None:
+async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent) -> None:
     world.unanswered = {"teardown"}
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
@@ -113,5 +114,36 @@ async def test_what_cannot_be_cleared_up_is_noted(world: Silent) -> None:
     await pool.start(spec)
     async with asyncio.timeout(60):
         receipt = await pool.down()
-    assert receipt.ok and any("not all removed" in note for note in receipt.notes)
+    assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[
+        0
+    ]
+    assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
+    ledger.close()
+
+
+async def test_what_another_pool_of_that_name_has_stays(
+    world: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
+    ledger = Ledger()
+    pool = await Pool.intend(spec, ledger)
+    await pool.start(spec)
+    cleared: list[str] = []
+    describe = world.describe
+
+    async def meanwhile(name: str, known: Sequence[Machine]) -> list[Machine]:
+        """Another client ends the pool, too, and is done first; somebody makes a new one."""
+        seen = await describe(name, known)
+        if ledger.pool(pool.row.token).ended_at is None:
+            ledger.ended(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
+            ledger.intend("another", "q", world.to_json(), spec.describe())
+        return seen
+
+    async def clear(name: str) -> None:
+        cleared.append(name)
+
+    monkeypatch.setattr(world, "describe", meanwhile)
+    monkeypatch.setattr(world, "teardown", clear)
+    receipt = await pool.down()
+    assert receipt.ok and cleared == []
     ledger.close()
