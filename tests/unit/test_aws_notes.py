@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("boto3")
-from skyward_core.providers.aws import appearing, belongings, tags
+from botocore.parsers import ResponseParserError
+
+from skyward_core.model.errors import Unreachable
+from skyward_core.providers.aws import appearing, belongings, failures, tags
 from skyward_core.providers.aws.belongings import Belongings
 from skyward_core.providers.aws.failures import CallFailed
 from skyward_core.providers.aws.host_keys import KeyPair
@@ -114,3 +117,10 @@ async def test_a_group_that_ec2_does_not_know_yet_is_waited_for(monkeypatch: pyt
     assert calls.done == [
         "import_key_pair", "authorize_security_group_ingress", "authorize_security_group_egress",
     ]  # fmt: skip
+
+
+def test_an_answer_that_is_none_of_aws_s_says_nothing_of_what_was_done() -> None:
+    error = ResponseParserError("Unable to parse response: b'<html>sign in\n</html>'")
+    assert failures.may_pass(error) and failures.may_be_done(error)
+    said = failures.in_words(error, "ec2", "us-east-1", "run_instances")
+    assert isinstance(said, Unreachable) and "<html>" not in str(said) and "RunInstances" in str(said)
