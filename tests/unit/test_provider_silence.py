@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,4 +147,25 @@ async def test_what_another_pool_of_that_name_has_stays(
     monkeypatch.setattr(world, "teardown", clear)
     receipt = await pool.down()
     assert receipt.ok and cleared == []
+    ledger.close()
+
+
+async def test_so_it_does_where_somebody_only_looks(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, row = intended(world, 1)
+    ledger = Ledger()
+    ledger.pool_state(row.token, "up")
+    cleared: list[str] = []
+
+    async def all_gone(name: str, known: Sequence[Machine]) -> list[Machine]:
+        ledger.ended(row.token, Receipt("q", 1, (0,), (), 0.1, ()))  # by another client, meanwhile
+        ledger.intend("another", row.name, world.to_json(), spec.describe())
+        return [replace(each, state="gone") for each in known]
+
+    async def clear(name: str) -> None:
+        cleared.append(name)
+
+    monkeypatch.setattr(world, "describe", all_gone)
+    monkeypatch.setattr(world, "teardown", clear)
+    closed = await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
+    assert closed is not None and closed.ok and cleared == []
     ledger.close()
