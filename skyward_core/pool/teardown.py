@@ -231,9 +231,14 @@ def _machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
 
 async def _clear_up(pool: PoolContext) -> tuple[list[str], list[str]]:
     """Remove what was made beside machines; gives what is worth a note, and what is left by its provider's word."""
+    with suppress(LedgerError):
+        if pool.ledger.pool(pool.token).ended_at is not None:
+            return [], []  # another client has seen to it, and there may be another pool of that name by now
     try:
         await answered("teardown", pool.name, pool.provider.teardown(pool.name))
     except (NoAnswer, OSError) as error:
+        if pool.ends_machines and isinstance(error, NoAnswer):
+            return [], [f"what was made beside its machines ({what_of(error)})"]
         return [f"what was made beside the machines is not all removed: {error}"], []
     except (PoolError, UsageError) as error:
         return [], [what_of(error)]

@@ -13,7 +13,7 @@ from skyward_core.model.errors import NoCapacity
 from skyward_core.model.machine import Machine
 
 pytest.importorskip("boto3")
-from skyward_core.providers.aws import belongings, placement
+from skyward_core.providers.aws import appearing, belongings, placement
 from skyward_core.providers.aws.belongings import Belongings
 from skyward_core.providers.aws.failures import CallFailed, CapacityRefused
 from skyward_core.providers.aws.images import BootImage
@@ -68,6 +68,31 @@ class Full:
         raise CapacityRefused("there is none", "InsufficientInstanceCapacity")
 
 
+def launching(
+    calls: Any, monkeypatch: pytest.MonkeyPatch, group: str | None = None
+) -> tuple[Launch, Attempt]:
+    """A launch of two machines in a placement group, of a pool whose key and group are there."""
+
+    async def own(*_: Any) -> Belongings:
+        return Belongings(key="k", group="sg-1")
+
+    async def image(_: Attempt) -> BootImage:
+        return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
+
+    monkeypatch.setattr(belongings, "make", own)
+    kind = Kind(
+        name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
+        vcpus=4, memory_gb=16.0, efa=False, cluster=True,
+    )  # fmt: skip
+    wishes = Wishes(
+        count=2, least=2, token="t1", node=None, ttl=None, boot_deadman=30, deadman=30, own_address="10.0.0.1/32",
+        group=group, profile=None, disk_gb=None, public=True, account="1",
+    )  # fmt: skip
+    place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
+    launch = Launch(calls, PoolFolder("p", "t1"), wishes, image, lambda machines: None)
+    return launch, Attempt(place, kind, grouped=True)
+
+
 @pytest.mark.parametrize(("has_group", "sent"), [(True, ["skyward-p-t1", None]), (False, [None])])
 async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
     has_group: bool, sent: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -78,25 +103,42 @@ async def test_where_there_is_no_group_the_same_is_not_asked_for_twice(
         if not has_group:
             raise CallFailed("you may not", "UnauthorizedOperation")
 
-    async def own(*_: Any) -> Belongings:
-        return Belongings(key="k", group="sg-1")
-
-    async def image(_: Attempt) -> BootImage:
-        return BootImage("ami-1", "/dev/sda1", 8, "ubuntu")
-
     monkeypatch.setattr(placement, "make", make)
-    monkeypatch.setattr(belongings, "make", own)
-    kind = Kind(
-        name="g5.xlarge", architecture="x86_64", accelerator="A10G", count=1, memory_each_gb=24.0, nvidia=True,
-        vcpus=4, memory_gb=16.0, efa=False, cluster=True,
-    )  # fmt: skip
-    wishes = Wishes(
-        count=2, least=2, token="t1", node=None, ttl=None, boot_deadman=30, deadman=30, own_address="10.0.0.1/32",
-        group=None, profile=None, disk_gb=None, public=True, account="1",
-    )  # fmt: skip
     calls: Any = Full()
-    launch = Launch(calls, PoolFolder("p", "t1"), wishes, image, lambda machines: None)
-    place = Zone(zone="r-a", region="r", subnet="subnet-1", vpc="vpc-1")
+    launch, attempt = launching(calls, monkeypatch)
     with pytest.raises(NoCapacity, match="there is none"):
-        await launch.machines([Attempt(place, kind, grouped=True)])
+        await launch.machines([attempt])
     assert calls.sent == sent
+
+
+class NotYet(Full):
+    """The same, once it knows of what was made for the pool."""
+
+    def __init__(self, *codes: str) -> None:
+        super().__init__()
+        self.codes = list(codes)
+
+    async def call(self, service: str, region: str, name: str, **params: Any) -> Any:
+        if self.codes:
+            code = self.codes.pop(0)
+            raise CallFailed(f"there is none ({code})", code)
+        return await super().call(service, region, name, **params)
+
+
+async def test_machines_wait_for_what_ec2_does_not_know_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def made(*_: Any) -> None:
+        return None
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(placement, "make", made)
+    monkeypatch.setattr(appearing, "PAUSES", (0.0, 0.0))
+    calls = NotYet("InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown", "InvalidGroup.NotFound")
+    launch, attempt = launching(calls, monkeypatch)
+    with pytest.raises(NoCapacity):
+        await launch.machines([attempt])
+    assert calls.codes == [] and calls.sent == ["skyward-p-t1", None]
+    launch, attempt = launching(NotYet("InvalidGroup.NotFound"), monkeypatch, group="sg-of-mine")
+    with pytest.raises(CallFailed, match=r"InvalidGroup\.NotFound"):
+        await launch.machines([attempt])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from skyward_core.pool.nodes.reconcile import close_if_gone
 from skyward_core.pool.pool import Pool
 from skyward_core.providers import told
 from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import Receipt
 from tests.support.pool_parts import Client, World, intended
 
 MESSAGE = "the provider of pool .* has not answered within 0.05 s"
@@ -105,7 +107,7 @@ async def test_a_node_that_is_away_is_not_waited_for_without_words(world: Silent
     ledger.close()
 
 
-async def test_what_cannot_be_cleared_up_is_noted(world: Silent) -> None:
+async def test_what_cannot_be_cleared_up_is_named_and_done_by_the_next_teardown(world: Silent) -> None:
     world.unanswered = {"teardown"}
     spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
     ledger = Ledger()
@@ -113,5 +115,57 @@ async def test_what_cannot_be_cleared_up_is_noted(world: Silent) -> None:
     await pool.start(spec)
     async with asyncio.timeout(60):
         receipt = await pool.down()
-    assert receipt.ok and any("not all removed" in note for note in receipt.notes)
+    assert (receipt.created, receipt.gone) == (1, (0,)) and "made beside its machines" in receipt.unaccounted[
+        0
+    ]
+    assert not receipt.ok and ledger.pool(pool.row.token).ended_at is None
+    ledger.close()
+
+
+async def test_what_another_pool_of_that_name_has_stays(
+    world: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
+    ledger = Ledger()
+    pool = await Pool.intend(spec, ledger)
+    await pool.start(spec)
+    cleared: list[str] = []
+    describe = world.describe
+
+    async def meanwhile(name: str, known: Sequence[Machine]) -> list[Machine]:
+        """Another client ends the pool, too, and is done first; somebody makes a new one."""
+        seen = await describe(name, known)
+        if ledger.pool(pool.row.token).ended_at is None:
+            ledger.ended(pool.row.token, Receipt("q", 1, (0,), (), 0.1, ()))
+            ledger.intend("another", "q", world.to_json(), spec.describe())
+        return seen
+
+    async def clear(name: str) -> None:
+        cleared.append(name)
+
+    monkeypatch.setattr(world, "describe", meanwhile)
+    monkeypatch.setattr(world, "teardown", clear)
+    receipt = await pool.down()
+    assert receipt.ok and cleared == []
+    ledger.close()
+
+
+async def test_so_it_does_where_somebody_only_looks(world: Silent, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, row = intended(world, 1)
+    ledger = Ledger()
+    ledger.pool_state(row.token, "up")
+    cleared: list[str] = []
+
+    async def all_gone(name: str, known: Sequence[Machine]) -> list[Machine]:
+        ledger.ended(row.token, Receipt("q", 1, (0,), (), 0.1, ()))  # by another client, meanwhile
+        ledger.intend("another", row.name, world.to_json(), spec.describe())
+        return [replace(each, state="gone") for each in known]
+
+    async def clear(name: str) -> None:
+        cleared.append(name)
+
+    monkeypatch.setattr(world, "describe", all_gone)
+    monkeypatch.setattr(world, "teardown", clear)
+    closed = await close_if_gone(ledger.pool(row.token), cast(Any, world), ledger)
+    assert closed is not None and closed.ok and cleared == []
     ledger.close()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from skyward_core.model.spec import Options, PoolSpec
 from skyward_core.pool import teardown
+from skyward_core.pool.outputs import outputs
+from skyward_core.pool.outputs.listing import Listing
+from skyward_core.pool.pool import Pool
+from skyward_core.store.ledger import Ledger
+from tests.support.pool_parts import World
 
 
 class FakeLink:
@@ -44,3 +51,24 @@ async def test_a_goodbye_is_the_last_that_is_waited_for(
     async with asyncio.timeout(60):
         assert await teardown._say_goodbye(context, intake, ["ours"], link) == told
     assert link.told == ("ack", "shutdown", "ours")  # what is here, or of no use, is kept by nobody
+
+
+@pytest.mark.parametrize("runs", [0, 1])
+async def test_a_pool_that_had_no_runs_has_lost_nothing_that_ranks_wrote(
+    runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody_says(*_: Any, **__: Any) -> Listing:
+        return Listing([], 0, {}, {0: "the link to node 0 is down"})
+
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    monkeypatch.setattr(outputs, "listing", nobody_says)
+    world: Any = World()
+    spec = PoolSpec(name="q", provider=world, nodes=1, options=Options(console=False, grace=0.1))
+    ledger = Ledger()
+    pool = await Pool.intend(spec, ledger)
+    await pool.start(spec)
+    if runs:
+        ledger.record(opened=[(pool.row.token, "run", "f", "broadcast", 1, 0.0)])
+    receipt = await pool.down()
+    assert any("could not be asked what its ranks wrote" in each for each in receipt.lost) == bool(runs)
+    ledger.close()

@@ -33,7 +33,10 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     if any(machine.state != "gone" for machine in seen):
         return None
     notes = {f"node {machine.node}: {why}" for machine in seen if (why := machine.extra.get("why"))}
-    await answered("teardown", row.name, provider.teardown(row.name))
+    # Where another client has just done the same, there may be another pool of that name by now.
+    closed = ledger.pool(row.token).ended_at is not None
+    if not closed:
+        await answered("teardown", row.name, provider.teardown(row.name))
     gone = tuple(sorted(machine.node for machine in seen))
     kept = list(filter(None, (Kept.of(row.token, machine) for machine in seen)))
     runs = await asyncio.to_thread(_not_fetched, row, ledger) if isinstance(provider, Quiets) else []
@@ -54,7 +57,8 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
             price_of(provider),
         ),
     )
-    ledger.ended(row.token, receipt, kept)
+    if not closed:
+        ledger.ended(row.token, receipt, kept)
     return receipt
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...model.errors import PoolError, UsageError
+from ...model.errors import LedgerError, PoolError, UsageError
 from ...model.sizes import size_in_words
 from ...model.written_file import FetchedFile, Unfetched, WrittenFile
 from ...transport.incoming_output import refuse_others
@@ -252,6 +252,8 @@ class Outputs:
             if give_up or self._book.runs:  # some that do not end: their nodes do not answer
                 self._keeping.cancel()
             await asyncio.wait([self._keeping])
+        if not await asyncio.to_thread(self._had_runs):
+            return Rest()
         trouble = ""
         if self._patterns and not give_up:
             found = await self.files(self._patterns)
@@ -275,6 +277,13 @@ class Outputs:
         stays = [(node, found.folders[node]) for node, files in whose.items() if files]
         more = unasked[-1:] if found.untold else []
         return Rest([*(f"stays there: {each}" for each in [*said, *more]), *notes], stays=stays)
+
+    def _had_runs(self) -> bool:
+        """Whether there were ranks that could write."""
+        try:
+            return bool(self._context.ledger.runs(self._context.token))
+        except LedgerError:
+            return True
 
     async def _bring(self, found: Listing, files: Sequence[WrittenFile]) -> str:
         """Fetch them, and have the pool say how far it is: nothing else happens meanwhile. Gives why that cannot be."""

@@ -10,6 +10,7 @@ from typing import Any
 from ...model.errors import PoolError
 from ...model.value import Value, value
 from . import tags
+from .appearing import NO_GROUP, once_known
 from .calls import Calls
 from .failures import CallFailed
 from .host_keys import KeyPair
@@ -18,7 +19,6 @@ from .pool_folder import PoolFolder
 
 LINGERS = 45.0  # seconds for which a group that machines have only just left is tried to be removed
 PAUSES = (0.5, 5.0)  # seconds between two tries, at first and at most
-GONE = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound")
 
 
 @value
@@ -82,9 +82,18 @@ async def _group(calls: Calls, place: Zone, name: str, marks: dict[str, str]) ->
     except CallFailed as error:
         if error.code != "InvalidGroup.Duplicate":
             raise
-        (group,) = await _groups(calls, place.region, name, place.vpc)
-        return group
+        return await once_known(NO_GROUP, lambda: _made_before(calls, place, name))
     return str(made["GroupId"])
+
+
+async def _made_before(calls: Calls, place: Zone, name: str) -> str:
+    """A group that EC2 says is there: by a call of which nobody heard, say."""
+    found = await _groups(calls, place.region, name, place.vpc)
+    if not found:
+        raise CallFailed(
+            f"EC2 in {place.region} does not show security group {name}, which it has", NO_GROUP[0]
+        )
+    return found[0]
 
 
 async def _groups(calls: Calls, region: str, name: str, vpc: str) -> list[str]:
@@ -95,7 +104,9 @@ async def _groups(calls: Calls, region: str, name: str, vpc: str) -> list[str]:
 
 async def _allow(calls: Calls, region: str, action: str, group: str, rules: list[dict[str, Any]]) -> None:
     try:
-        await calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
+        await once_known(
+            NO_GROUP, lambda: calls.call("ec2", region, action, GroupId=group, IpPermissions=rules)
+        )
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
@@ -129,7 +140,7 @@ async def remove_group(calls: Calls, region: str, group: str, name: str) -> None
         try:
             await calls.call("ec2", region, "delete_security_group", GroupId=group)
         except CallFailed as error:
-            if error.code in GONE:
+            if error.code in NO_GROUP:
                 return
             if error.code != "DependencyViolation":
                 raise

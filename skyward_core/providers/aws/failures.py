@@ -86,7 +86,7 @@ def may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed a little later."""
     from botocore import exceptions
 
-    if _passes(code_of(error)):
+    if _passes(code_of(error)) or _is_garbled(error):
         return True
     # Of a call that got no answer nobody knows whether it was done: only calls that may be repeated come here.
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError)
@@ -95,6 +95,13 @@ def may_pass(error: BaseException) -> bool:
 def _passes(code: str) -> bool:
     """Whether AWS, or a gateway before it, has trouble of its own; botocore names a gateway's by its HTTP status."""
     return code in PASSING or (code.isdecimal() and code.startswith("5"))
+
+
+def _is_garbled(error: BaseException) -> bool:
+    """Whether something answered that is not AWS, such as a proxy, or only the half of AWS's answer has come."""
+    from botocore.parsers import ResponseParserError
+
+    return isinstance(error, ResponseParserError)
 
 
 def may_be_done(error: BaseException) -> bool:
@@ -137,6 +144,11 @@ def in_words(error: BaseException, service: str, region: str, action: str) -> Sk
         )
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
         return Unreachable(f"{place} did not answer {name} ({type(error).__name__}): try again later")
+    if _is_garbled(error):  # it has all of the answer in its text
+        return Unreachable(
+            f"what answers {name} is not {place}: look for a proxy, or a network's sign-in page, in between; it may "
+            "have been done"
+        )
     if isinstance(error, exceptions.ClientError):
         return _refused(error, place, name)
     return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {error}")

@@ -18,6 +18,7 @@ from ...model.value import Value, value
 from ...store.loggers import logger
 from ..told import progress
 from . import belongings, placement, tags
+from .appearing import NO_GROUP, NO_KEY, NO_PLACEMENT, once_known
 from .belongings import Belongings
 from .calls import Calls
 from .failure_scope import is_of_attempt, is_of_region
@@ -193,9 +194,11 @@ class Launch:
         self._folder.note("ask", **facts)
         self._may_exist = True
         try:
-            answer = await self._calls.call(
-                "ec2", place.region, "run_instances", answered=partial(self._note_answer, facts), **request
-            )
+            # A group that a person has named is there, or is none.
+            new = (*NO_KEY, *NO_PLACEMENT, *(() if wishes.group else NO_GROUP))
+            noted = partial(self._note_answer, facts)
+            ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=noted, **request)
+            answer: dict[str, Any] = await once_known(new, ask)
         except Unreachable:
             raise  # it may have been done all the same
         except SkywardError as error:

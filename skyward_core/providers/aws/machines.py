@@ -36,7 +36,8 @@ def machine_of(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any
         facts: what its launch wrote down: user, deadman, hourly.
     """
     marks = tags.read(instance)
-    node = int(marks.get(tags.NODE, instance.get("AmiLaunchIndex", 0)))
+    told = tags.node_of(marks)
+    node = int(instance.get("AmiLaunchIndex", 0)) if told is None else told
     pool, token, name = marks.get(tags.POOL, ""), marks.get(tags.TOKEN, ""), instance["InstanceId"]
     private = instance.get("PrivateIpAddress", "")
     launched = instance.get("LaunchTime")

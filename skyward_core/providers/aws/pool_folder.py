@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class PoolFolder:
         """
         for path in (home() / "aws").glob("*.*"):
             if path.name in names and path.is_dir():
-                shutil.rmtree(path)
+                _remove(path)
 
     @property
     def login_key(self) -> Path:
@@ -100,7 +101,8 @@ class PoolFolder:
         """
         try:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
-            line = json.dumps({"what": what} | facts) + "\n"
+            # It begins a line: what a full disk took the half of has not ended its own.
+            line = f"\n{json.dumps({'what': what} | facts)}\n"
             with open(os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:
                 file.write(line)
                 file.flush()
@@ -136,9 +138,14 @@ class PoolFolder:
         Raises:
             OSError: it cannot be removed.
         """
-        if self.path.exists():
-            shutil.rmtree(self.path)
+        _remove(self.path)
 
     @property
     def _notes(self) -> Path:
         return self.path / "asked.jsonl"
+
+
+def _remove(path: Path) -> None:
+    while path.exists():
+        with suppress(FileNotFoundError):  # another client removes it, too
+            shutil.rmtree(path)

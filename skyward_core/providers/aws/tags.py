@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import calendar
+import fcntl
 import getpass
+import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...store.home import home
-from ...store.whole_file import write_whole
 
 POOL, TOKEN, LEDGER, EXPIRES, OWNER, NODE, HOURLY, PURCHASE = (
     f"skyward:{name}"
@@ -23,13 +24,17 @@ DATE = "%Y-%m-%dT%H:%M:%SZ"
 
 def ledger_id() -> str:
     """Which ledger knows of what this client makes; made once for each home."""
+    if known := known_ledger_id():
+        return known
     path = home() / "aws" / "ledger-id"
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_whole(path, secrets.token_hex(8).encode())
-        return path.read_text(encoding="ascii").strip()
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # of several clients that find none, one makes it
+        name = file.read().strip()
+        if not name:
+            name = secrets.token_hex(8)
+            file.write(name)
+        return name
 
 
 def known_ledger_id() -> str:
@@ -62,7 +67,7 @@ def of_pool(
         POOL: pool,
         TOKEN: token,
         LEDGER: ledger_id(),
-        OWNER: getpass.getuser(),
+        OWNER: _owner(),
     }
     if ttl is not None:
         tags[EXPIRES] = as_date(at + ttl)
@@ -73,6 +78,21 @@ def of_pool(
     return tags
 
 
+def _owner() -> str:
+    """Who makes it; a user of a container may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def node_of(marks: Mapping[str, str]) -> int | None:
+    """The node that a machine in another's place is for; None where its tags do not say: anybody of the account may
+    write them."""
+    text = marks.get(NODE, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else None
+
+
 def as_date(at: float) -> str:
     """A Unix time as a tag says it."""
     return time.strftime(DATE, time.gmtime(at))
@@ -80,7 +100,7 @@ def as_date(at: float) -> str:
 
 def of_purchase(token: str) -> dict[str, str]:
     """The tags of what is bought ahead, for no pool."""
-    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: getpass.getuser()}
+    return {"Name": "skyward", PURCHASE: token, LEDGER: ledger_id(), OWNER: _owner()}
 
 
 def expires(marks: Mapping[str, str]) -> float | None:
