@@ -129,8 +129,9 @@ def test_ranks_write_their_stacks_at_the_signal_and_go_on(
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x")), "", signal=True).values()
-            assert "by a signal: its process is another program by now, or answers no signal" in why
+            for signal_too in (True, False):
+                found = taken(RankProcess(other.pid, str(tmp_path / "x")), "", signal=signal_too)
+                assert found == {"why": by_signal.REPLACED, "answers": False}
             assert other.poll() is None
         finally:
             other.kill()
