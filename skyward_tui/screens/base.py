@@ -111,7 +111,9 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
                 f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}"
             )
         )
-    if going := [node for node in pool.nodes if node.is_taken_back and now < (node.notice_ends_at or now + 1)]:
+    if going := [
+        node for node in pool.nodes if node.is_taken_back and now < (node.notice_ends_at or now + 1)
+    ]:
         # Seconds count: before what may leave no room for it.
         said = taken_back(going[0], now).partition(" (")[0]
         more = f" +{len(going) - 1}" if going[1:] else ""
