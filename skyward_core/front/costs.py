@@ -79,7 +79,7 @@ def _add_up(ledger: Ledger, since: float) -> Spending:
     told = Spending()
     for row in [*ledger.live(), *ledger.over(since, EVERY)]:
         bills = list(_bills(ledger, row))
-        if not bills and not row.spec.get("rents"):
+        if not bills and (not row.spec.get("rents") or _made_nothing(row)):
             continue
         names = tuple(dict.fromkeys(run.function for run in ledger.runs(row.token)))
         days: defaultdict[str, float] = defaultdict(float)
@@ -95,6 +95,12 @@ def _add_up(ledger: Ledger, since: float) -> Spending:
         for day, dollars in days.items():
             told.by_day[day] += dollars
     return told
+
+
+def _made_nothing(row: PoolRow) -> bool:
+    """Whether it ended before it had a machine, as a start does that is refused."""
+    receipt = row.receipt
+    return receipt is not None and receipt.get("created") == 0 and not receipt.get("unaccounted")
 
 
 def _bills(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:

@@ -141,10 +141,12 @@ class LaunchPlan:
             return ""
         most = size_in_words(float(self.spec.options.keep_outputs))
         named = " and ".join(self.spec.image.outputs)
-        return (
-            f"its machines end with the pool, and with them what ranks write there, but for {named or 'nothing'} "
-            f"that is asked for as outputs, and the newest {most} of the rest"
+        kept = (
+            f"{named}, and the newest {most} of the rest"
+            if named
+            else f"the newest {most}, as no outputs are named"
         )
+        return f"its machines end with the pool, and with them what ranks write there. Before that comes home: {kept}"
 
     @property
     def missing(self) -> list[str]:

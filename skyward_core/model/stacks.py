@@ -75,4 +75,13 @@ class Stacks:
     @property
     def askable(self) -> list[int]:
         """Ranks that only a signal could ask."""
-        return sorted({each.rank for each in self.ranks if not each.how and each.answers})
+        return sorted({each.rank for each in self.unknown if each.answers})
+
+    @property
+    def unknown(self) -> list[RankStack]:
+        """Processes whose stack is not known, and would tell something: others have none, or nothing left to do."""
+        return [
+            each
+            for each in self.ranks
+            if not each.how and each.at != "gone" and each.rank not in self.returned
+        ]

@@ -176,10 +176,10 @@ def groups(stacks: Stacks) -> list[StackGroup]:
 
 
 def _said(stack: RankStack, stacks: Stacks) -> str:
+    if stacks.run and stack.rank in stacks.returned and stack.at != "gone":
+        return "its function has come to its end"
     if stack.why:
         return f"not known: {stack.why}" if stack.at != "gone" else stack.why
-    if stacks.run and stack.rank in stacks.returned:
-        return "its function has come to its end"
     return {
         "gone": "it has no process",
         "starting": "its Python starts",

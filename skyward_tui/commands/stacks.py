@@ -28,9 +28,7 @@ def stacks(word: str, console: Console, *, signal: bool, threads: bool) -> int:
     if not console.as_json:
         for line in as_text(found, (folder,), threads=threads):
             console.say(line)
-    # A rank without a process has none that could be told of.
-    unknown = [each.rank for each in found.ranks if not each.how and each.at != "gone"]
-    return exit_status.FAILED if unknown else exit_status.OK
+    return exit_status.FAILED if found.unknown else exit_status.OK
 
 
 def _allowed(found: Stacks, console: Console) -> bool:

@@ -18,7 +18,7 @@ from ..app_face import AppFace
 from ..styles import beside
 from ..theme import look
 from ..widgets.chrome import FLASH_SECONDS, Crumbs, Hint, HintBar, TooSmall
-from ..words import count, duration, hourly, money
+from ..words import count, duration, hourly, money, taken_back
 
 if TYPE_CHECKING:
     from skyward_core.views.views import PoolView, RunView
@@ -112,6 +112,14 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
                 f"{mark.glyph} {mark.word.upper()} {run.ended:,}/{run.total:,}", f"bold {mark.style}"
             )
         )
+    if going := [
+        node for node in pool.nodes if node.is_taken_back and now < (node.notice_ends_at or now + 1)
+    ]:
+        # Seconds count: before what may leave no room for it.
+        said = taken_back(going[0], now).partition(" (")[0]
+        more = f" +{len(going) - 1}" if going[1:] else ""
+        parts.append(Content.styled(f"! n{going[0].index} {said}{more}", "$text-error"))
+    if run is not None:
         for kind in ("raised", "exited", "lost"):
             if many := run.counts.get(kind):
                 parts.append(Content.styled(f"{look(kind).glyph} {many} {kind}", look(kind).style))

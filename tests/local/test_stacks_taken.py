@@ -178,8 +178,9 @@ def test_an_agent_that_knows_no_stacks_is_named(
 def test_a_process_that_would_end_by_the_signal_is_not_sent_it(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
-            (why,) = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=True).values()
-            assert "by a signal: its process is another program by now, or answers no signal" in why
+            for signal_too in (True, False):
+                found = taken(RankProcess(other.pid, str(tmp_path / "x"), PLACES), "", signal=signal_too)
+                assert found == {"why": by_signal.REPLACED, "answers": False}
             assert other.poll() is None
         finally:
             other.kill()

@@ -312,4 +312,15 @@ async def test_a_machine_that_is_taken_back_counts_down_on_every_screen(
         session.now += 10
         await until(pilot, lambda: "n1 taken back in 1:32 (terminate)" in screen_text(app))
         await pilot.press("enter")
-        await until(pilot, lambda: screen_text(app).count("taken back in 1:32") == 2)
+        await until(pilot, lambda: screen_text(app).count("taken back in 1:32") == 3)
+        # Where nodes have no room the header has it, before numbers and money.
+        await pilot.resize_terminal(80, 24)
+        await until(
+            pilot,
+            lambda: (
+                len(screen_text(app).splitlines()[0]) <= 80
+                and "! n1 taken back in 1:32" in screen_text(app).splitlines()[0]
+            ),
+        )
+        session.now += 100  # what became of it is shown then
+        await until(pilot, lambda: "taken back" not in screen_text(app).splitlines()[0])

@@ -80,6 +80,14 @@ def test_pools_are_added_up(ledger: Ledger) -> None:
     assert found.by_function["train"] == pytest.approx(30.0)
 
 
+def test_a_start_that_came_to_nothing_cost_nothing(ledger: Ledger) -> None:
+    now = time.time()
+    pool(ledger, "refused", [], hours=1)
+    assert costs(now - 60).pools == []
+    pool(ledger, "starts", [], hours=None)
+    assert [(each.pool, each.dollars) for each in costs(now - 60).pools] == [("starts", None)]
+
+
 def test_only_what_was_spent_in_the_time_that_is_asked_about_counts(ledger: Ledger) -> None:
     now = time.time()
     pool(ledger, "over", [machine("a", 10.0, now - 7200)], hours=2)

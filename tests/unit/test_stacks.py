@@ -104,6 +104,17 @@ def test_ranks_that_have_returned_died_or_cannot_be_read_are_told_of() -> None:
     )
 
 
+def test_who_has_returned_is_asked_no_more() -> None:
+    """Nobody has to read, or to disturb, a rank whose function is over."""
+    unread: dict[str, Any] = {"why": "py-spy is not installed on its node", "answers": True}
+    told = Stacks(0.0, (stack(0, **unread), stack(1, at="idle", **unread)), "run", (1,))
+    assert told.askable == [0] and [each.rank for each in told.unknown] == [0]
+    assert [group.said for group in groups(told)] == [
+        "not known: py-spy is not installed on its node",
+        "its function has come to its end",
+    ]
+
+
 def test_no_collective_no_verdict() -> None:
     assert verdict(Stacks(0.0, (stack(0, *LOADING), stack(1, at="idle")))) == []
 

@@ -13,6 +13,7 @@ from .texts import Thread, of_faulthandler
 MOST = 1 << 20  # bytes of one answer
 LOOK = 0.02  # seconds between two looks at the file
 STILL = 0.1  # seconds without another byte after which the answer is taken to be whole
+REPLACED = "its process is another program by now, or answers no signal"
 
 
 class Unanswered(Exception):
@@ -28,7 +29,7 @@ def refusal(pid: int, path: str) -> str:
         return "its process cannot be looked at"
     (caught,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")] or ["0"]
     if not int(caught, 16) >> (STACK_SIGNAL - 1) & 1:
-        return "its process is another program by now, or answers no signal"
+        return REPLACED
     if not _has_open(pid, path):
         return "its code has taken the signal, or closed the file of the answer"
     return ""

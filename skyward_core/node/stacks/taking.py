@@ -39,8 +39,11 @@ def take(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
             why = str(error)
     else:
         why = py_spy.ABSENT
+    refusal = by_signal.refusal(process.pid, process.file)
+    if refusal == by_signal.REPLACED:
+        return {"why": refusal, "answers": False}  # says more than what py-spy finds in such a process
     if not signal:
-        return {"why": why, "answers": not by_signal.refusal(process.pid, process.file)}
+        return {"why": why, "answers": not refusal}
     try:
         threads = by_signal.stacks(process.pid, process.file, PATIENCE)
     except by_signal.Unanswered as error:

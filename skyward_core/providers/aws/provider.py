@@ -337,7 +337,7 @@ class AWS(BlockSales):
         regions = wish.regions or self.region or tuple(filter(None, [await in_thread(self._calls.region)]))
         if not regions:
             regions = tuple(shipped.regions())
-            notes.append(f"no region is named: this is of {' and '.join(regions)}")
+            notes.append(f"no region is named, and a start needs one: this is of {' and '.join(regions)}")
         found = await known(self._calls, self.name, regions, wish, self._extras)
         return OfferList(offers=found.offers, notes=[*notes, *found.notes])
 
