@@ -53,8 +53,10 @@ def test_the_command_lists_what_there_is() -> None:
     assert [line.split()[0] for line in done.stdout.splitlines()] == [
         "local",
         "logs",
-        "machines",
         "startup",
+        "idle",
+        "machines",
+        "stacks",
         "ssh",
         "outputs",
         "torchrun",

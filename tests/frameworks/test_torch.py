@@ -183,7 +183,7 @@ def test_four_ranks_on_two_nodes_train_as_one():
     worker = sky.Worker(ranks_per_node=2)
     with sky.Compute(nodes=2, worker=worker, plugins=PLUGINS, options=sky.Options(console=False)) as pool:
         check_training(train(8, by_hand=True) @ pool)
-        (said,) = hang_told(pool, lambda: one_never_joins() @ pool)
+        (said,) = hang_told(pool, lambda: one_never_joins() @ pool, "validates")
         assert re.fullmatch(
             r"ranks 0-1,3 are in all_reduce \(torch\); rank 2 not: validates, test_torch\.py:\d+", said
         )

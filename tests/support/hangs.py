@@ -13,11 +13,12 @@ from skyward_core.views.stacks import verdict
 from tests.support.waiting import wait_until
 
 
-def hang_told(pool: sky.Compute, hang: Callable[[], Any]) -> list[str]:
+def hang_told(pool: sky.Compute, hang: Callable[[], Any], where: str) -> list[str]:
     """What is told of the collectives of a run of four ranks once all but rank 2 are inside of one. It is cancelled.
 
     Args:
         hang: runs on all ranks of the pool.
+        where: the function that rank 2 stays in.
     """
     session = Session()
     told = Stacks(0.0, ())
@@ -26,14 +27,15 @@ def hang_told(pool: sky.Compute, hang: Callable[[], Any]) -> list[str]:
     def look() -> bool:
         nonlocal told
         told = session.stacks(pool.name, run, signal=True).result(30)
-        return bool(verdict(told)) and verdict(told)[0].startswith("ranks 0-1,3 are in ")
+        # At its start a rank is in collectives, too, and rank 2 on its way to where it stays.
+        return any(each.startswith("ranks 0-1,3 are in ") and f": {where}," in each for each in verdict(told))
 
     with ThreadPoolExecutor() as beside:
         running = beside.submit(hang)
         try:
             wait_until(lambda: set(pool.pool.view.runs) - before)
             (run,) = set(pool.pool.view.runs) - before
-            wait_until(look, seconds=10)  # in which a person has to know
+            wait_until(look)
         finally:
             for each in set(pool.pool.view.runs) - before:
                 session.cancel(pool.name, each).result(30)

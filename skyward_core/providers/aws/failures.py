@@ -151,9 +151,7 @@ def in_words(error: BaseException, service: str, region: str, action: str) -> Sk
         )
     if isinstance(error, exceptions.ClientError):
         return _refused(error, place, name)
-    # A server that is none of AWS's is quoted with its whole page, below the first line.
-    said = str(error).strip().partition("\n")[0].rstrip(":")
-    return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {said}")
+    return CallFailed(f"{place}: {name} failed: {type(error).__name__}: {error}")
 
 
 def _refused(error: Any, place: str, name: str) -> SkywardError:
