@@ -12,11 +12,13 @@ import os
 import stat
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..wire.content_name import name_of
 from .context import PoolContext
+from .folder_watch import FolderWatch
 from .links.link import Link
 from .news import News
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 Stamp = tuple[int, int, int]
 SHOWN = 3  # names of edited modules that are told
-SHARE = 50  # a look at all modules that were sent takes at most one part in so many of the time
+SHARE = 50  # a look at what nobody tells us of takes at most one part in so many of the time
+WATCHED = 20  # looks after which there are so many that their folders are watched
 
 
 class EditedModules:
@@ -56,6 +59,10 @@ class EditedModules:
         )
         self._renewing: asyncio.Task[None] | None = None
         self._next_look = 0.0  # at all that was sent
+        self._watch = FolderWatch()
+        self._looks = 0
+        self._clean: object = None  # what was looked at when all was as it was sent
+        self._clean_until = 0.0  # for so long, where its folders are quiet
 
     def learn(self, link: Link, files: Mapping[str, str]) -> None:
         """All that a node's workers have loaded."""
@@ -86,9 +93,41 @@ class EditedModules:
     @property
     def to_renew(self) -> bool:
         """Whether a run has to wait for :meth:`renewed`: some were edited, or are being seen to."""
-        if self._renewing is not None or any(map(self._is_edited, self._watched)):
+        return self._renewing is not None or not self._is_as_it_was()
+
+    def _is_as_it_was(self) -> bool:
+        """Whether ranks have what is here now. Calls come by the thousand: where the kernel tells of no change, files
+        are looked at only now and then."""
+        own, begun = self._own, time.perf_counter()
+        if own is None and not self._watched:
             return True
-        return self._own is not None and self._is_unsent(self._own)
+        if own is not None:
+            own.look()
+        asked = (self._watched, own and own.files, self._sent)
+        quiet = self._watch.is_quiet  # asked before the look: what happens after it is for the next one
+        if quiet and begun < self._clean_until and _are_same(asked, self._clean):
+            return own is None or not self._is_stale_there(self._sent or {})
+        self._looks += 1
+        if self._looks > WATCHED:
+            self._watch.see_to([*self._watched, *(self._path(name) for name in (own.files if own else ()))])
+        if any(map(self._is_edited, self._watched)) or (own is not None and self._is_unsent(own)):
+            self._clean = None
+            return False
+        now = time.perf_counter()
+        self._clean, self._clean_until = asked, now + SHARE * (now - begun)
+        return True
+
+    @property
+    def _sent(self) -> Mapping[str, tuple[int, int]] | None:
+        """What of the working folder hosts were sent last; None before."""
+        return next((link.transport.sent for link in self._context.links if not link.gone), None)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)  # noqa: PTH118  quick
+
+    def close(self) -> None:
+        """No run comes any more."""
+        self._watch.close()
 
     async def renewed(self) -> None:
         """Have ranks load them anew, once for all runs that wait for it.
@@ -113,7 +152,7 @@ class EditedModules:
                 )
             await self._send()
             for name in self._own.files if self._own is not None else ():
-                self._seen_to[name] = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
+                self._seen_to[name] = _stamp(self._path(name))
             if edited:
                 await self._renew()
                 # Should ranks load something else for all that, they would again and again.
@@ -135,10 +174,9 @@ class EditedModules:
 
     def _is_unsent(self, own: LoadedModules) -> bool:
         """Whether this client has sent nothing yet, or something else than what it has loaded is now."""
-        sent = next((link.transport.sent for link in self._context.links if not link.gone), None)
+        sent = self._sent
         if sent is None:
             return True
-        own.look()
         return any(self._differs(name, sent) for name in own.files) or self._is_stale_there(sent)
 
     def _is_stale_there(self, sent: Mapping[str, tuple[int, int]]) -> bool:
@@ -152,8 +190,13 @@ class EditedModules:
         return found
 
     def _differs(self, name: str, sent: Mapping[str, tuple[int, int]]) -> bool:
-        now = _stamp(os.path.join(self._folder, name))  # noqa: PTH118
+        now = _stamp(self._path(name))
         return now is not None and sent.get(name) != now[:2] and self._seen_to.get(name) != now
+
+
+def _are_same(asked: tuple[object, ...], before: object) -> bool:
+    """Whether these are the same objects: each is replaced where it changes."""
+    return isinstance(before, tuple) and all(map(is_, asked, before))
 
 
 def _stamp(path: str) -> Stamp | None:

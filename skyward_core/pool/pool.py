@@ -328,4 +328,5 @@ class Pool:
             await link.close()
         await self.background.stop()
         self.book.direct.close()
+        self._modules.close()
         self.news.close()

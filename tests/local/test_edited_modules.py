@@ -164,3 +164,17 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
             assert results == [[("one", "one"), ("one", "one")]]
             assert [v for v, _ in answer[0]] == ["two", "two"]  # type: ignore[attr-defined]
             assert [v for v, _ in version_of("helper_c") @ compute] == ["two", "two"]
+
+
+def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path) -> None:
+    (folder / "often.py").write_text(TEXT.format(version="0"))
+    with sky.Compute(options=QUIET) as compute:
+        for turn in range(1, 4):
+            for _ in range(25):
+                ((version, _),) = version_of("often") @ compute
+                assert version == str(turn - 1)
+            (folder / "often.py").write_text(TEXT.format(version=str(turn)))
+            os.utime(folder / "often.py", ns=(0, SECOND + next(EDITS)))
+        assert compute.pool._modules._looks < 60, "files were looked at for each of 75 calls"
+        ((version, _),) = version_of("often") @ compute
+        assert version == "3"
