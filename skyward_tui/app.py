@@ -45,6 +45,7 @@ S = TypeVar("S")
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
+STILL_SECONDS = 1.0  # for which a screen of which nothing is heard may stay as it is
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
@@ -98,8 +99,8 @@ class SkywardApp(AppFace):
         self._refresh_error = ""
         self._ends = Ends()
         self._leaving = False
-        self._lively_until = 0.0
-        self._pumped: object = None
+        self._lively_until = time.monotonic() + LIVELY_SECONDS
+        self._pumped: tuple[object, float] = (None, 0.0)
         self._early: list[events.Event] | None = []  # what was typed before there was anything to act on
         self.register_theme(SKYWARD)
         self.theme = SKYWARD.name
@@ -198,10 +199,11 @@ class SkywardApp(AppFace):
 
         screen, pools = self._front(BaseScreen), self.pools()
         state = (id(screen), int(self.clock()), [(pool.key, pool.state, pool.changes) for pool in pools])
+        now, (before, since) = time.monotonic(), self._pumped
         asks = screen is not None and screen.ASKS
-        if state == self._pumped and not asks and time.monotonic() > self._lively_until:
+        if state == before and not asks and now > self._lively_until and now < since + STILL_SECONDS:
             return
-        self._pumped = state
+        self._pumped = state, now
         # While the app shuts down its screens lose their widgets one by one.
         if self.is_running and screen is not None and screen.is_mounted:
             screen.pulse(self.clock())

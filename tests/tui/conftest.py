@@ -29,6 +29,8 @@ def _own_world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     for module in ("textual.app", "textual.pilot"):
         monkeypatch.setattr(f"{module}.wait_for_idle", settled)
+    # The clock of these tests stands still, and what they change the app does not always hear of.
+    monkeypatch.setattr("skyward_tui.app.LIVELY_SECONDS", 3600.0)
     time.tzset()
     parse_once(monkeypatch)
     if not getattr(request.module, "PAINTS", False):

@@ -56,6 +56,7 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
         plain(screen, now)
 
     monkeypatch.setattr(RunScreen, "pulse", noted)
+    monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 3600.0)
     async with app.run_test(size=(100, 30)) as pilot:
         await until(pilot, lambda: app.session is not None)
         app.show_pool(view.key)
@@ -74,10 +75,14 @@ async def test_a_screen_that_nobody_touches_is_left_alone_until_something_comes(
             what()
             app._pump()
             assert len(pulses) == before + 1
-        await pilot.press("2")
+        await pilot.press("2")  # which may change anything, for a while
         before = len(pulses)
         app._pump()
         assert len(pulses) == before + 1
+        app._lively_until = 0.0
+        monkeypatch.setattr("skyward_tui.app.STILL_SECONDS", 0.0)
+        app._pump()
+        assert len(pulses) == before + 2, "what came unheard shows in the end"
 
 
 def test_the_keys_page_is_true() -> None:
