@@ -146,9 +146,10 @@ def test_what_one_call_made_of_the_signal_is_undone_for_the_next(
 
     def blocks(begun: Callable[[], None]) -> None:
         mutex = ctypes.create_string_buffer(64)
+        lock = ctypes.CDLL(None).pthread_mutex_lock
+        lock(mutex)
         begun()
-        for _ in range(2):  # the second time for ever
-            ctypes.CDLL(None).pthread_mutex_lock(mutex)
+        lock(mutex)  # for ever
 
     sky.function(before)() @ pool
     stopped(pool, tmp_path, patient)

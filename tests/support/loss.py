@@ -25,7 +25,13 @@ def lose(compute: sky.Compute, node: int) -> set[int]:
     """A node is gone for good, with all that ran there; gives the pids."""
     agent = compute.pool.links[node].welcome["pid"]
     below = descendants(agent)
-    shutil.rmtree(compute.pool.machines[node].extra["folder"])
+    folder = Path(compute.pool.machines[node].extra["folder"])
+
+    def is_removed() -> bool:
+        shutil.rmtree(folder, ignore_errors=True)  # who lives yet may write there meanwhile
+        return not folder.exists()
+
+    wait_until(is_removed)
     for pid in (agent, *below):
         os.kill(pid, signal.SIGKILL)
     return below
