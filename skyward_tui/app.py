@@ -45,7 +45,7 @@ S = TypeVar("S")
 FRAMES, FRAMES_OVER_SSH = 10, 5  # paints a second
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # for which a key, or work that has ended, may still change what is shown
-STILL_SECONDS = 1.0  # for which a screen of which nothing is heard may stay as it is
+STILL_SECONDS = 2.0  # for which a screen may stay as it is at most, should the clock stand still
 FIRST_LOOK_SECONDS = 1.0
 DETACH_SECONDS = 5.0
 
