@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
+
+from .session_part import SessionPart
 
 if TYPE_CHECKING:
     from ..model.stacks import Stacks
-    from ..pool.pool import Pool
     from ..views.views import PoolView
 
-T = TypeVar("T")
 
-
-class Insides:
+class Insides(SessionPart):
     """The part of :class:`.session.Session` that does so. To ask keeps no pool alive."""
-
-    async def _seen(self, name: str) -> Pool:
-        raise NotImplementedError
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        raise NotImplementedError
 
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False

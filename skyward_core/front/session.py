@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import providers
-from ..model.capabilities import RunsHere
 from ..model.errors import PoolError, SkywardError, UsageError, hint_of, what_of
 from ..model.hint import Hint
 from ..model.spec import PoolSpec
 from ..model.states import PoolStatus
-from ..model.written_file import Unfetched
 from ..pool.live_logs import LogSink
 from ..pool.nodes.reconcile import close_if_gone, is_being_made
 from ..pool.pool import Pool
@@ -40,12 +38,10 @@ from ..views.views import PoolView, RunView
 from . import sweeping
 from .back_off import BackOff
 from .insides import Insides
+from .output_files import OutputFiles
 from .sweeping import Sweep
 
 if TYPE_CHECKING:
-    from ..pool.outputs.fetching import Progress
-    from ..pool.outputs.listing import Listing
-    from ..pool.outputs.outputs import Haul
     from ..transport.ssh.questions import Ask
     from .base import Front
 
@@ -54,7 +50,7 @@ T = TypeVar("T")
 OnEvent = Callable[[Event], None]
 
 
-class Session(Insides):
+class Session(Insides, OutputFiles):
     """All that an app or a command needs of the core.
 
     Pools that this session did not create are watched as an observer: looking at a pool does not keep it alive.
@@ -395,65 +391,6 @@ class Session(Insides):
 
         async def work() -> list[str]:
             return await fetch(self.ledger.pool(token), self.ledger, give_up=give_up)
-
-        return self._submit(work())
-
-    def files(
-        self, pool: str, run: str | None = None, patterns: Sequence[str] = (), *, whole: bool = False
-    ) -> Future[Listing]:
-        """The files that ranks wrote in their working folder: of a run, or of all of a pool's time. To ask keeps no
-        pool alive.
-
-        Args:
-            whole: whether nodes are asked again for what does not go into one answer; a screen holds no more than that.
-
-        Raises (through the future):
-            UsageError: a pattern leads out of the working folder.
-            PoolError: there is no such pool, or it cannot be reached.
-        """
-
-        async def work() -> Listing:
-            return await (await self._seen(pool)).outputs.files(patterns, run, whole=whole)
-
-        return self._submit(work())
-
-    def fetch_files(
-        self,
-        pool: str,
-        run: str | None = None,
-        patterns: Sequence[str] = (),
-        to: Path | None = None,
-        progress: Progress | None = None,
-    ) -> Future[Haul]:
-        """Bring such files here; see :meth:`skyward_core.Compute.fetch`.
-
-        Args:
-            progress: told, on the session's thread, how many bytes have come, and of how many.
-
-        Raises (through the future):
-            UsageError: a pattern leads out of the working folder.
-            PoolError: there is no such pool, or no node of it can be asked.
-        """
-
-        async def work() -> Haul:
-            return await (await self._ours(pool)).outputs.fetch(patterns, to, run, progress)
-
-        return self._submit(work())
-
-    @staticmethod
-    def works_here(pool: PoolRow) -> bool:
-        """Whether the ranks of a pool work, or worked, in this machine's own folders: what they write is here."""
-        try:
-            return isinstance(providers.from_json(pool.provider), RunsHere)
-        except SkywardError:  # of a package that is not installed any more
-            return False
-
-    def unfetched_files(self, pool: str) -> Future[Unfetched]:
-        """The files of its ranks that nobody has fetched, and what a teardown would make of them. To ask keeps no pool
-        alive; raises as :meth:`look`."""
-
-        async def work() -> Unfetched:
-            return await (await self._seen(pool)).outputs.unfetched()
 
         return self._submit(work())
 
