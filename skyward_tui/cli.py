@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import click
 
+from .again_commands import rerun
 from .command_console import console_of, of_json
 from .inside_commands import metrics, profile, stacks, top
 from .market_commands import capacity, costs, offers, sweep
@@ -431,5 +432,5 @@ def debug_dump(path: str | None, as_json: bool) -> int:
         return execute(path, console)
 
 
-for _command in (offers, capacity, costs, sweep, stacks, profile, top, metrics):
+for _command in (rerun, offers, capacity, costs, sweep, stacks, profile, top, metrics):
     cli.add_command(_command)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.host_keys import ServerKey as ServerKey
     from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
+    from .launch_request import LaunchRequest
     from .sweeping import Sweep as Sweep
 
 
@@ -50,6 +51,9 @@ class Front(Protocol):
         Args:
             stays: whether its results are for whoever comes later, though they are told here.
         """
+
+    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        """Keep what a run was launched with, to be launched again; ``joined`` says that its pool was up before."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Done when a run has ended, and its logs are here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -171,6 +171,10 @@ class LaunchRequest:
     def shapes_pool(self) -> bool:
         """Whether it says what the pool is like, so that one that is up already will not do."""
         return any(value is not False and value not in (None, (), {}) for value in self._shape())
+
+    def on_pool(self, name: str) -> LaunchRequest:
+        """The same on a pool that is up, which is used as it is and stays."""
+        return replace(self, pool=name, keep=False, **{each: _UNSAID[each] for each in _SHAPE})
 
     def _shape(self) -> Iterator[Any]:
         return (getattr(self, name) for name in _SHAPE)
@@ -388,6 +392,11 @@ class LaunchRequest:
             if not name.isidentifier():
                 raise UsageError(f"no setting of a provider is called {name!r}")
             yield from _given(declared.get(name), name, text)
+
+
+_UNSAID: Mapping[str, Any] = {
+    each.name: {} if each.default is MISSING else each.default for each in fields(LaunchRequest)
+}
 
 
 def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:

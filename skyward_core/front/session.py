@@ -44,6 +44,7 @@ from .sweeping import Sweep
 if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
+    from .launch_request import LaunchRequest
 
 T = TypeVar("T")
 
@@ -322,6 +323,24 @@ class Session(Insides, OutputFiles):
             run = found.launch.open("single" if one else "broadcast", [task])
             run.stays = stays
             return found.view.runs[run.id]
+
+        return self._submit(work())
+
+    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        """Keep what a run was launched with, so that it can be launched again.
+
+        Args:
+            pool: its key.
+            joined: whether the pool was up before.
+
+        Raises (through the future):
+            OSError: it cannot be written.
+        """
+
+        async def work() -> None:
+            from .launches import keep
+
+            await asyncio.to_thread(keep, pool, run, request, joined=joined)
 
         return self._submit(work())
 

@@ -63,7 +63,7 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
         task = plan.task(echo=True)
         job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
-            return job.execute(plan.spec, task, one=plan.one, detach=request.detach)
+            return job.execute(plan.spec, task, request)
 
 
 def _tell(plan: LaunchPlan, console: Console) -> int:
@@ -147,8 +147,9 @@ class _Job:
         self.off_terminal = off_terminal
         self.run: RunView | None = None
         self.error: SkywardError | None = None
+        self.kept: Future[None] | None = None  # what the run was launched with
 
-    def execute(self, spec: PoolSpec | None, task: Task, *, one: bool, detach: bool) -> int:
+    def execute(self, spec: PoolSpec | None, task: Task, request: LaunchRequest) -> int:
         """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
         up = spec is None
         try:
@@ -163,9 +164,11 @@ class _Job:
                 # It may have been starting when we looked.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-            self.run = self.follower.wait(self.session.launch(self.key, task, one=one, stays=detach))
+            launched = self.session.launch(self.key, task, one=request.one, stays=request.detach)
+            self.run = self.follower.wait(launched)
+            self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=spec is None)
             self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
-            status = self._see_out(self.run, detach)
+            status = self._see_out(self.run, request.detach)
         except Interrupted:
             status = exit_status.INTERRUPTED
             self.leave &= up  # a pool half made is no use to keep
@@ -237,6 +240,7 @@ class _Job:
             except SkywardError as error:
                 self.error, status = error, exit_status.UNVERIFIED
         self.follower.finish()
+        self._see_kept()
         if receipt is not None:
             self.console.note(receipt_line(receipt))
             status = status if receipt.ok else exit_status.UNVERIFIED
@@ -247,6 +251,15 @@ class _Job:
         if self.run is not None:
             self.console.result(run_json(self.run, receipt))
         return status
+
+    def _see_kept(self) -> None:
+        """The run's launch is kept, or it is told why not."""
+        if self.kept is None:
+            return
+        try:
+            self.follower.wait(self.kept, heed=False)
+        except (OSError, SkywardError) as error:
+            self.console.note(f"how the run was launched is not kept, and rerun knows nothing of it: {error}")
 
     def _is_ours(self, view: PoolView) -> bool:
         return self.key == view.key

@@ -24,6 +24,7 @@ from skyward_core.views.views import PoolView, RunView, apply
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Ask, Front
+    from skyward_core.front.launch_request import LaunchRequest
 
 NOW = 1_800_000_000.0
 
@@ -35,6 +36,7 @@ class FakeSession:
     views: list[PoolView] = field(default_factory=list)
     created: list[PoolSpec] = field(default_factory=list)
     launched: list[tuple[str, Task]] = field(default_factory=list)
+    kept_launches: dict[str, LaunchRequest] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     recalled: list[str] = field(default_factory=list)
@@ -101,6 +103,10 @@ class FakeSession:
         self.launched.append((view.name, task))
         run = self.open_run(view, task.name, kind="single" if one else "broadcast")
         return done(run)
+
+    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        self.kept_launches[run] = request
+        return done(None)
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         return self.runs_ended.setdefault(run, Future())

@@ -251,6 +251,7 @@ class Session:
         self.shown = PoolView("p", state="up", key="p.t")
         self.notice = ""
         self.is_heard = False
+        self.unkept: OSError | None = None
         self.ended: Future[RunView] = Future()
 
     def _called(self, what: str) -> None:
@@ -288,6 +289,10 @@ class Session:
         assert pool == "p.t" and self.is_heard
         self._called("launch")
         return done(self.run)
+
+    def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
+        assert pool == "p.t" and request.script == "train.py"
+        return done(None) if self.unkept is None else done(self.unkept)
 
     def wait(self, pool: str, run: str) -> Future[Any]:
         assert self.run is not None and pool == "p.t"
@@ -339,7 +344,14 @@ def execute(
 ) -> int:
     job = _Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
-        return job.execute(SPEC if ours else None, TASK, one=False, detach=detach)
+        return job.execute(SPEC if ours else None, TASK, LaunchRequest(script="train.py", detach=detach))
+
+
+def test_a_launch_that_cannot_be_kept_is_told_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    session = Session(a_run(state="done"), GONE)
+    session.unkept = OSError(28, "No space left on device")
+    assert execute(session, console=Console(as_json=False)) == exit_status.OK
+    assert "rerun knows nothing of it: [Errno 28] No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Runs that are launched again from the command line: real pools, other folders, pools that are up or over."""
+
+from __future__ import annotations
+
+import re
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.support.cli import Cli
+
+SCRIPT = """
+import os, sys
+import skyward_core as sky
+
+@sky.function
+def product(n: int = 1, m: int = 2) -> int:
+    return n * m
+"""
+WHOLE = "import sys\nprint('words', *sys.argv[1:])\n"
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("rerun"))
+    cli.write("maths.py", SCRIPT)
+    cli.write("whole.py", WHOLE)
+    return cli
+
+
+def run_of(done: CompletedProcess[str]) -> str:
+    """The run that a command has told of."""
+    found = re.search(r"^run (\w+): .* on \d ranks?$", done.stderr, re.MULTILINE)
+    assert found is not None, done.stderr
+    return found[1]
+
+
+def test_a_run_is_launched_again_as_it_was_and_with_another_argument(cli: Cli) -> None:
+    run = run_of(cli("run", "maths.py", "--nodes", 2, "--arg", "n=5"))
+    again = cli("rerun", run[:5])
+    assert f"in {cli.folder}: skyward-tui run maths.py --arg n=5 --nodes 2" in again.stderr
+    assert "value of 2: mean 10" in again.stdout
+    cli.write("maths.py", SCRIPT + "# edited\n")
+    with_other = cli("rerun", run, "-a", "m=10")
+    assert f"run {run}: the script has changed since" in with_other.stderr
+    assert "value of 2: mean 50" in with_other.stdout
+    assert cli.pools() == {}
+    told = cli("rerun", run_of(with_other), "--dry-run")
+    assert "product(n=5, m=10) on all 2 ranks" in told.stdout, "a run that was a rerun is one, too"
+
+
+def test_the_words_of_a_whole_script_go_along(cli: Cli) -> None:
+    run = run_of(cli("run", "whole.py", "--", "--epochs", "3"))
+    assert "words --epochs 3" in cli("rerun", run).stdout
+    assert "words --epochs 4" in cli("rerun", run, "--", "--epochs", "4").stdout
+    refused = cli("rerun", run, "--arg", "n=1", status=2)
+    assert "takes no --arg" in refused.stderr
+
+
+def test_a_run_goes_to_its_pool_as_long_as_that_is_up(cli: Cli) -> None:
+    first = run_of(cli("run", "maths.py", "--nodes", 2, "--pool", "dev", "--keep"))
+    joined = run_of(cli("run", "maths.py", "--pool", "dev", "--arg", "n=3"))
+    cli("rerun", first)
+    assert list(cli.pools()) == ["dev"], "the pool stays"
+    assert len(cli.pools()["dev"]["runs"]) == 3
+    cli("down", "dev")
+    refused = cli("rerun", joined, status=2)
+    assert f"run {joined} went to pool dev, which was up already and is not any more" in refused.stderr
+    again = cli("rerun", first)
+    assert "pool dev: 2 nodes on local" in again.stderr
+    assert list(cli.pools()) == ["dev"], "it was to be kept"
+    cli("rerun", joined, "--pool", "dev")
+    cli("down", "dev")
+
+
+def test_what_cannot_be_launched_again_is_refused_in_words(cli: Cli) -> None:
+    assert "no run or pool 'nothing'" in cli("rerun", "nothing", status=2).stderr
+    run = run_of(cli("run", "maths.py"))
+    cli.folder.joinpath("maths.py").rename(cli.folder / "moved.py")
+    refused = cli("rerun", run, status=None)
+    assert refused.returncode and "maths.py" in refused.stderr
+    cli.folder.joinpath("moved.py").rename(cli.folder / "maths.py")

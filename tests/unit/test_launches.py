@@ -1,0 +1,165 @@
+"""What made a run: kept, read again, changed; what was otherwise then."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.launches import MOST_CHANGED, Launch, Source, keep, kept
+from skyward_core.model.errors import UsageError
+from skyward_core.store.home import pool_dir, pool_path
+from skyward_core.store.ledger import Ledger
+from skyward_core.store.ledger_rows import RunRow
+
+REQUEST = LaunchRequest(
+    script="train.py", function="train", arguments=["lr=0.1", "n=2"], plugins=["torch"], nodes="2:4",
+    settings={"hosts": "a,b"}, provider="ssh",
+)  # fmt: skip
+
+
+class World:
+    """A ledger with a pool "p" in a fresh home, and a run of it, "ab12"."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.ledger.intend("t0", "p", {"type": "local"}, {})
+        self.key = self.ledger.pool("t0").key
+        pool_dir(self.key)
+        self.row = RunRow("ab12", "t0", "train", "broadcast", 2, "done", 1.0, 2.0, None)
+
+    def kept(self) -> Launch:
+        return kept(self.ledger, self.row)
+
+    @property
+    def file(self) -> Path:
+        return pool_path(self.key) / "launches" / "ab12.json"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return World()
+
+
+def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1\n")
+    keep(world.key, "ab12", REQUEST, joined=True)
+    found = world.kept()
+    assert found.request == REQUEST
+    assert (found.cwd, found.joined, len(found.source.script)) == (str(tmp_path), True, 32)
+    assert world.file.stat().st_mode & 0o777 == 0o600
+    assert world.file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_of_a_pool_whose_files_are_gone_nothing_is_kept(world: World) -> None:
+    pool_path(world.key).rmdir()
+    keep(world.key, "ab12", REQUEST, joined=False)
+    assert not pool_path(world.key).exists()
+    with pytest.raises(UsageError, match="nothing is kept of how run ab12 was launched"):
+        world.kept()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "it is no launch"),
+        ("\udcff", "cannot be read"),
+        ("{}", "another version"),
+        ({"request": {"script": "t.py", "orbit": 1}}, r"does not know \(orbit\)"),
+        ({"request": {"script": "t.py"}, "source": {"moon": 1}}, "another version"),
+        ({"request": {"script": 3}}, "another version"),
+        ({"request": 1}, "another version"),
+    ],
+)
+def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> None:
+    world.file.parent.mkdir()
+    if isinstance(text, dict):
+        text = json.dumps({"source": {"changed": []}, "cwd": "/", "joined": False} | text)
+    world.file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UsageError, match=said):
+        world.kept()
+
+
+def test_arguments_take_the_place_of_those_of_their_names() -> None:
+    launch = Launch(request=REQUEST, cwd="/")
+    assert launch.changed_by((), None) == launch
+    assert launch.changed_by(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
+    with pytest.raises(UsageError, match="of a function"):
+        launch.changed_by((), ["--lr", "1"])
+
+
+def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
+    launch = Launch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd="/")
+    assert launch.changed_by((), None).request.script_args == ("--lr", "1")
+    assert launch.changed_by((), ["-x"]).request.script_args == ("-x",)
+    with pytest.raises(UsageError, match="takes no --arg"):
+        launch.changed_by(["lr=1"], None)
+
+
+def test_on_a_pool_that_is_up_nothing_is_said_of_what_it_is_like() -> None:
+    found = LaunchRequest(
+        script="t.py", nodes=3, budget=1.0, settings={"a": "b"}, project=True, keep=True, one=True
+    )
+    assert found.on_pool("dev") == LaunchRequest(script="t.py", pool="dev", one=True)
+    assert not REQUEST.on_pool("dev").shapes_pool
+
+
+def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "train.py")
+    git(tmp_path, "commit", "-qm", "one")
+    first = Source.of(script)
+    assert len(first.commit) == 40 and first.changed == ()
+    assert Source.of(script).since(first) == []
+    script.write_text("x = 2\n")
+    (tmp_path / "data.bin").write_text("of no repository")
+    second = Source.of(script)
+    assert second.changed == ("train.py",)
+    assert second.since(first) == ["the script has changed since"]
+    git(tmp_path, "commit", "-qam", "two")
+    now = Source.of(script)
+    assert now.since(second) == [
+        f"it was of commit {first.commit[:10]}, and is {now.commit[:10]}",
+        "files that differed from their commit then: train.py",
+    ]
+    script.unlink()
+    assert "the script cannot be read any more" in Source.of(script).since(first)
+
+
+def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
+    names = [tmp_path / f"f{i:03}" for i in range(MOST_CHANGED + 5)]
+    for name in names:
+        name.write_text("1")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    git(tmp_path, "config", "core.fsmonitor", f"touch {tmp_path}/ran;")
+    for name in names:
+        name.write_text("22")
+    found = Source.of(tmp_path / "f000")
+    assert len(found.changed) == MOST_CHANGED
+    assert not (tmp_path / "ran").exists()
+    assert found.since(found)[-1].endswith("f000, f001, f002, …")
+
+
+def test_without_git_or_a_repository_there_is_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.py").write_text("")
+    assert Source.of(tmp_path / "t.py").commit == ""
+    monkeypatch.setenv("PATH", "")
+    assert Source.of(tmp_path / "t.py").commit == ""
+
+
+def git(folder: Path, *words: str) -> None:
+    own = ("-c", "user.name=x", "-c", "user.email=x@example.com", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *own, *words], cwd=folder, check=True, capture_output=True)
