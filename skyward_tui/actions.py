@@ -163,6 +163,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
     Action("run.launch", "L", "launch_here", "", "Launch another run on this pool"),
+    Action("run.again", "A", "launch_again", "", "Launch this run again, as it was or otherwise"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action(

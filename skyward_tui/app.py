@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from .dialogs.budget import BudgetScreen
     from .dialogs.host_key import HostKeyScreen
+    from .launch_form import Form
 
 S = TypeVar("S")
 
@@ -270,10 +271,10 @@ class SkywardApp(AppFace):
         else:
             self.push_screen(RunScreen(key))
 
-    def show_launch(self, pool: str = "") -> None:
+    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
         from .screens.launch import LaunchScreen
 
-        self.push_screen(LaunchScreen(pool))
+        self.push_screen(LaunchScreen(pool, form))
 
     def show_leftovers(self) -> None:
         from .screens.sweep import SweepScreen

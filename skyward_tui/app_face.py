@@ -80,8 +80,9 @@ class AppFace(App[None]):
         """Watch a pool, one step from the list of pools, whatever was open."""
         raise NotImplementedError
 
-    def show_launch(self, pool: str = "") -> None:
-        """Open the launch form, for a live pool of that name or, without one, for a new pool."""
+    def show_launch(self, pool: str = "", form: Form | None = None) -> None:
+        """Open the launch form, for a live pool, by its key, or, without one, for a new pool; filled in where ``form``
+        says how."""
         raise NotImplementedError
 
     def show_leftovers(self) -> None:

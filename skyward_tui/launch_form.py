@@ -262,7 +262,7 @@ _MARKET_ROWS: dict[str, _Row] = {  # of providers that have offers
 _MONEY_ROWS: dict[str, _Row] = {"budget": _Row("budget", _amount)}  # of those whose machines cost something
 
 
-def _rows_of(provider: str) -> dict[str, _Row]:
+def rows_of(provider: str) -> dict[str, _Row]:
     """What is asked of a pool that is made with a provider."""
     choice = provider_choices().get(provider)
     market = _MARKET_ROWS if choice and choice.chooses else {}
@@ -277,7 +277,7 @@ def request_of(form: Form) -> LaunchRequest:
     """
     from skyward_core.front.launch_request import LaunchRequest
 
-    rows = _ROWS if form.pool else _rows_of(form.provider)
+    rows = _ROWS if form.pool else rows_of(form.provider)
     said = {name: row.read(getattr(form, row.field)) for name, row in rows.items()}
     pool = {"pool": _name_of(form.pool)} if form.pool else {"settings": dict(_settings(form))}
     whole = {"function": None, "arguments": (), "script_args": said["arguments"]} if form.whole else {}
@@ -296,13 +296,14 @@ def _name_of(pool: str) -> str:
 
 def _settings(form: Form) -> Iterator[tuple[str, str]]:
     """What the provider's fields say, by the settings' names."""
-    for id, setting in _fields_of(form.provider).items():
+    for id, setting in fields_of(form.provider).items():
         text = setting.written(form.settings.get(id, ""))
         if text or (setting.required and setting.option):
             yield setting.name, text
 
 
-def _fields_of(provider: str) -> Mapping[str, Setting]:
+def fields_of(provider: str) -> Mapping[str, Setting]:
+    """The settings of a provider, by their fields' ids."""
     choice = provider_choices().get(provider)
     return choice.fields if choice else {}
 
@@ -337,7 +338,7 @@ def _checked(form: Form, live: Mapping[str, PoolView]) -> LaunchPlan:
         raise FieldError(
             "name", f"a pool named {form.name.strip()} is already up: use it, or give another name"
         )
-    for id, setting in _fields_of(form.provider).items():
+    for id, setting in fields_of(form.provider).items():
         if setting.required and not setting.written(form.settings.get(id, "")):
             look = setting.field() if setting.field else None
             raise FieldError(id, (look and look.missing) or f"{setting.name} is needed: {setting.help}")
@@ -384,11 +385,11 @@ def _not_a_number(id: str, form: Form) -> str:
 
 def _id_of(field: str, form: Form) -> str:
     """The form's field that stands for one of a request."""
-    own = _fields_of(form.provider)
+    own = fields_of(form.provider)
     of_setting = {f"settings.{setting.name}": id for id, setting in own.items()}
     if field == "provider" or field.startswith("settings."):
         return of_setting.get(field, next(iter(own), "provider"))
-    row = _rows_of(form.provider).get(field)
+    row = rows_of(form.provider).get(field)
     return row.field if row else "script"
 
 

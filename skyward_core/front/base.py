@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
     from .launch_request import LaunchRequest
+    from .launches import Launch as Launch
     from .sweeping import Sweep as Sweep
 
 
@@ -54,6 +55,9 @@ class Front(Protocol):
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep what a run was launched with, to be launched again; ``joined`` says that its pool was up before."""
+
+    def kept_launch(self, run: str) -> Future[Launch]:
+        """What a run was launched with."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:
         """Done when a run has ended, and its logs are here."""

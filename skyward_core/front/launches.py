@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2s
@@ -77,9 +78,19 @@ class Launch:
     """
 
     request: LaunchRequest
-    cwd: str
+    cwd: Path
     joined: bool = False
     source: Source = field(default_factory=Source)
+
+    def from_anywhere(self) -> LaunchRequest:
+        """What was asked for, with whole paths."""
+        request = self.request
+        paths = {name: getattr(request, name) for name in ("script", "lock", "requirements")}
+        paths["python"] = request.python if os.sep in (request.python or "") else None
+        whole: dict[str, Any] = {
+            name: str(self.cwd / Path(path).expanduser()) for name, path in paths.items() if path
+        }
+        return replace(request, **whole)
 
     def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> Launch:
         """The same with other arguments.
@@ -156,7 +167,7 @@ def _launch(told: Mapping[str, Any]) -> Launch:
     source["changed"] = tuple(source["changed"])
     return Launch(
         request=LaunchRequest(**asked),
-        cwd=str(told["cwd"]),
+        cwd=Path(told["cwd"]),
         joined=bool(told["joined"]),
         source=Source(**source),
     )

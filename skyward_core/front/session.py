@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
     from .launch_request import LaunchRequest
+    from .launches import Launch
 
 T = TypeVar("T")
 
@@ -341,6 +342,23 @@ class Session(Insides, OutputFiles):
             from .launches import keep
 
             await asyncio.to_thread(keep, pool, run, request, joined=joined)
+
+        return self._submit(work())
+
+    def kept_launch(self, run: str) -> Future[Launch]:
+        """What a run was launched with.
+
+        Raises (through the future):
+            UsageError: nothing is kept of it.
+            LedgerError: the ledger cannot be read.
+        """
+
+        async def work() -> Launch:
+            from .launches import kept
+
+            if (row := self.ledger.run(run)) is None:
+                raise UsageError(f"the ledger has no run {run}")
+            return await asyncio.to_thread(kept, self.ledger, row)
 
         return self._submit(work())
 

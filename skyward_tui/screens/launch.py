@@ -31,6 +31,7 @@ from ..launch_form import (
     path_of,
     provider_choices,
     python_script,
+    request_of,
 )
 from ..launch_packages import choices_for
 from ..packaged import named
@@ -485,7 +486,7 @@ class LaunchScreen(BaseScreen[None]):
             remember(form)
         except OSError as error:
             app.flash(f"this launch is not remembered: {error}", "error")
-        app.run_worker(follow(app, plan, task, begun), name="launch", exclusive=False)
+        app.run_worker(follow(app, plan, task, begun, request_of(form)), name="launch", exclusive=False)
         app.show_pool(begun.key)
 
     def action_files(self) -> None:

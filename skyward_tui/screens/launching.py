@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.model.capabilities import Asks
 from skyward_core.model.errors import Cancelled, PoolError, SkywardError
-from skyward_core.views.views import PoolView
+from skyward_core.views.views import PoolView, RunView
 
 from ..app_face import AppFace, settled
 from ..dialogs.ask import ChoiceScreen
@@ -16,7 +16,9 @@ from ..unfetched import receipt_line
 from ..words import one_line
 
 if TYPE_CHECKING:
+    from skyward_core.front.base import Front
     from skyward_core.front.launch_plan import LaunchPlan
+    from skyward_core.front.launch_request import LaunchRequest
     from skyward_core.front.scripts import Task
 
 
@@ -48,7 +50,9 @@ async def create(app: AppFace, plan: LaunchPlan) -> BegunPool:
     return BegunPool((await settled(begun)).key, created)
 
 
-async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -> None:
+async def follow(
+    app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool, request: LaunchRequest
+) -> None:
     """Launch when the pool is ready; a pool that is not to be kept is torn down when the run has ended."""
     session = app.session
     if session is None:
@@ -57,6 +61,7 @@ async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -
         if begun.created is not None and not await _is_up(app, plan, begun.created):
             return
         run = await settled(session.launch(begun.key, task, one=plan.one))
+        await _keep(app, session, begun.key, run, request, joined=plan.spec is None)
         if plan.keep or plan.spec is None:
             return
         await settled(session.wait(begun.key, run.id))
@@ -66,6 +71,16 @@ async def follow(app: AppFace, plan: LaunchPlan, task: Task, begun: BegunPool) -
         return
     said = f"run ended, {plan.pool.name} torn down: {receipt_line(receipt)}"
     app.flash(said, "done" if receipt.ok else "error")
+
+
+async def _keep(
+    app: AppFace, session: Front, pool: str, run: RunView, request: LaunchRequest, *, joined: bool
+) -> None:
+    """Keep what the run was launched with, so that it can be launched again."""
+    try:
+        await settled(session.keep_launch(pool, run.id, request, joined=joined))
+    except OSError as error:
+        app.flash(f"how run {run.id} was launched is not kept: {error}", "error")
 
 
 async def _is_up(app: AppFace, plan: LaunchPlan, created: Future[PoolView]) -> bool:

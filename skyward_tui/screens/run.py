@@ -354,6 +354,26 @@ class RunScreen(BaseScreen[None]):
     def action_launch_here(self) -> None:
         self.app.show_launch("" if self._view is None else self._view.key)
 
+    def action_launch_again(self) -> None:
+        run, session = self.run, self.app.session
+        if run is None or session is None:
+            return self.flash("no run that could be launched again")
+        self.run_worker(self._launch_again(session, run), group="again")
+        return None
+
+    async def _launch_again(self, session: Front, run: RunView) -> None:
+        from ..form_of_request import form_of
+
+        try:
+            found = await settled(session.kept_launch(run.id))
+            form = form_of(found.from_anywhere())
+        except SkywardError as error:
+            return self.flash(words_of(error), "error")
+        live = self._view is not None and self._view.is_live
+        self.app.show_launch(self.key if live else "", form)
+        if found.joined and not live:
+            self.app.flash("its pool was made by another launch, and is over: say what the new one is like")
+
     def action_back(self) -> None:
         """One thing at a time: what is open in a panel, zoom, then the screen."""
         if any(panel.close_one() for panel in self.panels.values()):

@@ -25,9 +25,9 @@ from skyward_core.model.spec import PoolSpec
 from skyward_core.providers import DEFAULT, by_name, own_names
 from skyward_core.views.views import PoolView
 from skyward_tui.cli import cli
+from skyward_tui.form_of_request import form_of
 from skyward_tui.launch_form import Form, check, command_line, path_of, request_of
 from skyward_tui.packaged import FOLDER
-from tests.support.launch_forms import form_of
 
 SCRIPT = """
 from datetime import date

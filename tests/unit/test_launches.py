@@ -52,7 +52,7 @@ def test_what_is_kept_is_read_again_as_it_was(world: World, tmp_path: Path) -> N
     keep(world.key, "ab12", REQUEST, joined=True)
     found = world.kept()
     assert found.request == REQUEST
-    assert (found.cwd, found.joined, len(found.source.script)) == (str(tmp_path), True, 32)
+    assert (found.cwd, found.joined, len(found.source.script)) == (tmp_path, True, 32)
     assert world.file.stat().st_mode & 0o777 == 0o600
     assert world.file.parent.stat().st_mode & 0o777 == 0o700
 
@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 
 def test_arguments_take_the_place_of_those_of_their_names() -> None:
-    launch = Launch(request=REQUEST, cwd="/")
+    launch = Launch(request=REQUEST, cwd=Path("/"))
     assert launch.changed_by((), None) == launch
     assert launch.changed_by(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
     with pytest.raises(UsageError, match="of a function"):
@@ -96,11 +96,26 @@ def test_arguments_take_the_place_of_those_of_their_names() -> None:
 
 
 def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
-    launch = Launch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd="/")
+    launch = Launch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
     assert launch.changed_by((), None).request.script_args == ("--lr", "1")
     assert launch.changed_by((), ["-x"]).request.script_args == ("-x",)
     with pytest.raises(UsageError, match="takes no --arg"):
         launch.changed_by(["lr=1"], None)
+
+
+def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    said: dict[str, Any] = {
+        "script": "a/t.py",
+        "python": "env/bin/python",
+        "lock": "~/uv.lock",
+        "requirements": "/r.txt",
+    }
+    found = Launch(request=LaunchRequest(**said), cwd=Path("/w")).from_anywhere()
+    assert (found.script, found.python, found.lock) == ("/w/a/t.py", "/w/env/bin/python", "/h/uv.lock")
+    assert found.requirements == "/r.txt"
+    named = Launch(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).from_anywhere()
+    assert (named.script, named.python) == ("/w/t.py", "python3.12"), "a name is looked for in PATH"
 
 
 def test_on_a_pool_that_is_up_nothing_is_said_of_what_it_is_like() -> None:

@@ -1,4 +1,4 @@
-"""The form that asks for what a request asks for: the way back, by which tests go round."""
+"""The launch form filled with what a request asks for: the way back from :func:`.launch_form.request_of`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 from skyward_core.front.launch_request import PACKAGES, LaunchRequest
 from skyward_core.front.providers import DEFAULT
 from skyward_core.model.errors import UsageError
-from skyward_tui.launch_form import Form, _fields_of, _rows_of, path_of
-from skyward_tui.launch_packages import choice_of
+
+from .launch_form import Form, fields_of, path_of, rows_of
+from .launch_packages import choice_of
 
 
 def _written(value: object) -> str:
@@ -23,7 +24,7 @@ def _patterns(patterns: Sequence[str]) -> str:
 
 
 # How values stand in the form, where it is not as their text.
-WRITTEN: Mapping[str, Callable[[Any], Any]] = {
+_WRITTEN: Mapping[str, Callable[[Any], Any]] = {
     "arguments": shlex.join,
     "one": bool,
     "keep": bool,
@@ -43,8 +44,8 @@ def form_of(request: LaunchRequest) -> Form:
         UsageError: it cannot say something that is asked for.
     """
     values = {
-        row.field: WRITTEN.get(name, _written)(getattr(request, name))
-        for name, row in _rows_of(request.provider or DEFAULT).items()
+        row.field: _WRITTEN.get(name, _written)(getattr(request, name))
+        for name, row in rows_of(request.provider or DEFAULT).items()
         if name not in PACKAGES
     }
     values["packages"] = next(
@@ -52,7 +53,7 @@ def form_of(request: LaunchRequest) -> Form:
     )
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
-    ids = {setting.name: id for id, setting in _fields_of(values["provider"]).items()}
+    ids = {setting.name: id for id, setting in fields_of(values["provider"]).items()}
     others = {"detach": request.detach, "timeout": request.timeout}
     others |= {name: True for name in request.settings if name not in ids}
     others["script"] = str(path_of(request.script)) != request.script

@@ -1,0 +1,94 @@
+"""The key that launches a run again: the form, filled with what the run was launched with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Select
+
+from skyward_core.front.launch_request import LaunchRequest
+from skyward_core.front.launches import Launch
+from skyward_core.views import events as ev
+from skyward_tui.app import SkywardApp
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.run import RunScreen
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+
+SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...\n"
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    asked = LaunchRequest(
+        script="train.py", function="train", arguments=["epochs=3"], pool="other", nodes="3", ranks_per_node=2
+    )
+    return Launch(request=asked, cwd=tmp_path)
+
+
+async def test_a_launch_is_kept_and_launched_again_with_another_argument(
+    app: SkywardApp, session: FakeSession, launch: Launch
+) -> None:
+    over = session.pool("old", 3, 2)
+    run = session.open_run(over)
+    session.kept_launches[run.id] = launch
+    session.emit(over, ev.PoolEnded(pool="old", receipt={}, at=session.now))
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(over.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await until(pilot, lambda: "runs     train(epochs=3) on all 6" in screen_text(app))
+        assert app.screen.query_one("#pool", Select).value == "", "its pool is over: a new one is made"
+        app.screen.query_one("#arguments", Input).value = "epochs=5"
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(session.kept_launches) == 2)
+        (again,) = [each for id, each in session.kept_launches.items() if id != run.id]
+        assert again.request.arguments == ("epochs=5",)
+        assert (again.request.nodes, again.request.ranks_per_node) == (3, 2)
+        assert not again.joined
+        assert [(spec.name, spec.nodes) for spec in session.created] == [("other", 3)]
+
+
+async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
+    app: SkywardApp, session: FakeSession, launch: Launch
+) -> None:
+    live = session.pool("old", 3, 2)
+    run = session.open_run(live)
+    session.kept_launches[run.id] = launch
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(live.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        assert app.screen.query_one("#pool", Select).value == live.key
+        await until(pilot, lambda: "train(epochs=3)" in screen_text(app))
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: len(session.kept_launches) == 2)
+        assert session.created == []
+        assert [each.joined for each in session.kept_launches.values()] == [False, True]
+
+
+@pytest.mark.parametrize("lacks", ["record", "field", "pool"])
+async def test_what_the_form_cannot_do_is_said(
+    app: SkywardApp, session: FakeSession, launch: Launch, lacks: str
+) -> None:
+    view = session.pool("old")
+    run = session.open_run(view)
+    asked = LaunchRequest(script=str(launch.cwd / "train.py"), timeout=5 if lacks == "field" else None)
+    if lacks != "record":
+        session.kept_launches[run.id] = Launch(request=asked, cwd=launch.cwd, joined=True)
+    session.emit(view, ev.PoolEnded(pool="old", receipt={}, at=session.now))
+    said = {
+        "record": "nothing is kept of how run old-1 was launched",
+        "field": "the form has no field that could say this: timeout",
+        "pool": "its pool was made by another launch",
+    }
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is not None)
+        await pilot.press("A")
+        await until(pilot, lambda: said[lacks] in screen_text(app))
+        assert isinstance(app.screen, LaunchScreen) == (lacks == "pool")
