@@ -46,6 +46,7 @@ class Action:
         label: one or two words, for the hint line; empty where it is not hinted.
         help: a sentence for the help, the palette and the documentation.
         dangerous: whether it ends something.
+        changes: whether it makes or changes something beside this app, and ends nothing.
         priority: whether it wins over the focused widget.
         partner: id of the action whose key is hinted beside this one's.
     """
@@ -56,12 +57,18 @@ class Action:
     label: str
     help: str
     dangerous: bool = False
+    changes: bool = False
     priority: bool = False
     partner: str = ""
 
     @property
     def scope(self) -> str:
         return self.id.partition(".")[0]
+
+    @property
+    def looks(self) -> bool:
+        """Whether who may only look may do it."""
+        return not (self.dangerous or self.changes)
 
     def shown_keys(self, keymap: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
         """The keys as a person reads them.
@@ -117,7 +124,15 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("sweep.back", "escape,q", "back", "back", "Back to the pools"),
     # Launch form
-    Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True),
+    Action(
+        "launch.launch",
+        "ctrl+r",
+        "launch",
+        "launch",
+        "Create the pool and launch",
+        priority=True,
+        changes=True,
+    ),
     Action("launch.files", "ctrl+o,o", "files", "pick a script", "Pick a script or a packaged example"),
     Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that the script is loaded with"),
     Action("launch.accelerators", "ctrl+g", "accelerators", "", "Pick an accelerator of the catalogue"),
@@ -154,7 +169,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.wrap", "w", "wrap", "", "Wrap long lines"),
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or what the panel shows"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
-    Action("run.fetch", "o", "fetch", "fetch files", "Fetch the files that its ranks wrote, to outputs/"),
+    Action(
+        "run.fetch",
+        "o",
+        "fetch",
+        "fetch files",
+        "Fetch the files that its ranks wrote, to outputs/",
+        changes=True,
+    ),
     Action("run.stacks", "s", "stacks", "stacks", "Where every rank is, and who has not joined a collective"),
     *(
         Action(f"run.{row.id}", str(row.number), f"panel('{row.id}')", "", row.help)

@@ -20,7 +20,7 @@ from textual import events, on, work
 from textual.app import SystemCommand
 from textual.screen import Screen
 
-from .actions import bindings, first_key
+from .actions import bindings, first_key, of
 from .app_face import AppFace, settled
 from .budgets import BudgetQuestions
 from .ends import Ends, beside
@@ -29,8 +29,10 @@ from .theme import SKYWARD, muted
 from .widgets.chrome import MIN_HEIGHT, MIN_WIDTH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
     from textual.driver import Driver
     from textual.worker import Worker
 
@@ -57,6 +59,13 @@ def _new_session() -> Front:
     return Session()
 
 
+def looking_only() -> Front:
+    """A session that changes nothing."""
+    from skyward_core.front.looking_only import LookingOnly
+
+    return LookingOnly()
+
+
 SWITCH_INTERVAL = 0.0005  # seconds
 
 
@@ -66,6 +75,7 @@ class SkywardApp(AppFace):
     Args:
         session_factory: makes the session, called once in a thread; it may take its time and may raise.
         clock: Unix time in seconds.
+        read_only: whether it only looks at pools, and refuses what would change something.
     """
 
     TITLE = "skyward"
@@ -83,8 +93,11 @@ class SkywardApp(AppFace):
         self,
         session_factory: Callable[[], Front] = _new_session,
         clock: Callable[[], float] = time.time,
+        *,
+        read_only: bool = False,
     ) -> None:
         super().__init__()
+        self.read_only = read_only
         # Pools live on a thread beside this one. At the interpreter's own interval (5 ms) a flood of logs there
         # would hold up every key press here by several of them.
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -111,6 +124,19 @@ class SkywardApp(AppFace):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """What our screens need of a theme beyond Textual's own variables."""
         return {"muted": muted(self.current_theme)}
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Do what a key means; of who may only look, refuse what is more than that."""
+        scope = getattr(default_namespace, "SCOPE", "") or getattr(self.screen, "SCOPE", "")
+        if self.read_only and any(each.call == action and not each.looks for each in of(scope)):
+            self.flash("this app only looks (--read-only), and changes nothing", "error")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's own for this machine, which on Linux and its like does not survive its terminal."""

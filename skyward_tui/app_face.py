@@ -30,6 +30,7 @@ class AppFace(App[None]):
 
     Attributes:
         clock: Unix time in seconds.
+        read_only: whether it only looks, and changes nothing.
         session: the core; None until the ledger is read.
         session_error: why there is no session, where there is none to come.
         unlaunched: what was entered for the last pool, until that is up.
@@ -39,6 +40,7 @@ class AppFace(App[None]):
     """
 
     clock: Callable[[], float]
+    read_only: bool
     session: Front | None
     session_error: str
     unlaunched: Form | None

@@ -75,24 +75,29 @@ class _Commands(click.Group):
     cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @_debug
+@click.option(
+    "--read-only", is_flag=True, help="Of the app: look at pools, and refuse what would change anything."
+)
 @click.version_option(package_name="skyward-tui", message="%(prog)s %(version)s")
 @click.pass_context
-def cli(context: click.Context) -> int:
+def cli(context: click.Context, read_only: bool) -> int:
     """Run a Python function on many machines at once, watch every rank live, take it all down again.
 
     Without a command, the app opens.
     """
     if context.invoked_subcommand is not None:
+        if read_only:
+            raise click.UsageError(f"--read-only is the app's: {context.invoked_subcommand} does not know it")
         return 0
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("the app needs a terminal; skyward-tui --help lists commands that do without")
     # Looking for garbage among what the app is made of would be an eighth of its way to the first paint.
     gc.disable()
-    from .app import SkywardApp
+    from .app import SkywardApp, looking_only
 
     gc.freeze()
     gc.enable()
-    app = SkywardApp()
+    app = SkywardApp(looking_only, read_only=True) if read_only else SkywardApp()
     app.run()
     return app.return_code or 0
 

@@ -42,7 +42,7 @@ class BaseScreen(Screen[Result]):
         self._hint_bar = HintBar()  # what is said before the screen is there stands in it then
 
     def compose(self) -> ComposeResult:
-        yield Crumbs()
+        yield Crumbs("read-only" if self.app.read_only else "")
         yield from self.body()
         yield self._hint_bar
         yield TooSmall()
@@ -64,6 +64,8 @@ class BaseScreen(Screen[Result]):
         others = [action for action in of(self.SCOPE) if action.label and action not in wanted]
         last = [action for action in named(*ALWAYS) if action.scope in (self.SCOPE, "app")]
         hints = [action for action in (*wanted, *others) if action not in last]
+        if self.app.read_only:
+            hints, last = ([action for action in each if action.looks] for each in (hints, last))
         self._hint_bar.show(self._keys_of(hints), self._keys_of(last), now)
 
     def is_useful(self, action: Action) -> bool:

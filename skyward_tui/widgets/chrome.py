@@ -24,10 +24,15 @@ class Chrome(Static):
 
 
 class Crumbs(Chrome):
-    """``pools › NAME › run`` on the left, the state on the right."""
+    """``pools › NAME › run`` on the left, the state on the right.
 
-    def __init__(self) -> None:
+    Args:
+        mark: a word that stands behind the former, or "".
+    """
+
+    def __init__(self, mark: str = "") -> None:
         super().__init__()
+        self._mark = f"  [{mark}]" if mark else ""
         self._shown: object = None
 
     def show(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
@@ -41,7 +46,7 @@ class Crumbs(Chrome):
         parts: list[tuple[str, str]] = [(" ", "")]
         for crumb in above:
             parts += [(crumb, "$muted"), (" › ", "$muted")]
-        left = Content.assemble(*parts, (here, "bold"))
+        left = Content.assemble(*parts, (here, "bold"), (self._mark, "$warning"))
         room = self.size.width - left.cell_length - 3
         status = Content("")
         for state in states:

@@ -1,0 +1,103 @@
+"""The app that only looks: what would change something is refused at its key, and by the session below it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from skyward_core.front.looking_only import LookingOnly
+from skyward_core.front.sweeping import Sweep
+from skyward_core.model.errors import UsageError
+from skyward_core.model.spec import PoolSpec
+from skyward_core.providers.local.provider import Local
+from skyward_core.views.views import PoolView
+from skyward_tui.actions import ACTIONS
+from skyward_tui.app import SkywardApp
+from skyward_tui.cli import cli
+from skyward_tui.screens.launch import LaunchScreen
+from skyward_tui.screens.run import RunScreen
+from tests.support.app_driver import screen_text, until
+from tests.support.fake_session import FakeSession
+
+REFUSED = "this app only looks (--read-only), and changes nothing"
+
+
+@pytest.fixture
+def app(session: FakeSession) -> SkywardApp:
+    return SkywardApp(lambda: session, clock=lambda: session.now, read_only=True)
+
+
+@pytest.mark.parametrize("key", ["X", "C", "o"])
+async def test_keys_that_change_something_are_refused_and_not_hinted(
+    app: SkywardApp, session: FakeSession, key: str
+) -> None:
+    view = session.pool("train")
+    session.open_run(view)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.show_pool(view.key)
+        await until(pilot, lambda: "z zoom" in screen_text(app))
+        shown = screen_text(app)
+        assert "pools › train › train  [read-only]" in shown
+        assert "X tear down" not in shown and "C cancel" not in shown
+        await pilot.press(key)
+        await until(pilot, lambda: REFUSED in screen_text(app))
+        assert isinstance(app.screen, RunScreen), "no dialog is opened"
+        await pilot.press("a")
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
+    assert session.torn_down == session.cancelled == []
+
+
+async def test_the_form_can_be_read_and_launches_nothing(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: app.session is not None)
+        app.show_launch()
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: REFUSED in screen_text(app))
+    assert session.created == []
+
+
+def test_every_action_that_ends_something_is_more_than_a_look() -> None:
+    assert all(not action.looks for action in ACTIONS if action.dangerous)
+    assert {action.id for action in ACTIONS if action.changes} == {"launch.launch", "run.fetch"}
+
+
+@pytest.fixture
+def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
+    session = LookingOnly()
+    yield session
+    session.detach()
+
+
+def test_the_session_refuses_whatever_would_change_something(looking: LookingOnly) -> None:
+    begun: Future[PoolView] = Future()
+    spec = PoolSpec(name="p", provider=Local())
+    asked: list[Future[Any]] = [
+        looking.create(spec, begun=begun),
+        begun,
+        looking.down("p"),
+        looking.launch("p", None),  # type: ignore[arg-type]
+        looking.cancel("p", "r"),
+        looking.attach("p"),
+        looking.fetch("t"),
+        looking.fetch_files("p"),
+        looking.raise_budget("p", 1.0),
+        looking.end_left(Sweep()),
+        looking.stacks("p", signal=True),
+    ]
+    for future in asked:
+        with pytest.raises(UsageError, match="this only looks at pools"):
+            future.result(10)
+    assert looking.ledger.live() == []
+
+
+def test_commands_do_not_know_the_app_s_option() -> None:
+    done = CliRunner().invoke(cli, ["--read-only", "ls"], standalone_mode=False)
+    assert isinstance(done.exception, click.UsageError)
+    assert "--read-only is the app's: ls does not know it" in str(done.exception)
