@@ -121,5 +121,6 @@ def nothing_runs(lab: Lab) -> None:
 
 
 def agents(host: Host) -> list[int]:
-    """Pids, as seen from here, of a host's agents: neither a worker nor the channel that started them."""
+    """Pids, as seen from here, of a host's agents, and for moments of what looks like them: a channel until it ends,
+    what an agent starts until that is another program. No worker is among them."""
     return [pid for pid, line in host.processes().items() if "skyward-agent" in line]

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import skyward_core as sky
+from skyward_core.store.archive import Archive
 from skyward_tui.widgets.rank_state import link_note
 
 from . import Lab
@@ -35,9 +36,16 @@ def pid() -> int:
     return os.getpid()
 
 
+def lines(archive: Archive, rank: int) -> bytes:
+    """What a rank has printed, as far as it is here."""
+    return archive.tail(f"r{rank:03d}.out", 1 << 30)
+
+
 def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
     with pool(pair) as compute, ThreadPoolExecutor(1) as beside:
         workers = pid() @ compute
+        # The channels that started them are called the same, and end some moments after.
+        until(lambda: all(len(agents(host)) == 1 for host in pair.hosts), "one agent on each host")
         living = [agents(host) for host in pair.hosts]
         nodes, archive = compute.pool.view.nodes, compute.pool.archive
         try:
@@ -65,9 +73,19 @@ def test_a_pulled_cable_loses_no_line_and_no_host(pair: Lab) -> None:
                 (host.home / "enough").touch()
         results = running.result(DEADLINE)
         assert [worker for worker, *_ in results] == workers
-        assert [agents(host) for host in pair.hosts] == living
+        # Channels that looked after the hosts once they could be reached end, too; and what was printed meanwhile is
+        # more than a node sends ahead of an outcome.
+        until(
+            lambda: [agents(host) for host in pair.hosts] == living, "the same agents, and none beside them"
+        )
+        until(
+            lambda: all(
+                lines(archive, rank).count(b"\n") >= count for rank, (_, count, _) in enumerate(results)
+            ),
+            "every line",
+        )
         for rank, (_, count, digest) in enumerate(results):
-            printed = archive.tail(f"r{rank:03d}.out", 1 << 30)
+            printed = lines(archive, rank)
             assert printed.count(b"\n") == count
             assert hashlib.sha256(printed).hexdigest() == digest
         assert compute.pool.view.state == "up"

@@ -19,12 +19,9 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.front.session import Session
 from skyward_core.model.machine import Machine
 from skyward_core.model.states import NoticeKind
 from skyward_core.runtime import preempt
-from skyward_core.store.archive import replay
-from skyward_core.views.events import NodeNotice
 from tests.support.loss import REPLACE, lose, wait_for
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
@@ -210,6 +207,8 @@ def test_who_says_nothing_gets_sigterm_and_is_lost(pool: sky.Compute, steps: Ste
     assert error.message == "preempted: the machine of node 1 was taken back by its provider"
     assert pool_notices(pool) == ["rebalance", "terminate"]
     # Who comes later is told, too.
+    from skyward_core.front.session import Session  # which ranks do without
+
     session = Session()
     view = session.look(pool.pool.row.key).result(30)
     assert view.nodes[1].is_taken_back and not view.nodes[0].notice
@@ -308,6 +307,9 @@ def test_an_agent_that_follows_one_that_died_tells_ranks_nothing_twice(
 
 
 def pool_notices(compute: sky.Compute) -> list[NoticeKind]:
+    from skyward_core.store.archive import replay
+    from skyward_core.views.events import NodeNotice
+
     return [each.kind for each in replay(compute.pool.archive.folder) if isinstance(each, NodeNotice)]
 
 

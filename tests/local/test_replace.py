@@ -379,10 +379,12 @@ def test_two_clients_of_different_minds_end_up_with_one_machine(
 
 
 KILLED_HALF_WAY = """
-    import shutil, signal
+    import signal
     sys.path.append(REPOSITORY)
     from skyward_core.transport.local.transport import LocalTransport
     from skyward_core.providers.local.provider import Local
+    from contextlib import suppress
+    from tests.support.faults import remove
     from tests.support.processes import descendants
     async def die(*args, **kwargs):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -391,9 +393,10 @@ KILLED_HALF_WAY = """
         WHERE = die
         agent = compute.pool.links[1].welcome["pid"]
         below = descendants(agent)
-        shutil.rmtree(compute.pool.machines[1].extra["folder"])
+        remove(compute.pool.machines[1].extra["folder"])
         for pid in (agent, *below):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(60)
     """.replace("REPOSITORY", repr(str(Path(__file__).parents[2])))
 

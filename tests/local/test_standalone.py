@@ -15,8 +15,6 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.plugins import Plugin
-from skyward_core.pool.nodes import replace
-from skyward_core.store.ledger import Ledger
 from tests.support.faults import agent_pids, worker_pids
 from tests.support.loss import Provider, lose
 from tests.support.processes import exists
@@ -172,7 +170,7 @@ def test_the_ranks_of_a_lost_node_are_lost_and_the_others_work(home: Path) -> No
 
 def test_another_machine_is_set_up_alone(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shop = Provider(monkeypatch)
-    monkeypatch.setattr(replace, "PAUSES", (0.05, 0.05))
+    monkeypatch.setattr("skyward_core.pool.nodes.replace.PAUSES", (0.05, 0.05))
     diary = Diary(tmp_path / "diary")
     with sky.Compute(nodes=2, plugins=[diary], options=options(on_loss="replace")) as compute:
         before = dict(who() @ compute)
@@ -259,6 +257,8 @@ def test_plugins_that_need_peers_are_refused_before_anything_is_made(home: Path,
         f"plugin {name} needs the ranks to reach one another, for {what}, and with Options(cluster=False) workers "
         "stand alone: leave cluster=False out, or the plugin, or have a single rank (nodes=1, ranks_per_node=1)"
     )
+    from skyward_core.store.ledger import Ledger  # which ranks do without
+
     assert Ledger().live() == []
     assert not (home / "local").exists()
 

@@ -102,6 +102,8 @@ async def launch_form(app: SkywardApp, pilot: Pilot[Any], script: str) -> Launch
 
 def screen_text(app: SkywardApp) -> str:
     """What the screen shows, as lines of text."""
+    # Else a dialog that nobody has painted here would have nothing to lie over, and keep that.
+    visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import pexpect
+from typing import TYPE_CHECKING, Any
 
 from tests.support.child import Child
 from tests.support.forked import Loaded
+
+if TYPE_CHECKING:
+    import pexpect
 
 EXAMPLES = Path(__file__).parents[2] / "skyward_tui" / "examples"
 COMMAND = [sys.executable, "-m", "skyward_tui"]
@@ -108,6 +109,8 @@ class Cli:
         )  # fmt: skip
 
     def terminal(self, *arguments: object, **env: str) -> pexpect.spawn[str]:
+        import pexpect  # which ranks do without
+
         return pexpect.spawn(
             COMMAND[0], [*COMMAND[1:], *map(str, arguments)],
             cwd=str(self.folder), env=self.env | env, timeout=PATIENCE, encoding="utf-8", dimensions=(40, 200),

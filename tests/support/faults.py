@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import skyward_core as sky
-from skyward_core.transport.background_loop import background
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
 
 
 def on_loop(work: Callable[[], object]) -> None:
     """Do something on the pools' loop, after what is queued there; what it raises is raised here."""
+    # Ranks load this, and do without these.
+    import asyncio
+
+    from skyward_core.transport.background_loop import background
 
     async def do() -> None:
         work()

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machine import Machine
-from skyward_core.pool.links.link import Link
 from tests.support.faults import on_loop
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from skyward_core.model.machine import Machine
+    from skyward_core.pool.links.link import Link
 
 REPLACE = sky.Options(console=False, grace=0.5, on_loss="replace", start_timeout=60.0)
 
@@ -33,7 +36,8 @@ def lose(compute: sky.Compute, node: int) -> set[int]:
 
     wait_until(is_removed)
     for pid in (agent, *below):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # what is below the agent may end with it
+            os.kill(pid, signal.SIGKILL)
     return below
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skyward_core.store.ledger import Ledger
-from skyward_core.store.run_logs import RunLogs
+if TYPE_CHECKING:
+    from skyward_core.store.ledger import Ledger
 
 
 def descendants(root: int) -> set[int]:
@@ -43,4 +44,6 @@ def read_log(ledger: Ledger, run: str, rank: int, stream: str = "out") -> bytes:
     Raises:
         UsageError: no such run.
     """
+    from skyward_core.store.run_logs import RunLogs  # which ranks do without
+
     return b"".join(piece.data for piece in RunLogs(ledger, run).pieces(rank) if piece.stream == stream)

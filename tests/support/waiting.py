@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -31,6 +30,8 @@ def wait_until(
 
 async def until(condition: Callable[[], object], what: str = "") -> None:
     """Wait for a condition, and let everything else on this loop go on meanwhile."""
+    import asyncio  # which ranks do without
+
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
 from skyward_core.views import events as ev
@@ -84,3 +85,13 @@ async def test_how_it_looks(app: SkywardApp, session: FakeSession, snap: Snap, s
         await asked(app, pilot)
         await until(pilot, lambda: "Not now" in screen_text(app) and "▶ train" in screen_text(app))
         snap(app, f"budget-{size[0]}x{size[1]}")
+
+
+async def test_a_look_finds_what_lies_below_whoever_has_painted_last(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    async with app.run_test(size=(100, 30)) as pilot:
+        spent(session)
+        await asked(app, pilot)
+        visible_screen_stack.set([])  # as it is here where the screen's own timer came before us
+        assert "▶ train" in screen_text(app)

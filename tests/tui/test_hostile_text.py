@@ -47,11 +47,11 @@ def evil_run(session: FakeSession, view: PoolView) -> None:
 
 
 def looks_harmless(app: SkywardApp) -> None:
+    rows = screen_text(app).splitlines()
     for row in app.screen._compositor.render_strips():
         for segment in row:
             bad = [c for c in segment.text if c in "\r\n\t\x1b" or is_harmful(c)]
             assert not segment.control and not bad, (bad, segment.text)
-    rows = screen_text(app).splitlines()
     assert len(rows) == app.size.height
 
 
