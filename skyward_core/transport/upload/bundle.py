@@ -32,7 +32,6 @@ LOADED = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
-    "skyward_core/model/value.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/boot/__init__.py",
