@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -15,7 +15,7 @@ from .capabilities import Rents
 from .errors import SpecError
 from .interpreter import Interpreter
 from .spec_checks import Checks
-from .value import Value
+from .value import Value, value
 
 if TYPE_CHECKING:
     from .offer import Wish
@@ -62,7 +62,7 @@ def _secret(value: Any) -> str:
     return value
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class PipIndex(_Spec):
     """An extra package index.
 
@@ -80,7 +80,7 @@ class PipIndex(_Spec):
     _checks: ClassVar[Checks] = {"url": spec_checks.text, "packages": spec_checks.several(spec_checks.text)}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class Image(_Spec):
     """What a node's environment holds.
 
@@ -162,7 +162,7 @@ class Image(_Spec):
         return {name: value for name, value in asdict(self).items() if name != "env"}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class Worker(_Spec):
     """How a node runs what it is given.
 
@@ -187,7 +187,7 @@ class Worker(_Spec):
     }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class Options(_Spec):
     """How a pool behaves.
 
@@ -287,7 +287,7 @@ class Options(_Spec):
         return cls(**{name: value for name, value in data.items() if name in known})
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class Nodes(_Spec):
     """A number of machines that is left open: as many as can be had. ``str`` of it is short, such as "2:8".
 
@@ -338,7 +338,7 @@ def _written(text: str) -> int:
 _number: Callable[[Any], int] = spec_checks.whole(1, 1024)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class Spec(_Spec):
     """One way to have a pool's machines, of several that ``Compute`` may be given. Numbers are the least that will do.
 
@@ -388,7 +388,7 @@ class Spec(_Spec):
         return [name for name in names if getattr(self, name) is not None]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@value(kw_only=True, frozen=True)
 class PoolSpec(_Spec):
     """One pool, whole: what ``Compute`` was asked for. ``describe`` gives what can be written down of it.
 

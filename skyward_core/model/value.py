@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -17,19 +17,28 @@ def value(cls: type[T], /) -> type[T]: ...
 
 
 @overload
-def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
+def value(*, kw_only: bool = False, frozen: bool = False) -> Callable[[type[T]], type[T]]: ...
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(cls: Any = None, /, *, kw_only: bool = False) -> Any:
-    """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: to
-    refuse it when it happens takes longer to compile than all the rest. What takes the rest is ``__init__``: it is
-    compiled once somebody makes a first one, as most processes make none of most classes."""
+def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) -> Any:
+    """Make a dataclass of a :class:`Value`, with slots. That nobody changes one is for the type checker to see: what
+    ``dataclass`` refuses it with takes longer to compile than all the rest. What takes the rest is ``__init__``: it is
+    compiled once somebody makes a first one, or asks for its signature, as most processes make none of most classes.
+
+    Args:
+        frozen: refuse it also when it happens; such ones, which persons make, have no slots.
+    """
 
     def make(raw: type[T]) -> type[T]:
-        made = dataclass(slots=True, eq=False, repr=False, init=False, kw_only=kw_only)(raw)
-        made.__init__ = _first(made)  # type: ignore[method-assign]
-        return made
+        made: Any = dataclass(slots=not frozen, eq=False, repr=False, init=False, kw_only=kw_only)(raw)
+        made.__init__ = _first(made)
+        if frozen:
+            made.__dataclass_params__.frozen = True
+            made.__signature__ = _Signature()
+            made.__setattr__ = _refusing(made, "assign to", object.__setattr__)
+            made.__delattr__ = _refusing(made, "delete", object.__delattr__)
+        return made  # type: ignore[no-any-return]
 
     return make if cls is None else make(cls)
 
@@ -42,12 +51,39 @@ def _first(made: Any) -> Callable[..., None]:
     return __init__
 
 
-_MADE = object()  # stands for a default that is made for each value anew
+def _refusing(made: Any, what: str, change: Callable[..., None]) -> Callable[..., None]:
+    def refuse(self: Any, name: str, *value: object) -> None:
+        if type(self) is made or name in made.__dataclass_fields__:
+            raise FrozenInstanceError(f"cannot {what} field {name!r}")
+        change(self, name, *value)
+
+    return refuse
+
+
+class _Signature:
+    """That of ``__init__``, for ``inspect``."""
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        if "__dataclass_fields__" not in vars(owner) or instance is not None:
+            raise AttributeError("__signature__")
+        from inspect import signature
+
+        whole = signature(_compiled(owner))
+        return whole.replace(parameters=list(whole.parameters.values())[1:])
+
+
+class _Made:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_MADE = _Made()  # stands for a default that is made for each value anew
 
 
 def _compiled(made: Any) -> Callable[..., None]:
     """The ``__init__`` that ``dataclass`` would write."""
-    names: dict[str, Any] = {"_MADE": _MADE}
+    names: dict[str, Any] = {"_MADE": _MADE, "_put": object.__setattr__}
+    put = "_put(self, {0!r}, {1})" if made.__dataclass_params__.frozen else "self.{0} = {1}"
     parameters: list[str] = []
     lines: list[str] = []
     for each in sorted(fields(made), key=lambda each: each.kw_only is True):
@@ -57,11 +93,11 @@ def _compiled(made: Any) -> Callable[..., None]:
         if each.default_factory is not MISSING:
             names[f"_make_{name}"] = each.default_factory
             parameters.append(f"{name}=_MADE")
-            lines.append(f"self.{name} = _make_{name}() if {name} is _MADE else {name}")
+            lines.append(put.format(name, f"_make_{name}() if {name} is _MADE else {name}"))
         else:
             names[f"_default_{name}"] = each.default
             parameters.append(name if each.default is MISSING else f"{name}=_default_{name}")
-            lines.append(f"self.{name} = {name}")
+            lines.append(put.format(name, name))
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
     # Nothing of it is anybody's but the names of the class's own fields.

@@ -6,11 +6,42 @@ Sent to hosts ahead of everything else, as :mod:`.boot.bootstrap` is: standard l
 from __future__ import annotations
 
 import sys
-from typing import Any
+
+TYPE_CHECKING = False  # typing's would be imported for it
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 # What the standard library's modules import and agents never ask anything of, unless something goes wrong: a quarter of
 # what they import.
 NOT_NOW = ("inspect", "ipaddress", "linecache", "locale", "textwrap")
+
+
+class Whatever:
+    """Stands for what only type checkers ask anything of: in annotations, and as a base."""
+
+    def __class_getitem__(cls, _: object) -> type[Whatever]:
+        return cls
+
+
+# What these modules, and ours, have of typing before they run: a twelfth of what they import.
+OF_TYPING = {"TYPE_CHECKING": False, "final": lambda kind: kind}
+OF_TYPING |= dict.fromkeys(
+    (
+        "Any",
+        "Awaitable",
+        "Callable",
+        "IO",
+        "Iterable",
+        "List",
+        "Literal",
+        "Optional",
+        "Protocol",
+        "Tuple",
+        "Type",
+    ),
+    Whatever,
+)
 
 
 def import_asyncio() -> None:
@@ -23,16 +54,24 @@ def import_asyncio() -> None:
 
 
 def put_off() -> None:
-    """Have what is imported next get stand-ins for the modules of ``NOT_NOW``."""
+    """Have what is imported next get stand-ins for the modules of ``NOT_NOW``, and for typing."""
     for name in NOT_NOW:
         if name not in sys.modules:
             sys.modules[name] = PutOff(name)
+    if "typing" not in sys.modules:
+        sys.modules["typing"] = PutOff("typing", OF_TYPING)
 
 
 class PutOff(type(sys)):  # type: ignore[misc]
     """Stands for a module until something of it is asked for. (importlib's LazyLoader loads at the next import.)"""
 
+    def __init__(self, name: str, known: Mapping[str, Any] = {}) -> None:
+        super().__init__(name)
+        self.__dict__.update(known)
+
     def __getattr__(self, name: str) -> Any:
+        if name == "__path__":  # what imports from it ask of each module
+            raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         __import__(self.__name__)

@@ -6,10 +6,18 @@ import json
 import os
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..model.value import Value
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from dataclasses import dataclass
+    from typing import ClassVar
+else:
+
+    def dataclass(**_: bool) -> Callable[[type], type]:
+        """Type checkers see a dataclass; what it is to others see :class:`_FrozenPart`."""
+        return lambda kind: kind
+
 
 VARIABLE = "COMPUTE_POOL"  # holds a rank's place, as JSON, for what it starts
 LONGEST = (
@@ -17,8 +25,89 @@ LONGEST = (
 )  # characters of it with everybody's ports; programs start with at most 128 KB in a variable
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Peer(Value):
+_OF_HOST: Any = object()  # stands for what this host calls itself
+
+
+class _AsDataclass:
+    """Part of what ``dataclasses`` asks of a class, made when it does."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[_FrozenPart]) -> Any:
+        from dataclasses import field, make_dataclass
+
+        ours: Any = next(each for each in owner.__mro__ if each.__module__ == __name__)
+        start, names = ours.__init__, ours.__match_args__
+        given = start.__defaults__
+        defaults = {name: field(default=each) for name, each in zip(names[-len(given) :], given, strict=True)}
+        if "hostname" in defaults:
+            defaults["hostname"] = field(default_factory=_hostname)
+        kinds = start.__annotations__
+        listed: Any = [(name, kinds[name], defaults.get(name, field())) for name in names]
+        made = make_dataclass(ours.__name__, listed, eq=False, repr=False, frozen=True, slots=True)
+        value = getattr(made, self._name)
+        setattr(ours, self._name, value)
+        return value
+
+
+class _FrozenPart:
+    """Base of what is a frozen dataclass to those who ask. (Workers wait for this; to make it one takes a millisecond,
+    and since Python 3.12 loads inspect.)"""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        __match_args__: ClassVar[tuple[str, ...]]
+    else:
+        __match_args__ = ()
+        __dataclass_fields__ = _AsDataclass()
+        __dataclass_params__ = _AsDataclass()
+
+    def _fill(self, values: Mapping[str, Any]) -> None:
+        for name in self.__match_args__:
+            object.__setattr__(self, name, values[name])
+
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__match_args__}
+
+    def __replace__(self, /, **changes: Any) -> Any:
+        return type(self)(**self._values() | changes)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._refuse("assign to", name)
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._refuse("delete", name)
+        super().__delattr__(name)
+
+    def _refuse(self, what: str, name: str) -> None:
+        if name in self.__match_args__ or type(self).__module__ == __name__:
+            from dataclasses import FrozenInstanceError
+
+            raise FrozenInstanceError(f"cannot {what} field {name!r}")
+
+    def __getstate__(self) -> list[Any]:
+        return list(self._values().values())
+
+    def __setstate__(self, state: list[Any]) -> None:
+        self._fill(dict(zip(self.__match_args__, state, strict=False)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _FrozenPart) or type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values().values()))
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={each!r}" for name, each in self._values().items())
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Peer(_FrozenPart):
     """A node of the pool.
 
     Attributes:
@@ -28,13 +117,17 @@ class Peer(Value):
             that could not be asked.
     """
 
+    __slots__ = __match_args__ = ("node", "address", "ports")
     node: int
     address: str
-    ports: tuple[int, ...] = ()
+    ports: tuple[int, ...]
+
+    def __init__(self, node: int, address: str, ports: tuple[int, ...] = ()) -> None:
+        self._fill(locals())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Network(Value):
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(_FrozenPart):
     """How a node is reached by its peers.
 
     Attributes:
@@ -42,12 +135,16 @@ class Network(Value):
         gbps: what its driver says that it carries, in gigabits per second; None where it says nothing.
     """
 
-    interface: str = ""
-    gbps: float | None = None
+    __slots__ = __match_args__ = ("interface", "gbps")
+    interface: str
+    gbps: float | None
+
+    def __init__(self, interface: str = "", gbps: float | None = None) -> None:
+        self._fill(locals())
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class InstanceInfo(Value):
+@dataclass(frozen=True, eq=False, repr=False)
+class InstanceInfo(_FrozenPart):
     """A rank's place in its pool.
 
     Attributes:
@@ -75,24 +172,68 @@ class InstanceInfo(Value):
         workers_per_rank: processes that each rank has for tasks, ``Worker(concurrency=)``; 1 where they are threads.
     """
 
-    node: int = 0
-    total_nodes: int = 1
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    ranks_per_node: int = 1
-    head_addr: str = "127.0.0.1"
-    head_port: int = 29500
-    accelerators: int = 0
-    peers: tuple[Peer, ...] = (Peer(0, "127.0.0.1"),)
-    pool: str = ""
-    run: str = ""
-    total_accelerators: int = 0
-    accelerator: str = ""
-    hostname: str = field(default_factory=lambda: os.uname().nodename)
-    network: Network = Network()
-    worker: int = 0
-    workers_per_rank: int = 1
+    __slots__ = __match_args__ = (
+        "node",
+        "total_nodes",
+        "rank",
+        "world_size",
+        "local_rank",
+        "ranks_per_node",
+        "head_addr",
+        "head_port",
+        "accelerators",
+        "peers",
+        "pool",
+        "run",
+        "total_accelerators",
+        "accelerator",
+        "hostname",
+        "network",
+        "worker",
+        "workers_per_rank",
+    )
+    node: int
+    total_nodes: int
+    rank: int
+    world_size: int
+    local_rank: int
+    ranks_per_node: int
+    head_addr: str
+    head_port: int
+    accelerators: int
+    peers: tuple[Peer, ...]
+    pool: str
+    run: str
+    total_accelerators: int
+    accelerator: str
+    hostname: str
+    network: Network
+    worker: int
+    workers_per_rank: int
+
+    def __init__(
+        self,
+        node: int = 0,
+        total_nodes: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        local_rank: int = 0,
+        ranks_per_node: int = 1,
+        head_addr: str = "127.0.0.1",
+        head_port: int = 29500,
+        accelerators: int = 0,
+        peers: tuple[Peer, ...] = (Peer(0, "127.0.0.1"),),
+        pool: str = "",
+        run: str = "",
+        total_accelerators: int = 0,
+        accelerator: str = "",
+        hostname: str = _OF_HOST,
+        network: Network = Network(),  # noqa: B008  nobody can change it
+        worker: int = 0,
+        workers_per_rank: int = 1,
+    ) -> None:
+        hostname = _hostname() if hostname is _OF_HOST else hostname
+        self._fill(locals())
 
     @property
     def is_head(self) -> bool:
@@ -119,11 +260,13 @@ class InstanceInfo(Value):
         Args:
             run: that run's id.
         """
-        return replace(self, run=run)
+        info: InstanceInfo = self.__replace__(run=run)
+        return info
 
     def to_json(self) -> str:
         """Everything as a JSON object."""
-        return json.dumps(asdict(self))
+        peers = [peer._values() for peer in self.peers]
+        return json.dumps(self._values() | {"peers": peers, "network": self.network._values()})
 
     @classmethod
     def from_json(cls, text: str) -> InstanceInfo:
@@ -138,8 +281,7 @@ class InstanceInfo(Value):
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError(f"a rank's place must be a JSON object, got {type(data).__name__}")
-        known = {field.name for field in fields(cls)}
-        values = {key: value for key, value in data.items() if key in known}
+        values = {key: value for key, value in data.items() if key in cls.__match_args__}
         if "peers" in values:
             values["peers"] = tuple(
                 Peer(peer["node"], peer["address"], tuple(peer.get("ports", ()))) for peer in values["peers"]
@@ -147,6 +289,10 @@ class InstanceInfo(Value):
         if "network" in values:
             values["network"] = Network(values["network"]["interface"], values["network"]["gbps"])
         return cls(**values)
+
+
+def _hostname() -> str:
+    return os.uname().nodename
 
 
 _current: InstanceInfo | None = None

@@ -10,19 +10,20 @@ import skyward_core as sky
 
 @sky.function
 def look() -> tuple[list[str], list[str]]:
-    import sys
 
-    loaded: list[str] = [name for name in ("ast", "inspect", "traceback", "uuid") if name in sys.modules]
+    names = ("ast", "dis", "inspect", "platform", "traceback", "uuid")
+    loaded: list[str] = [name for name in names if name in sys.modules]
     return loaded, [name for name, module in sys.modules.items() if type(module).__name__ == "PutOff"]
 
 
 @sky.function
 def use() -> dict[str, object]:
     import dataclasses
+    import dis
     import inspect
     import io
     import logging
-    import sys
+    import platform
     import traceback
     import uuid
 
@@ -40,8 +41,15 @@ def use() -> dict[str, object]:
     return {
         "doc": kind.__doc__,
         "logged": "ZeroDivisionError" in written.getvalue() and "ZeroDivisionError" in text,
-        "files": [str(module.__file__).rpartition("/")[2] for module in (inspect, traceback, uuid)],
+        "files": [
+            str(module.__file__).rpartition("/")[2] for module in (dis, inspect, platform, traceback, uuid)
+        ],
         "same": sys.modules["inspect"] is inspect and not inspect.signature(lambda: 0).parameters,
+        "known": [
+            (cloudpickle.cloudpickle.HAVE_ARGUMENT, cloudpickle.cloudpickle.EXTENDED_ARG)
+            == (dis.HAVE_ARGUMENT, dis.EXTENDED_ARG),
+            (platform.python_implementation() == "PyPy") == cloudpickle.cloudpickle.PYPY,
+        ],
         "class": cloudpickle.loads(cloudpickle.dumps(kind))().x,
         "by others": dataclasses.inspect.signature is inspect.signature,  # type: ignore[attr-defined]
     }
@@ -49,13 +57,12 @@ def use() -> dict[str, object]:
 
 def test_user_code_sees_no_stand_in(home: Path) -> None:
     with sky.Compute(options=sky.Options(console=False)) as pool:
-        # Since Python 3.12 every dataclass asks something of inspect.
-        loaded = ["ast", "inspect"] if sys.version_info >= (3, 12) else []
-        assert look() >> pool == (loaded, [])
+        assert look() >> pool == ([], [])
         assert use() >> pool == {
             "doc": "Kind(x: int = 3)",
             "logged": True,
-            "files": ["inspect.py", "traceback.py", "uuid.py"],
+            "files": ["dis.py", "inspect.py", "platform.py", "traceback.py", "uuid.py"],
+            "known": [True, True],
             "same": True,
             "class": 3,
             "by others": True,

@@ -120,3 +120,16 @@ def _count(ssh: Any, counted: list[int]) -> None:
         counted.extend([pkttype] * (ssh._send_seq - before))
 
     ssh.send_packet = send_packet
+
+
+@pytest.mark.parametrize("before", ["", "import typing_extensions\n"])
+def test_of_typing_extensions_it_asks_what_python_has(before: str) -> None:
+    script = (
+        f"import sys, typing\n{before}"
+        "from skyward_core.transport.ssh.asyncssh_import import asyncssh\n"
+        "print('typing_extensions' in sys.modules, asyncssh.connection.Self is typing.Self)\n"
+        "import typing_extensions\n"
+        "print(type(typing_extensions) is type(sys), callable(typing_extensions.deprecated))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{bool(before)} True", "True True"]

@@ -44,7 +44,6 @@ WORKER_SIDE = (
     "cloudpickle",
     "pynvml",
 )
-ASKED_BY_DATACLASSES = sys.version_info >= (3, 12)  # inspect, for every one of them
 CLIENT_SIDE = {"pydantic", "asyncssh", "textual", "boto3", "click", "platformdirs", "torch", "numpy"}
 
 
@@ -421,8 +420,9 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
         "from skyward_core.node.agent.config import AgentConfig\n"
         "config = AgentConfig.from_json(json.loads(sys.argv[2]))\n"
         "config.spool.mkdir()\n"
+        "PUT_OFF = ('inspect', 'typing')\n"
         "def listening():\n"
-        "    print(set(sys.modules) - before, sys.modules['inspect'].__class__.__name__, flush=True)\n"
+        "    print(set(sys.modules) - before, *(type(sys.modules[name]).__name__ for name in PUT_OFF), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "asyncio.run(Agent(config).run(listening))\n"
     )
@@ -431,7 +431,7 @@ def test_an_agent_that_listens_has_loaded_nothing_of_that(unpacked: Path, tmp_pa
     command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked), json.dumps(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"set() {'module' if ASKED_BY_DATACLASSES else 'PutOff'}\n"
+    assert done.stdout == "set() PutOff PutOff\n"
 
 
 def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) -> None:
@@ -439,12 +439,17 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from skyward_core.node.boot import bootstrap\n"
         "bootstrap.get_ready(sys.argv[1])\n"
-        "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale')\n"
+        "names = ('skyward_core.node.agent.agent', 'ast', 'ssl', 'tokenize', '_locale', 'ctypes', 'dataclasses')\n"
         "print(*(name in sys.modules for name in names))\n"
         "import asyncio, inspect\n"
         "async def main(): return inspect.iscoroutinefunction(main), asyncio.coroutines.inspect.isfunction(main)\n"
         "print(*asyncio.run(main()))\n"
         "import ast, inspect, ssl\n"
+        "import typing\n"
+        "print(typing.TYPE_CHECKING, typing.Optional[int], type(typing).__name__)\n"
+        "from typing import NamedTuple\n"
+        "import typing\n"
+        "print(NamedTuple('Point', [('x', int)])(3).x, typing.Optional[int], type(typing).__name__)\n"
         "print(inspect.__file__ == asyncio.coroutines.inspect.__file__, callable(ssl.SSLContext))\n"
         "import pathlib, subprocess, urllib.parse\n"
         "print(urllib.parse.urlsplit('http://[::1]/').netloc, pathlib.Path('/a').as_uri())\n"
@@ -460,8 +465,10 @@ def test_an_agent_loads_what_it_has_put_off_when_it_asks_for_it(unpacked: Path) 
     command = [sys.executable, "-I", "-S", "-c", package + script, str(unpacked)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "True True False True False" if ASKED_BY_DATACLASSES else "True False False False False",
+        "True False False False False False False",
         "True True",
+        "False <class 'skyward_core.node.put_off.Whatever'> PutOff",
+        "3 typing.Optional[int] module",
         "True True",
         "[::1] file:///a",
         "é",

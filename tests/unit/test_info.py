@@ -1,7 +1,14 @@
 """A rank's place in its pool."""
 
+import copy
+import dataclasses
 import json
+import os
+import pickle
+import subprocess
+import sys
 import threading
+import typing
 
 import pytest
 
@@ -118,3 +125,107 @@ def test_what_a_rank_starts_is_told_its_place(monkeypatch):
         theirs = instance_info()  # as a child finds it
         assert (theirs.rank, theirs.network, len(theirs.peers)) == (7, mine.network, len(mine.peers))
         assert theirs.peers[3].ports == (mine.peers[3].ports if told is place else ())
+
+
+PLACE = InstanceInfo(
+    rank=3,
+    world_size=8,
+    peers=(Peer(0, "a", (1, 2)), Peer(1, "b")),
+    network=Network("eth0", 25.0),
+    hostname="n0",
+)
+
+
+def test_a_place_is_a_frozen_dataclass_to_who_asks():
+    assert dataclasses.is_dataclass(PLACE) and dataclasses.is_dataclass(Peer)
+    fields = dataclasses.fields(InstanceInfo)
+    assert [each.name for each in fields] == list(InstanceInfo.__match_args__)
+    assert {each.name: each.type for each in fields} == InstanceInfo.__annotations__
+    made = {each.name for each in fields if each.default_factory is not dataclasses.MISSING}
+    assert made == {"hostname"} and fields[0].default == 0
+    assert [each.default for each in dataclasses.fields(Peer)] == [
+        dataclasses.MISSING,
+        dataclasses.MISSING,
+        (),
+    ]
+    assert [each.default for each in dataclasses.fields(Network("x"))] == ["", None]
+    assert InstanceInfo.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert typing.get_type_hints(InstanceInfo)["network"] is Network
+    assert dataclasses.asdict(PLACE)["peers"] == (
+        {"node": 0, "address": "a", "ports": (1, 2)}, {"node": 1, "address": "b", "ports": ()},
+    )  # fmt: skip
+    other = dataclasses.replace(PLACE, rank=4)
+    assert (other.rank, other.peers) == (4, PLACE.peers) and other != PLACE
+
+
+def test_a_place_is_shown_by_its_fields():
+    assert repr(Peer(0, "a")) == "Peer(node=0, address='a', ports=())"
+    assert repr(Network()) == "Network(interface='', gbps=None)"
+    assert repr(InstanceInfo(hostname="h")) == (
+        "InstanceInfo(node=0, total_nodes=1, rank=0, world_size=1, local_rank=0, ranks_per_node=1, "
+        "head_addr='127.0.0.1', head_port=29500, accelerators=0, "
+        "peers=(Peer(node=0, address='127.0.0.1', ports=()),), pool='', run='', total_accelerators=0, "
+        "accelerator='', hostname='h', network=Network(interface='', gbps=None), worker=0, workers_per_rank=1)"
+    )
+    assert InstanceInfo().hostname == os.uname().nodename and InstanceInfo(hostname="").hostname == ""
+
+
+@pytest.mark.parametrize("place", [PLACE, PLACE.network, *PLACE.peers])
+def test_nobody_changes_a_place(place):
+    name = dataclasses.fields(place)[0].name
+    before = repr(place)
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot assign to field '{name}'$"):
+        setattr(place, name, 7)
+    with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot delete field '{name}'$"):
+        delattr(place, name)
+    with pytest.raises(dataclasses.FrozenInstanceError, match="altitude"):
+        place.altitude = 7
+    assert repr(place) == before and not hasattr(place, "__dict__")
+
+
+def test_a_place_is_equal_hashed_copied_and_sent_by_its_fields():
+    same = InstanceInfo.from_json(PLACE.to_json())
+    assert same == PLACE and hash(same) == hash(PLACE) and len({same, PLACE, InstanceInfo()}) == 2
+    assert Peer(0, "a") != Peer(0, "b") and Peer(0, "a") != (0, "a", ())
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(PLACE, protocol)) == PLACE
+    assert copy.copy(PLACE) == PLACE == copy.deepcopy(PLACE)
+    assert PLACE.__reduce_ex__(4)[2][:4] == [0, 1, 3, 8]  # as versions before this one have it, too
+
+
+def test_a_place_can_be_taken_apart_by_a_match():
+    match PLACE:
+        case InstanceInfo(network=Network("eth0", gbps), peers=(Peer(0, _, (first, _)), *_)):
+            assert (gbps, first) == (25.0, 1)
+        case _:
+            pytest.fail("no match")
+
+
+def test_others_add_to_a_place():
+    class More(InstanceInfo):
+        def __init__(self, altitude):
+            super().__init__(rank=5)
+            self.altitude = altitude
+
+    more = More(9)
+    assert (more.altitude, more.rank, len(dataclasses.fields(More))) == (9, 5, len(dataclasses.fields(PLACE)))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        more.rank = 6  # type: ignore[misc]
+
+    @dataclasses.dataclass(frozen=True)
+    class Whole(InstanceInfo):
+        altitude: int = 0
+
+    whole = Whole(rank=2, altitude=9)  # type: ignore[call-arg]
+    assert (whole.rank, whole.altitude, whole.hostname) == (2, 9, os.uname().nodename)
+    assert dataclasses.replace(whole, rank=3).rank == 3
+
+
+def test_a_rank_makes_no_dataclass_to_know_its_place():
+    code = (
+        "import sys\nfrom skyward_core.runtime import info\ninfo.set_place({'rank': 1, 'peers': [], 'pool': 'p'})\n"
+        "assert info.instance_info().with_run('r').run == 'r' and info.instance_info().to_json()\n"
+        "print('dataclasses' in sys.modules, 'inspect' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"

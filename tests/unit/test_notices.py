@@ -144,7 +144,7 @@ def told(tmp_path: Path) -> Iterator[Any]:
     before = signal.getsignal(preempt.NEWS)
 
     def write(*notices: Notice) -> None:
-        file.write_text(json.dumps(notices))
+        file.write_text(json.dumps([each.to_json() for each in notices]))
 
     preempt.hear(str(file))
     preempt.begin(in_gang=True)

@@ -100,9 +100,10 @@ print("clean")
 """
 
 
-def test_a_reaper_ends_what_escaped() -> None:
+@pytest.mark.parametrize("python", ["", "import _ctypes; del _ctypes.call_function\n"])
+def test_a_reaper_ends_what_escaped(python: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", REAPER],
+        [sys.executable, "-c", python + REAPER],
         cwd=Path(__file__).parents[2],  # it imports what tests share
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

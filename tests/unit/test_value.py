@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import inspect
 import pickle
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -98,3 +100,61 @@ def test_a_value_that_nobody_has_made_yet_is_copied_and_sent() -> None:
     assert replace(Fresh(), size=4).size == 4
     one = OursMore("a", kind="k")
     assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one)
+
+
+@value(kw_only=True, frozen=True)
+class OurIce(Value):
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.lower())
+
+
+@dataclass(kw_only=True, frozen=True, eq=False, repr=False)
+class TheirIce(Value):
+    name: str
+    size: int = 3
+    parts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.lower())
+
+
+def test_a_frozen_value_is_signed_as_a_dataclass_is() -> None:
+    assert str(inspect.signature(OurIce)) == str(inspect.signature(TheirIce))
+    assert "python: 'str | None' = None" in str(inspect.signature(sky.Image))
+
+    class Warm(OurIce):
+        def __init__(self, heat: int) -> None:
+            super().__init__(name="w", size=heat)
+
+    assert list(inspect.signature(Warm).parameters) == ["heat"] and Warm(4).size == 4
+
+
+@pytest.mark.parametrize("kind", [OurIce, TheirIce])
+def test_a_frozen_value_refuses_to_be_changed(kind: Any) -> None:
+    one = kind(name="A", parts=[1])
+    for name in ("name", "colour"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot assign to field '{name}'$"):
+            setattr(one, name, "b")
+        with pytest.raises(dataclasses.FrozenInstanceError, match=f"^cannot delete field '{name}'$"):
+            delattr(one, name)
+    assert (one.name, one.size, one.parts) == ("a", 3, [1])
+    assert kind.size == 3 and kind(name="a").parts is not kind(name="a").parts
+    assert replace(one, size=4).size == 4 and replace(one) == one
+    assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one)
+
+    class More(kind):  # type: ignore[misc]
+        pass
+
+    more = More(name="M")
+    more.colour = "red"
+    assert more.colour == "red"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        more.size = 4
+    with pytest.raises(TypeError, match="frozen"):
+        dataclass(type("Liquid", (kind,), {"__annotations__": {"heat": "int"}}))
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'colour'"):
+        kind(name="a", colour="red")

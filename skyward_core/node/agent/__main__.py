@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,7 +62,7 @@ def start(config: AgentConfig, wanted: Callable[[], bool] = lambda: True) -> dic
     """
     before = os.umask(0o077)  # what the agent itself writes is for nobody else
     login = os.environ.pop(UMASK, None)
-    config = replace(config, umask=before if login is None else int(login, 8))
+    config = config.changed(umask=before if login is None else int(login, 8))
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  held for the agent's whole life

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ...model.value import Value, value
 from ...wire.node_paths import NodePaths, for_workers
 from ..boot.host import NVIDIA
 
 DRIVER = "libnvidia-ml.so.1"  # the library by which it is asked, where it is in no usual place
 
 
-@value
-class AgentConfig(Value):
-    """One node's part of a pool.
+class AgentConfig:
+    """One node's part of a pool. Nobody changes one. (Agents wait for this; a dataclass takes two milliseconds.)
 
     Attributes:
         folder: the agent's own folder: lock, spool, blobs.
@@ -69,27 +66,45 @@ class AgentConfig(Value):
     address: str = "127.0.0.1"
     accelerators: int | None = None
     accelerator: str = ""
-    devices: list[str] = field(default_factory=list)
+    devices: list[str]
     bundle: str = ""
-    path_before: list[str] = field(default_factory=list)
-    path: list[str] = field(default_factory=list)
+    path_before: list[str]
+    path: list[str]
     cwd: str = ""
     client_cwd: str | None = None
     python: str = sys.executable
-    env: dict[str, str] = field(default_factory=dict, repr=False)
+    env: dict[str, str]
     knows_env: bool = True
-    secrets: list[str] = field(default_factory=list, repr=False)
+    secrets: list[str]
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Of values in the order above, and others by name.
+
+        Raises:
+            TypeError: one is missing, or there is none of that name.
+        """
+        empty: dict[str, Any] = {"devices": [], "path_before": [], "path": [], "env": {}, "secrets": []}
+        names = self.__annotations__
+        given = dict(zip(names, values, strict=False)) | named
+        if unknown := given.keys() - names.keys():
+            raise TypeError(f"an agent's config has no {', '.join(sorted(unknown))}")
+        self.__dict__.update(empty | given)
+        if missing := [name for name in names if not hasattr(self, name)]:
+            raise TypeError(f"an agent's config needs {', '.join(missing)}")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> AgentConfig:
         """The config that a client sent; for ``ranks_per_node`` "gpu" see :mod:`.gpus`."""
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in data.items() if key in known})
+        return cls(**{key: value for key, value in data.items() if key in cls.__annotations__})
+
+    def changed(self, **values: Any) -> AgentConfig:
+        """The same, but for these."""
+        return AgentConfig(**vars(self) | values)
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
         """The same, of a node with these GPUs."""
-        return replace(
-            self, accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models)))
+        return self.changed(
+            accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models)))
         )
 
     @property

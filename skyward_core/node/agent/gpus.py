@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from signal import SIGKILL
 from typing import IO, cast
 
@@ -52,8 +51,7 @@ def per_gpu(config: AgentConfig) -> AgentConfig:
             f'ranks_per_node="gpu" needs a GPU and node {config.node} has none ({why}); '
             "give the number of ranks: ranks_per_node=2, say"
         )
-    return replace(
-        config.with_gpus([model for _, model in found]),
+    return config.with_gpus([model for _, model in found]).changed(
         ranks_per_node=len(found),
         devices=[name for name, _ in found],
     )

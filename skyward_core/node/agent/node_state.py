@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -69,7 +68,7 @@ class NodeState:
 
     def learn_env(self, env: dict[str, str]) -> None:
         """A worker has told the variables that the pool was made with."""
-        self.config = replace(self.config, env=self.config.env | env, knows_env=True)
+        self.config = self.config.changed(env=self.config.env | env, knows_env=True)
         self.redactor.add(secret_values(self.config.env))
 
     def learn_gpus(self, models: Sequence[str]) -> None:

@@ -93,7 +93,7 @@ class NoticeDesk:
             if slot.process is not None and slot.process.pid in own.pids:
                 # What it has started, such as what loads its data, is needed where it goes on; else it passes that on.
                 kill_one(slot.process.pid, signal.SIGTERM)
-        self._write(own._replace(sent=True))
+        self._write(Notice(own.node, own.here, own.ends, own.pids, sent=True))
 
     # -- of others ---------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class NoticeDesk:
         self._written = kept | {notice.node: notice}
         try:
             with open(f"{path}.part", "w", encoding="utf-8") as file:
-                json.dump(list(self._written.values()), file)
+                json.dump([each.to_json() for each in self._written.values()], file)
             Path(f"{path}.part").replace(path)
         except OSError as error:
             self._desk.complain(

@@ -7,7 +7,7 @@ its agent was killed, is found by the mark that all carry which a node runs (:fu
 
 from __future__ import annotations
 
-import ctypes
+import _ctypes  # what ctypes stands on: to import that, too, takes agents as long again
 import os
 import signal
 import sys
@@ -22,8 +22,13 @@ def become_reaper() -> bool:
     """Let orphans below this process become its children; says whether the system can."""
     if not sys.platform.startswith("linux"):
         return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    asked = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if not hasattr(_ctypes, "call_function"):  # it is nobody's promise
+        import ctypes
+
+        return bool(ctypes.CDLL(None).prctl(*asked) == 0)
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+    return bool(_ctypes.call_function(prctl, asked) == 0)
 
 
 def give_way(pid: int, nice: int) -> None:

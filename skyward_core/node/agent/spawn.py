@@ -15,8 +15,9 @@ from .config import AgentConfig
 from .processes import give_way, started
 
 # What is imported first is here to stay: nobody looks for garbage among it, neither now nor later. Modules that it
-# imports and never asks anything of, unless something goes wrong, are put off: a fifth of the time. User code, which
-# comes later and was pickled by cloudpickle, finds the real ones. (importlib's LazyLoader loads at the next import.)
+# imports and never asks anything of, unless something goes wrong, are put off, and so are those of which it asks one or
+# two things that are known here: a quarter of the time. User code, which comes later and was pickled by cloudpickle,
+# finds the real ones. (importlib's LazyLoader loads at the next import.)
 # What the script's folder has comes first only then: it may shadow what it likes for user code, but nothing of ours.
 # "", the working folder, is no entry to begin with: it may be anybody's.
 BOOT = """
@@ -30,6 +31,9 @@ own = list(filter(None, sys.path))
 sys.path[:] = dict.fromkeys(bundle + own + path + before)
 
 class PutOff(type(sys)):
+    def __init__(self, name, **known):
+        super().__init__(name)
+        self.__dict__.update(known)
     def __getattr__(self, name):
         self.forget()
         return getattr(__import__(self.__name__), name)
@@ -37,7 +41,11 @@ class PutOff(type(sys)):
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
 
-put_off = [PutOff(name) for name in ("inspect", "traceback", "uuid") if name not in sys.modules]
+import opcode
+put_off = [PutOff(name) for name in ("inspect", "traceback", "uuid")]
+put_off += [PutOff("dis", HAVE_ARGUMENT=opcode.HAVE_ARGUMENT, EXTENDED_ARG=opcode.EXTENDED_ARG)]
+put_off += [PutOff("platform", python_implementation=lambda: "PyPy" if "__pypy__" in sys.modules else "CPython")]
+put_off = [module for module in put_off if module.__name__ not in sys.modules]
 sys.modules.update((module.__name__, module) for module in put_off)
 from skyward_core.node.worker.{module} import main
 import cloudpickle

@@ -17,7 +17,6 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 from skyward_core.node.boot.host import (
     doubt,
@@ -31,6 +30,10 @@ from skyward_core.node.boot.host import (
 )
 from skyward_core.node.put_off import import_asyncio, put_off
 from skyward_core.wire.node_paths import ENDED, KEPT, UMASK, NodePaths, for_workers, pools, rest_of
+
+TYPE_CHECKING = False  # typing's would be imported for it
+if TYPE_CHECKING:
+    from typing import Any
 
 PART_KEPT = 3600.0  # seconds after which nobody can still be writing something that is not whole
 WORD_KEPT = 30 * 86400.0  # seconds that an agent's last word waits for its client
@@ -143,7 +146,6 @@ class PreparedProcess:
             import contextlib  # noqa: F401
             import pathlib  # noqa: F401
             import signal  # noqa: F401
-            import typing  # noqa: F401
         told, self._tell = os.pipe()
         self._child = os.fork()
         if not self._child:

@@ -15,9 +15,12 @@ import os
 import stat
 import sys
 import time
-from typing import Any
 
 from skyward_core.wire.node_paths import NodePaths, pools, rest_of
+
+TYPE_CHECKING = False  # typing's would be imported for it
+if TYPE_CHECKING:
+    from typing import Any
 
 ROOTS = ("{cache}/skyward", "/var/tmp/skyward-{uid}", "/tmp/skyward-{uid}")
 LEAST_LEASE = 60.0  # seconds without a sign of life before a pool's folder may be called left behind

@@ -12,7 +12,6 @@ import resource
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,14 +37,14 @@ Place = tuple[str, int]
 OnTrouble = Callable[[Link, str], None]
 
 
-@dataclass
 class _Node:
     """What is known of a node for as long as its connection lives: it listens no longer than that."""
 
-    welcome: AgentWelcome
-    place: asyncio.Task[Place | None] | None = None
-    usable: bool = True
-    fetched: int = 0
+    def __init__(self, welcome: AgentWelcome) -> None:
+        self.welcome = welcome
+        self.place: asyncio.Task[Place | None] | None = None
+        self.usable = True
+        self.fetched = 0
 
 
 def _room_for(lines: int) -> bool:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +21,7 @@ from ...model.errors import (
 )
 from ...model.machine import Check, Machine
 from ...model.spec import PoolSpec
+from ...model.value import Value, value
 from ...runtime.info import instance_info
 from ...store.home import host_groups
 from ...transport.background_loop import prompt, submit
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 ENOUGH_DISK = 2 << 30
 
 
-@dataclass(frozen=True)
-class SSH:
+@value(frozen=True)
+class SSH(Value):
     """Hosts that already run.
 
     Args:

@@ -3,7 +3,7 @@
 It looks for optional C libraries, which runs a compiler and a linker for each name, a tenth of a second in all; what
 it could find are a key exchange (sntrup761 by liboqs) and a checksum (umac by nettle) that have equals or betters
 without them. X.509 certificates in SSH are no part of OpenSSH, and never trusted here; the module for them is one that
-asyncssh can do without.
+asyncssh can do without. Of typing_extensions it asks a single name, which Python has by now.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from __future__ import annotations
 import ctypes.util
 import gc
 import sys
+import typing
+
+from ...node.put_off import PutOff
 
 _search = ctypes.util.find_library
 ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
+_extensions = sys.modules.setdefault("typing_extensions", PutOff("typing_extensions", {"Self": typing.Self}))
 _collects = gc.isenabled()
 gc.disable()  # looking for garbage among what is imported takes a twelfth of the time
 try:
@@ -30,6 +34,8 @@ finally:
             gc.unfreeze()
         gc.enable()
     ctypes.util.find_library = _search
+    if type(_extensions) is PutOff and sys.modules.get("typing_extensions") is _extensions:
+        del sys.modules["typing_extensions"]
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 

@@ -17,10 +17,10 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 from ...model.errors import PoolError
+from ...model.value import Value, value
 from . import archive_cache
 
 UNCHECKED_HASH = 0b01
@@ -32,7 +32,6 @@ LOADED = (
     "skyward_core/model/__init__.py",
     "skyward_core/model/errors.py",
     "skyward_core/model/function.py",
-    "skyward_core/model/value.py",
     "skyward_core/node/__init__.py",
     "skyward_core/node/agent/",
     "skyward_core/node/boot/__init__.py",
@@ -93,8 +92,8 @@ ENDINGS = (".py", ".json")  # the catalogue of accelerators is data
 SOURCELESS = (*LOADED, "pynvml.py", "skyward_core/node/", "skyward_core/wire/")
 
 
-@dataclass(frozen=True)
-class Bundle:
+@value(frozen=True)
+class Bundle(Value):
     """What travels to a node.
 
     Attributes:
