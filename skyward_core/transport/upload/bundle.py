@@ -74,6 +74,7 @@ SELDOM = (
     "skyward_core/node/agent/meter.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/stacks/",
+    "skyward_core/node/worker/breakpoints.py",
 )
 # What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
 REST = (
