@@ -12,7 +12,7 @@ Names begin with who says it; unions of what each side says are at the end.
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .inside_frame_types import ClientProfile, ClientStacks, RankStacksKeys
+from .inside_frame_types import ClientDebug, ClientProfile, ClientStacks, RankStacksKeys
 
 Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
 Place = dict[str, Any]  # a rank's InstanceInfo
@@ -293,6 +293,10 @@ class PortsAnswer(AgentKnown):
     accelerators: int
 
 
+class DebugAnswer(AgentKnown):
+    over: bool
+
+
 class PeersAnswer(AgentKnown):
     port: int
 
@@ -570,6 +574,7 @@ FromClient = (
     | ClientOutput
     | ClientStacks
     | ClientProfile
+    | ClientDebug
     | ClientPeers
     | ClientPull
     | ClientDrop

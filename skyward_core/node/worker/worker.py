@@ -66,7 +66,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     def catch_breakpoints(pdb: Any) -> None:
         from .breakpoints import catch
 
-        catch(pdb, orders.debug_wait)
+        catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)))
 
     if "pdb" in sys.modules:
         catch_breakpoints(sys.modules["pdb"])
@@ -315,6 +315,8 @@ class WorkerProcess:
         finally:
             if torchrun is not None:
                 torchrun.end(fn)
+            if stops := sys.modules.get("skyward_core.node.worker.breakpoints"):
+                stops.over()
         return value
 
     def _not_forked(self) -> None:

@@ -70,6 +70,7 @@ COMPILED = (
 )
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 SELDOM = (
+    "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
     "skyward_core/node/boot/neighbour.py",
