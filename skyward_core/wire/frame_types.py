@@ -19,7 +19,7 @@ Place = dict[str, Any]  # a rank's InstanceInfo
 Sizes = dict[str, int]  # log file -> bytes
 Spans = dict[str, list[int]]  # log file -> from where to where
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
-Phase = Literal["", "starting", "importing", "joining", "running"]  # agents tell of no others
+Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 RunKind = Literal["", "broadcast", "single", "gather"]
 

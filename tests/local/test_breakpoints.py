@@ -180,6 +180,9 @@ def stops(rank: int) -> int:
 def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(1))
     says(waiting, f"skyward-tui debug {run.id}:1", 1)
+    wait_until(
+        lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still"
+    )
     sockets = list(Path(waiting.pool.machines[1].extra["folder"]).glob("debug.*"))
     assert [each.stat().st_mode & 0o777 for each in sockets] == [0o600]
     assert sockets[0].parent.stat().st_mode & 0o77 == 0
@@ -187,6 +190,7 @@ def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None
     assert (done.returncode, "42\n" in done.stdout) == (0, True), done
     assert "debugging rank 1" in done.stderr
     assert run.result() == [1, 5]
+    wait_until(lambda: waiting.pool.view.rank_phases[1][0] == "running", what="that it goes on")
     assert not sockets[0].exists()
 
 

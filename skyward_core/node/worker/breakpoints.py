@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from ...runtime.info import instance_info
+from ...runtime.phase import enter
 
 _told: set[tuple[str, str, int]] = (
     set()
@@ -44,9 +45,10 @@ def catch(pdb: Any, wait: float, path: str) -> None:
         """One with a person there; None where nobody comes."""
         place = _Stop(at, line, does)
         wanted = wait if os.getpid() == _process else 0.0
-        found = _visitors.get(threading.get_ident())
+        found = _visitors.get(threading.get_ident()) if wanted else None
         if found is not None:
             if found.is_there():
+                enter("paused")
                 return found
             found.leave()
         if place.key in _told:
@@ -54,6 +56,8 @@ def catch(pdb: Any, wait: float, path: str) -> None:
         connection = _visitor(path, wanted, place) if wanted else None
         if connection is None:
             _told.add(place.key)
+            if wanted:
+                enter("running")
             place.go_on(wanted)
             return None
         found = _visitors[threading.get_ident()] = _debugger(pdb)(connection)
@@ -91,7 +95,7 @@ def catch(pdb: Any, wait: float, path: str) -> None:
 def over() -> None:
     """The call is at its end: nobody steps into what comes after it."""
     found = _visitors.get(threading.get_ident())
-    if found is not None:
+    if found is not None and os.getpid() == _process:  # a child has its parent's connection
         found.set_continue()
         sys.settrace(None)
         found.leave()
@@ -159,6 +163,7 @@ def _visitor(path: str, wait: float, place: _Stop) -> Any:
                 try:
                     listener.listen(1)
                     listener.settimeout(wait)
+                    enter("paused")
                     place.wait(wait)
                     connection, _ = listener.accept()
                 finally:
@@ -243,6 +248,7 @@ def _debugger(pdb: Any) -> Any:
             return self._typed.is_open()
 
         def leave(self) -> None:
+            enter("running")
             _visitors.pop(threading.get_ident(), None)
             self._connection.close()
 
@@ -253,6 +259,13 @@ def _debugger(pdb: Any) -> Any:
             self.leave()
             return 1
 
+        def do_continue(self, arg: str) -> int:
+            """The rank goes on to its next breakpoint."""
+            enter("running")
+            self.set_continue()
+            return 1
+
+        do_c = do_cont = do_continue
         do_q = do_quit = do_exit = do_EOF
 
         def do_run(self, arg: str) -> None:
