@@ -179,7 +179,7 @@ def stops(rank: int) -> int:
 
 def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(1))
-    says(waiting, f"skyward-tui debug {run.id}:1", 1)
+    says(waiting, f"debug {run.id}:1", 1)
     wait_until(
         lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still"
     )
@@ -196,7 +196,7 @@ def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None
 
 def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
-    says(waiting, f"skyward-tui debug {run.id}:0")
+    says(waiting, f"debug {run.id}:0")
     refused = debugged(f"{run.id}:1", "")
     assert refused.returncode != 0
     assert "rank 1 waits at no breakpoint" in refused.stderr
@@ -237,7 +237,7 @@ def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: 
         return number
 
     run = Running(waiting, sky.function(job)())
-    says(waiting, f"skyward-tui debug {run.id}:0")
+    says(waiting, f"debug {run.id}:0")
     done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
     assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
     assert run.result() == [3, 0]
@@ -249,7 +249,7 @@ def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
         breakpoint()
 
     future = sky.function(job)() > waiting
-    said = f"skyward-tui debug {future.run}:"
+    said = f"debug {future.run}:"
     wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(waiting, rank)), what=said)
     assert future.cancel()
     assert sky.function(stops)(7) @ waiting == [1, 1]
@@ -257,7 +257,7 @@ def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
 
 def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
     run = Running(waiting, sky.function(stops)(0))
-    says(waiting, f"skyward-tui debug {run.id}:0")
+    says(waiting, f"debug {run.id}:0")
     command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert client.stdin is not None and client.stdout is not None

@@ -125,8 +125,8 @@ class _Stop:
 
     def wait(self, seconds: float) -> None:
         _say(
-            f"rank {self.rank} {self._does} {self._words} and waits up to {seconds:g} s for somebody who debugs it: "
-            f"skyward-tui debug {self.run}:{self.rank}"
+            f"rank {self.rank} {self._does} {self._words} and waits up to {seconds:g} s for somebody: "
+            f"debug {self.run}:{self.rank}"
         )
 
     def go_on(self, waited: float) -> None:
