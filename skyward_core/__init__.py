@@ -46,6 +46,7 @@ _WHERE = {
     "InstanceInfo": "runtime.info",
     "log": "runtime.metrics",
     "on_preempt": "runtime.preempt",
+    "post_mortem": "runtime.post_mortem",
     "shard": "runtime.shard",
     "stdout": "runtime.output",
     "stderr": "runtime.output",
@@ -140,6 +141,7 @@ if TYPE_CHECKING:
     from .runtime.output import silent as silent
     from .runtime.output import stderr as stderr
     from .runtime.output import stdout as stdout
+    from .runtime.post_mortem import post_mortem as post_mortem
     from .runtime.preempt import on_preempt as on_preempt
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard

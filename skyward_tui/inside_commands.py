@@ -40,6 +40,19 @@ def profile(rank: str, seconds: float, to: str | None, as_json: bool) -> int:
 
 
 @click.command()
+@click.argument("rank", metavar="RUN[:RANK]")
+def debug(rank: str) -> int:
+    """Debug a rank that waits at a breakpoint.
+
+    Its pdb has this terminal, until you leave it with q or Ctrl-D: the rank goes on then.
+    """
+    with console_of(False) as console:
+        from .commands.debug import debug as execute
+
+        return execute(rank, console)
+
+
+@click.command()
 @click.argument("pool")
 @click.option("--once", is_flag=True, help="One table, and no more.")
 @of_json

@@ -66,6 +66,9 @@ of_pool = _all(
     (
         click.option("--pool", metavar="NAME", help="The pool's name; one that is up is used, and stays up."),
         click.option("--keep", is_flag=True, help="Leave the pool up afterwards."),
+        click.option(
+            "--debug-wait", metavar="TIME", help="Wait so long at breakpoints for who debugs, such as 10m."
+        ),
     )
 )
 # Of a pool that is made for a run.

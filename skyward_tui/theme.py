@@ -43,6 +43,7 @@ _LOOKS = {
     "importing": Look("◔", "importing", "$text-warning"),
     "joining": Look("◑", "joining", "$text-warning"),
     "running": Look("●", "running", "$text-primary"),
+    "paused": Look("◍", "paused", "$text-warning"),
     "returned": Look("✓", "returned", "$text-success"),
     "raised": Look("✗", "raised", "$text-error"),
     "exited": Look("✗", "exited", "$text-error"),

@@ -47,6 +47,24 @@ class Insides(SessionPart):
 
         return self._submit(work())
 
+    def debug(
+        self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False
+    ) -> Future[tuple[bytes, bool]]:
+        """What the debugger of a rank that waits at a breakpoint prints, and whether that is over; see
+        :func:`..pool.debugging.debug`.
+
+        Raises (through the future):
+            UsageError: there is no such rank.
+            PoolError: there is no such pool, it cannot be reached, or the rank waits at no breakpoint.
+        """
+
+        async def work() -> tuple[bytes, bool]:
+            from ..pool.debugging import debug
+
+            return await debug((await self._seen(pool)).context, rank, who, text=text, eof=eof)
+
+        return self._submit(work())
+
     def measure(self, pool: str) -> Future[PoolView]:
         """Have a pool's machines measured from now on, into its view; resolves when each node has told of itself. It
         keeps no pool alive, and raises as :meth:`stacks`."""

@@ -45,6 +45,7 @@ OPTIONS: Mapping[str, str] = {
     "selection": "--selection",
     "budget": "--budget",
     "wait_for_capacity": "--wait-for-capacity",
+    "debug_wait": "--debug-wait",
     "plugins": "--plugin",
     "lock": "--lock",
     "requirements": "--requirements",
@@ -59,7 +60,17 @@ OPTIONS: Mapping[str, str] = {
 PACKAGES = ("lock", "requirements", "project")
 """Fields that are an image's; each names a file of the project with its packages."""
 _MACHINES = ("accelerator", "allocation", "max_hourly_cost", "selection", "budget", "wait_for_capacity")
-_SHAPE = ("provider", "settings", "nodes", "ranks_per_node", *_MACHINES, "plugins", *PACKAGES, "outputs")
+_SHAPE = (
+    "provider",
+    "settings",
+    "nodes",
+    "ranks_per_node",
+    *_MACHINES,
+    "debug_wait",
+    "plugins",
+    *PACKAGES,
+    "outputs",
+)
 _OF_SPEC = {"name": "pool"}  # fields of a PoolSpec that are called otherwise here
 
 
@@ -90,6 +101,7 @@ class LaunchRequest:
         selection: "cheapest" first, or the region that was named "first".
         budget: dollars that the pool may cost.
         wait_for_capacity: how long a start tries again where there are no machines to be had, as a text ("2h").
+        debug_wait: how long a rank waits at a breakpoint for somebody who debugs it, as a text ("10m").
         plugins: names, in order of entry.
         lock, requirements: paths, seen from the current folder, of what the ranks' packages are installed by.
         project: whether they are what the project's ``pyproject.toml`` depends on.
@@ -117,6 +129,7 @@ class LaunchRequest:
     selection: str | None = None
     budget: float | None = None
     wait_for_capacity: str | None = None
+    debug_wait: str | None = None
     plugins: Sequence[str] = ()
     lock: str | None = None
     requirements: str | None = None
@@ -287,6 +300,8 @@ class LaunchRequest:
                         f"provider {provider.name} takes machines as they are, and waits for none: leave the wait out"
                     )
             said["wait_for_capacity"] = _time(self.wait_for_capacity)
+        if self.debug_wait is not None:
+            said["debug_wait"] = _time(self.debug_wait)
         return Options(**said) if said else None
 
     def _image(self) -> Image:

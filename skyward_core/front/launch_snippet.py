@@ -127,7 +127,7 @@ def _compute(
         if spec.wish.selection != "cheapest":
             yield f"selection={spec.wish.selection!r}"
     usual = Options()
-    options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity")}
+    options = {name: getattr(spec.options, name) for name in ("budget", "wait_for_capacity", "debug_wait")}
     if options := {name: given for name, given in options.items() if given != getattr(usual, name)}:
         yield f"options={source.call(Options, options)}"
     image = {name: getattr(spec.image, name) for name in ("workdir", "lock", "requirements", "project")}

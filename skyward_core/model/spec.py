@@ -218,6 +218,8 @@ class Options(_Spec):
             plugins that need peers are refused.
         rendezvous: set the variables that torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and more) in ranks
             that run a broadcast, where there is more than one.
+        debug_wait: how long a rank which comes to ``breakpoint()`` waits there for somebody who debugs it, in words
+            ("10m") or seconds; 0 has it go on at once, with a line in its log.
         nice: how much ranks give way to the other processes of their machine, from 0 (not at all) to 19. What the app
             launches on this machine has 5, so that the terminal which shows ranks stays alive beside them.
         allow_apt: let a pool on this machine install the Debian packages of its image here, where root runs it; on
@@ -244,6 +246,7 @@ class Options(_Spec):
     lost_after: float | None = 60.0
     cluster: bool = True
     rendezvous: bool = True
+    debug_wait: float | str = 0.0
     nice: int = 0
     allow_apt: bool = False
     secrets: Sequence[str] = field(default=(), repr=False)
@@ -264,6 +267,7 @@ class Options(_Spec):
         "lost_after": spec_checks.optional(spec_checks.seconds()),
         "cluster": spec_checks.flag,
         "rendezvous": spec_checks.flag,
+        "debug_wait": spec_checks.duration,
         "nice": spec_checks.whole(0, 19),
         "allow_apt": spec_checks.flag,
         "secrets": spec_checks.several(_secret),

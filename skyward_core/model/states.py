@@ -20,7 +20,7 @@ NodePhase = Literal["requested", "running", "connected", "synced", "installed", 
 # What is said ahead of a rented machine's end, which is not ours to decide. rebalance: it is likelier than it was.
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 # What a rank's process is at; "" where it is idle, as far as is known.
-RankPhase = Literal["", "starting", "importing", "joining", "running"]
+RankPhase = Literal["", "starting", "importing", "joining", "running", "paused"]
 
 OutcomeKind = Literal["returned", "raised", "exited", "lost", "collateral"]
 # Of one rank of a broadcast, or one task of a gather.

@@ -17,7 +17,8 @@ def on_enter(tell: Callable[[str], None]) -> None:
 
 
 def enter(phase: str) -> None:
-    """Say what this process does now: "importing", or "joining" where it waits for other ranks."""
+    """Say what this process does now: "importing", "joining" where it waits for other ranks, or "paused" at a
+    breakpoint."""
     if _tell is not None:
         _tell(phase)
 

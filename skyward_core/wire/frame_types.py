@@ -12,14 +12,14 @@ Names begin with who says it; unions of what each side says are at the end.
 # Without annotations from __future__: as text they would not say at run time, to the test, which keys may be missing.
 from typing import Any, Literal, NotRequired, TypedDict
 
-from .inside_frame_types import ClientProfile, ClientStacks, RankStacksKeys
+from .inside_frame_types import ClientDebug, ClientProfile, ClientStacks, RankStacksKeys
 
 Blob = tuple[str, int]  # the name of some bytes, made of their content, and how many they are
 Place = dict[str, Any]  # a rank's InstanceInfo
 Sizes = dict[str, int]  # log file -> bytes
 Spans = dict[str, list[int]]  # log file -> from where to where
 Kind = Literal["returned", "raised", "exited", "lost", "collateral"]
-Phase = Literal["", "starting", "importing", "joining", "running"]  # agents tell of no others
+Phase = Literal["", "starting", "importing", "joining", "running", "paused"]  # agents tell of no others
 NoticeKind = Literal["terminate", "stop", "hibernate", "rebalance"]
 RunKind = Literal["", "broadcast", "single", "gather"]
 
@@ -291,6 +291,10 @@ class ClaimAnswer(AgentKnown):
 class PortsAnswer(AgentKnown):
     ports: list[int]
     accelerators: int
+
+
+class DebugAnswer(AgentKnown):
+    over: bool
 
 
 class PeersAnswer(AgentKnown):
@@ -570,6 +574,7 @@ FromClient = (
     | ClientOutput
     | ClientStacks
     | ClientProfile
+    | ClientDebug
     | ClientPeers
     | ClientPull
     | ClientDrop

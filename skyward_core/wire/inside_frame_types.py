@@ -34,6 +34,15 @@ class ClientStacks(TypedDict):
     signal: NotRequired[bool]
 
 
+class ClientDebug(TypedDict):
+    t: Literal["debug"]
+    id: int
+    rank: int
+    who: str
+    text: NotRequired[str]
+    eof: NotRequired[bool]
+
+
 class ClientProfile(TypedDict):
     t: Literal["profile"]
     id: int

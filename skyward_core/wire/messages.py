@@ -46,7 +46,7 @@ NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds ahead that are believed
 PREEMPTED = "Preempted"  # type of the error in outcomes of ranks that are lost to that
 # Requests that agents of this version may be too old for: each tells in its welcome which it knows.
-KNOWS = ("stacks", "profile", "metrics")
+KNOWS = ("stacks", "profile", "metrics", "debug")
 HEAD = 8 << 20  # bytes of a header, unless its kind is known to need more
 RUNS = 64 << 20  # of one that tells of all runs that an agent remembers
 
@@ -300,11 +300,18 @@ ANSWERS: Mapping[str, Checks] = {
         "secrets": all_of(is_text),
         "apps": is_flag,
     },
+    "debug": {"over": is_flag},
     "stacks": {"ranks": all_of(_RANK_STACKS)},
     "written": {"files": all_of(_WRITTEN), "more": is_count, "folder": is_text},
     "where": {"runs": each_of(is_run, made_of({"calls": is_call, "active": is_call, "total": is_call}))},
 }
-FAILS = {"peers", "profile", "pull", "written"}  # what may not be possible: an error is an answer, too
+FAILS = {
+    "debug",
+    "peers",
+    "profile",
+    "pull",
+    "written",
+}  # what may not be possible: an error is an answer, too
 ANSWERED = {"form": "formed", "ping": "pong"}  # by frames of these kinds; the rest by "known"
 
 # What clients ask of an agent.
@@ -364,6 +371,13 @@ FROM_CLIENT: Forms = {
     "profile": FrameForm(
         "Look at a rank for so many seconds; the answer's body is its stacks, as py-spy writes them raw.",
         _ASKED | {"rank": is_rank, "seconds": is_number},
+    ),
+    "debug": FrameForm(
+        "Debug a rank that waits at a breakpoint: type this `text` there, or say that nothing more comes (`eof`); "
+        "without either the answer's body is what its debugger has printed since, and comes within a second. `who` is "
+        "the same word each time; who asks nothing for 15 s has left.",
+        _ASKED | {"rank": is_rank, "who": is_text},
+        {"text": is_text, "eof": is_flag},
     ),
     "metrics": FrameForm(
         "Measure the node's machine, and send what comes of it, from this byte on or what is kept of the past, and go "

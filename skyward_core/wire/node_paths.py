@@ -92,6 +92,10 @@ class NodePaths:
         """Where user code may write why its process ends."""
         return f"{self.folder}/spool/error.{pid}.json"
 
+    def debugger(self, rank: int, number: int) -> str:
+        """Where a rank listens that waits at a breakpoint for somebody who debugs it."""
+        return f"{self.folder}/debug.{rank}.{number}"
+
     @property
     def notices(self) -> str:
         """Which machines of the pool are about to be taken back, for the ranks."""

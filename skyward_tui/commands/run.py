@@ -45,7 +45,7 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
             raise UsageError(
                 f"pool {found.name} is up already ({count(len(found.nodes), 'node')} on {found.provider}): "
                 "leave out --provider, --hosts, --set, --nodes, --ranks-per-node, --accelerator, --allocation, "
-                "--max-hourly, --selection, --budget, --wait-for-capacity, --plugin, --lock, "
+                "--max-hourly, --selection, --budget, --wait-for-capacity, --debug-wait, --plugin, --lock, "
                 "--requirements, --project and --output to "
                 f"run on it as it is, end it (skyward-tui down {found.name}), or choose another name"
             )

@@ -17,6 +17,7 @@ BEFORE = {
     "starting": "its Python starts",
     "importing": "loads the function and what it imports",
     "joining": "waits for the other ranks to join",
+    "paused": "is at a breakpoint: skyward-tui debug",
 }
 
 
@@ -95,7 +96,8 @@ def _without_task(node: NodeView, run: RunView | None, now: float) -> tuple[str,
 
 
 def _before(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:
-    """What a rank is at that runs no function yet. A worker that is started ahead is nobody's wait."""
+    """What a rank is at that runs no function yet, or stands still in it. A worker that is started ahead is nobody's
+    wait."""
     phase, since = pool.rank_phases.get(rank, ("", 0.0))
     waited_for = run is not None and run.state == "running"
     return (phase, since) if phase in BEFORE and (waited_for or phase != "starting") else None

@@ -191,6 +191,7 @@ def requests(draw: st.DrawFn) -> LaunchRequest:
         selection=draw(st.sampled_from([None, "cheapest", "first"])) if rents else None,
         budget=draw(st.none() | st.floats(0.01, 1e6)) if rents else None,
         wait_for_capacity=draw(st.sampled_from([None, "2h", "90", "1.5 days"])) if rents else None,
+        debug_wait=draw(st.sampled_from([None, "10m", "90", "0"])),
         nodes=draw(st.none() | numbers_of_nodes(len(hosts) if hosts else 64)),
         ranks_per_node=draw(st.none() | st.integers(1, 64) | st.just("gpu")),
         accelerator=draw(st.sampled_from((None, "A100", "A100-80GB:4", "H100:8"))),
@@ -223,6 +224,7 @@ HOSTILE = st.builds(
     selection=st.none() | TEXT,
     budget=st.none() | st.floats(0.01, 1e6),
     wait_for_capacity=st.none() | TEXT,
+    debug_wait=st.none() | TEXT,
     plugins=st.lists(TEXT | st.just("torch"), max_size=2),
     outputs=st.lists(TEXT, max_size=2),
     one=st.booleans(),
@@ -304,6 +306,7 @@ def test_a_form_asks_for_the_same(request: LaunchRequest) -> None:
     only_of_commands: dict[str, Any] = {
         "detach": False,
         "timeout": None,
+        "debug_wait": None,
     }
     usual = {name: None for name in ("allocation", "selection") if getattr(request, name) in USUAL}
     request = replace(request, **only_of_commands | usual)  # the form says nothing of what holds anyway
@@ -332,6 +335,7 @@ def test_a_form_launches_what_its_command_line_does(request: LaunchRequest) -> N
             request,
             detach=False,
             timeout=None,
+            debug_wait=None,
             pool="mine",
             nodes=request.nodes or 1,
             provider=request.provider or "local",

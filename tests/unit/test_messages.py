@@ -183,6 +183,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
         "ack": {"calls": {"r": [0], "s": None}}, "credit": ONE | {"next": 1}, "stop": {"run": "r"},
         "fetch": ASKED | {"f": "x.result"}, "written": ASKED | {"patterns": ["out/**"]}, "output": ASKED | OUTPUT,
         "stacks": ASKED, "profile": ASKED | {"rank": 0, "seconds": 1.5}, "peers": ASKED | PAPERS,
+        "debug": ASKED | {"rank": 0, "who": "w"},
         "pull": ASKED | {"hash": "ab", "size": 1, "from": ["10.0.0.1", 7]}, "drop": ASKED | {"blobs": ["ab"]},
         "ports": ASKED, "setup": ASKED, "where": ASKED, "halt": ASKED, "shutdown": {},
         "gang": {"epoch": 1, "info": {}}, "hello": {}, "use": {},
@@ -233,6 +234,7 @@ def test_of_every_answer_each_key_is_looked_at(asked: str) -> None:
         "claim": {"calls": [0]}, "ports": {"ports": [7], "accelerators": 1}, "peers": {"port": 7},
         "setup": {"env": {"A": "b"}, "known": True, "secrets": ["s"], "apps": False},
         "written": {"files": [OUTPUT | {"size": 1, "at": 1.5}], "more": 0, "folder": "/w"},
+        "debug": {"over": True},
         "stacks": {"ranks": [{"rank": 0, "number": 0, "at": "idle", "runs": ["r"], "threads": []}]},
         "where": {"runs": {"r": {"calls": 1, "active": 0, "total": 2}}},
     }  # fmt: skip

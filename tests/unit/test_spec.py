@@ -117,6 +117,8 @@ def test_compute_says_so_in_one_line(nodes: int) -> None:
         (Options, {"start_timeout": "soon"}),
         (Options, {"grace": True}),
         (Options, {"console": "yes"}),
+        (Options, {"debug_wait": -1}),
+        (Options, {"debug_wait": "soon"}),
         (Options, {"nice": -1}),
         (Options, {"nice": 20}),
         (Worker, {"ranks_per_node": None}),

@@ -40,6 +40,7 @@ class AgentConfig:
         secrets: what is to be blanked beside those of ``env``.
         knows_env: whether these two are what the pool was made with. A client that came later may not know; workers
             that the last agent left do.
+        debug_wait: seconds that a rank waits at a breakpoint for somebody who debugs it; 0 has it go on.
         notices: a program in Python that says when the machine is about to be taken back; "" where it never is.
         umask: what ranks start with; the agent's own files are for nobody else.
         nice: how much the ranks give way to other processes of the node, 0 (not at all) to 19.
@@ -60,6 +61,7 @@ class AgentConfig:
     keep_results: float = 0.0
     grace: float = 5.0
     rendezvous: bool = True
+    debug_wait: float = 0.0
     notices: str = ""
     umask: int = 0o077
     nice: int = 0

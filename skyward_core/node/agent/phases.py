@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ...wire.frames import Header
 
 LASTS = 0.1  # seconds after which a phase is worth telling; most are over sooner
-PHASES = ("", "starting", "importing", "joining", "running")  # "": idle, as far as is known
+PHASES = ("", "starting", "importing", "joining", "running", "paused")  # "": idle, as far as is known
 
 
 class Phases:

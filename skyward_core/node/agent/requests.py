@@ -47,7 +47,8 @@ if TYPE_CHECKING:
         ClientWritten,
         FromClient,
     )
-    from ...wire.inside_frame_types import ClientProfile, ClientStacks
+    from ...wire.inside_frame_types import ClientDebug, ClientProfile, ClientStacks
+    from .debug_desk import DebugDesk
     from .looks import LookDesk
     from .meter import Meter
     from .outputs import OutputDesk
@@ -84,6 +85,7 @@ class Requests:
         self._exchange = Exchange(state.config)
         self._outputs: OutputDesk | None = None
         self._looks: LookDesk | None = None
+        self._debugs: DebugDesk | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[str, Callable[[Connection, Heard, bytes], None]] = {
             "hello": self._hello,
@@ -103,6 +105,7 @@ class Requests:
             "drop": self._drop_blobs,
             "stacks": self._take_stacks,
             "profile": self._take_profile,
+            "debug": self._debug,
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -120,6 +123,8 @@ class Requests:
     def _lost(self, connection: Connection) -> None:
         self._audience.leave(connection)
         self._exchange.leave(connection)
+        if self._debugs is not None:
+            self._debugs.leave(connection)
         self._gang.leave(connection)
         self._desk.disown(connection)
 
@@ -319,6 +324,13 @@ class Requests:
 
     def _take_profile(self, connection: Connection, header: ClientProfile, body: bytes) -> None:
         self._inside().profile(connection, header)
+
+    def _debug(self, connection: Connection, header: ClientDebug, body: bytes) -> None:
+        if self._debugs is None:
+            from .debug_desk import DebugDesk
+
+            self._debugs = DebugDesk(self._state, self._slots)
+        self._debugs.debug(connection, header)
 
     def _inside(self) -> LookDesk:
         if self._looks is None:

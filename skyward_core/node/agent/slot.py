@@ -201,6 +201,8 @@ class Slot:
         env = {"SKYWARD_CAPACITY": str(config.capacity), "SKYWARD_GRACE": str(config.grace)}
         if not config.rendezvous:
             env["SKYWARD_RENDEZVOUS"] = "0"
+        if config.debug_wait:
+            env["SKYWARD_DEBUG_WAIT"] = str(config.debug_wait)
         if config.client_cwd is not None:
             env["SKYWARD_FOLDERS"] = f"{config.cwd}\n{config.client_cwd}"
         env["SKYWARD_SOURCES"] = ":".join([config.cwd, *config.path_before])

@@ -18,6 +18,7 @@ class Orders:
         patience: seconds in which it looks for another agent where its own is gone.
         grace: seconds that it has for leaving its plugins' contexts.
         rendezvous: whether broadcasts have the variables that torchrun sets.
+        debug_wait: seconds that it waits at a breakpoint for somebody who debugs it.
         known: what an agent that did not start it has to be told.
         sources: folders below which modules may be edited.
         folders: the working folder, here and on the client.
@@ -32,6 +33,7 @@ class Orders:
         self.patience = float(environ.pop("SKYWARD_PATIENCE", "600"))
         self.grace = float(environ.pop("SKYWARD_GRACE", "5"))
         self.rendezvous = environ.pop("SKYWARD_RENDEZVOUS", "1") != "0"
+        self.debug_wait = float(environ.pop("SKYWARD_DEBUG_WAIT", "0"))
         self.sources = environ.pop("SKYWARD_SOURCES", "").split(":")
         self.folders = environ.pop("SKYWARD_FOLDERS", "").split("\n")
         self.hears_notices = bool(environ.pop("SKYWARD_NOTICES", ""))

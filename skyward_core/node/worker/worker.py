@@ -25,6 +25,7 @@ from ...runtime.phase import loading, on_enter
 from ...wire.frames import INLINE, WINDOW, Header, Heard
 from ...wire.node_paths import MARKS, METRICS, NodePaths, log_stem
 from .agent_channel import AgentChannel
+from .children import AtImport
 from .loaded_modules import LoadedModules
 from .orders import Orders
 from .printing import Streams
@@ -61,6 +62,15 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     # long for that of a large framework. No frame of Python would tell where it is.
     atexit.register(faulthandler.cancel_dump_traceback_later)
     orders = Orders(os.environ)
+
+    def catch_breakpoints(pdb: Any) -> None:
+        from .breakpoints import catch
+
+        catch(pdb, orders.debug_wait, paths.debugger(int(rank), int(number)))
+
+    if "pdb" in sys.modules:
+        catch_breakpoints(sys.modules["pdb"])
+    sys.meta_path.insert(0, AtImport(catch_breakpoints, "pdb"))  # which breakpoint() imports, too
     worker = WorkerProcess(socket_path, paths, orders, streams, metrics.start(beside + METRICS))
     try:
         code = worker.serve()
@@ -305,6 +315,8 @@ class WorkerProcess:
         finally:
             if torchrun is not None:
                 torchrun.end(fn)
+            if stops := sys.modules.get("skyward_core.node.worker.breakpoints"):
+                stops.over()
         return value
 
     def _not_forked(self) -> None:

@@ -350,6 +350,7 @@ class Startup:
             "log_limit": pool.options.log_limit,
             "grace": pool.options.grace,
             "rendezvous": pool.options.rendezvous,
+            "debug_wait": pool.options.debug_wait,
             "nice": pool.options.nice,
             "env": known.env,
             "knows_env": known.known,

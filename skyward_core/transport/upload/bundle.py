@@ -69,10 +69,14 @@ COMPILED = (
 )
 # What they load only where a person asks for it: bytecode is more than twice as large, and all starts would send it.
 SELDOM = (
+    "skyward_core/node/agent/debug_desk.py",
     "skyward_core/node/agent/looks.py",
     "skyward_core/node/agent/meter.py",
+    "skyward_core/node/agent/outputs.py",
     "skyward_core/node/boot/neighbour.py",
     "skyward_core/node/stacks/",
+    "skyward_core/node/worker/breakpoints.py",
+    "skyward_core/runtime/post_mortem.py",
 )
 # What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
 REST = (

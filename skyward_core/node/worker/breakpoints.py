@@ -1,0 +1,276 @@
+"""What ``breakpoint()`` and ``pdb.set_trace()`` mean in a rank, whose standard input is empty: pdb would read its end,
+and end the rank. Loaded when somebody imports pdb.
+
+A rank may wait there for somebody: it listens on a socket in its node's folder, to which the agent connects. Whoever
+comes has that connection for as long as the call runs, or until they leave.
+"""
+
+# A rank has no pathlib.
+# ruff: noqa: PTH108, PTH109
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+from ...runtime.info import instance_info
+from ...runtime.phase import enter
+
+_told: set[tuple[str, str, int]] = (
+    set()
+)  # run, file and line, where nobody came, and of which the log has a line
+_stdin = sys.stdin
+_visitors: dict[int, Any] = {}  # debuggers with a person there, by thread
+_turn = threading.Lock()  # one socket for all threads
+_process = os.getpid()
+
+
+def catch(pdb: Any, wait: float, path: str) -> None:
+    """Put ours in the place of pdb's functions; who has put a file in the place of standard input has pdb's.
+
+    Args:
+        pdb: the module, as soon as it is imported.
+        wait: seconds that a rank waits for somebody who debugs it.
+        path: where it listens meanwhile.
+    """
+    set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
+    if set_trace is None or post_mortem is None:
+        return  # another module of that name
+
+    def debugger(at: FrameType, line: int, does: str) -> Any:
+        """One with a person there; None where nobody comes."""
+        place = _Stop(at, line, does)
+        wanted = wait if os.getpid() == _process else 0.0
+        found = _visitors.get(threading.get_ident()) if wanted else None
+        if found is not None:
+            if found.is_there():
+                enter("paused")
+                return found
+            found.leave()
+        if place.key in _told:
+            return None
+        connection = _visitor(path, wanted, place) if wanted else None
+        if connection is None:
+            _told.add(place.key)
+            if wanted:
+                enter("running")
+            place.go_on(wanted)
+            return None
+        found = _visitors[threading.get_ident()] = _debugger(pdb)(connection)
+        return found
+
+    def at_line(**given: Any) -> None:
+        """Stop here; with a ``header`` that is said first."""
+        at = sys._getframe(1)
+        own = debugger(at, at.f_lineno, "comes to a breakpoint at") if _reads_nothing() else pdb.Pdb()
+        if own is not None:
+            if given.get("header") is not None:
+                own.message(given["header"])
+            own.set_trace(at)
+
+    def at_error(*given: Any) -> None:
+        """Stop where an exception was raised, the one that is being handled unless one, or its traceback, is given."""
+        if not _reads_nothing():
+            post_mortem(*given)
+            return
+        error: Any = given[0] if given else sys.exc_info()[1]
+        whole: TracebackType | None = getattr(error, "__traceback__", error)
+        if whole is None:
+            raise ValueError("A valid traceback must be passed if no exception is being handled")
+        trace = whole
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        own = debugger(trace.tb_frame, trace.tb_lineno, "looks at an exception of")
+        if own is not None:
+            own.reset()
+            own.interaction(None, whole)
+
+    pdb.set_trace, pdb.post_mortem = at_line, at_error
+
+
+def over() -> None:
+    """The call is at its end: nobody steps into what comes after it."""
+    found = _visitors.get(threading.get_ident())
+    if found is not None and os.getpid() == _process:  # a child has its parent's connection
+        found.set_continue()
+        sys.settrace(None)
+        found.leave()
+
+
+def _reads_nothing() -> bool:
+    """Whether standard input is what each rank has."""
+    if sys.stdin is not _stdin:
+        return False
+    try:
+        found, null = os.fstat(0), os.stat(os.devnull)
+    except OSError:
+        return True
+    return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
+
+
+class _Stop:
+    """Where a rank stops, or would."""
+
+    def __init__(self, at: FrameType, line: int, does: str) -> None:
+        info = instance_info()
+        file = at.f_code.co_filename
+        self.key = (info.run, file, line)
+        self.run, self.rank = info.run, info.rank
+        self._does = does
+        self._words = f"{file.removeprefix(os.getcwd() + '/')}:{line} in {at.f_code.co_name}()"
+
+    def wait(self, seconds: float) -> None:
+        _say(
+            f"rank {self.rank} {self._does} {self._words} and waits up to {seconds:g} s for somebody: "
+            f"debug {self.run}:{self.rank}"
+        )
+
+    def go_on(self, waited: float) -> None:
+        if waited:
+            _say(f"nobody came within {waited:g} s to debug rank {self.rank} at {self._words}: it goes on")
+        else:
+            _say(
+                f"rank {self.rank} {self._does} {self._words} and goes on: with sky.Options(debug_wait=600) it waits "
+                "600 s for somebody who debugs it"
+            )
+
+
+def _say(what: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"skyward: {what}\n")
+        sys.stderr.flush()
+
+
+def _visitor(path: str, wait: float, place: _Stop) -> Any:
+    """The connection of somebody who comes within that time, or None."""
+    import socket
+
+    if not _turn.acquire(timeout=min(wait, threading.TIMEOUT_MAX)):
+        return None
+    folder, _, name = path.rpartition("/")
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # a socket's path may hold about 100 bytes
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            with socket.socket(socket.AF_UNIX) as listener:
+                os.fchmod(listener.fileno(), 0o600)
+                listener.bind(f"/proc/self/fd/{at}/{name}")
+                try:
+                    listener.listen(1)
+                    listener.settimeout(wait)
+                    enter("paused")
+                    place.wait(wait)
+                    connection, _ = listener.accept()
+                finally:
+                    os.unlink(path)
+                connection.settimeout(None)
+                return connection
+        finally:
+            os.close(at)
+    except OSError as error:
+        if not isinstance(error, TimeoutError):
+            _say(f"rank {place.rank} cannot wait for somebody who debugs it: {error}")
+        return None
+    finally:
+        _turn.release()
+
+
+class _Input:
+    """What a person types, line by line."""
+
+    encoding = "utf-8"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._typed = b""
+
+    def readline(self) -> str:
+        while b"\n" not in self._typed:
+            try:
+                data = self._connection.recv(1 << 16)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            self._typed += data
+        line, newline, self._typed = self._typed.partition(b"\n")
+        return (line + newline).decode(errors="replace")
+
+    def is_open(self) -> bool:
+        """Whether there is something to read, or may be."""
+        import socket
+
+        try:
+            return bool(self._typed or self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+
+class _Output:
+    """What a debugger prints; whoever has left misses nothing."""
+
+    encoding = "utf-8"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._connection.sendall(text.encode(errors="replace"))
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+def _debugger(pdb: Any) -> Any:
+    """The class of debuggers whose terminal is a connection."""
+
+    class Debugger(pdb.Pdb):  # type: ignore[misc]
+        def __init__(self, connection: Any) -> None:
+            self._connection, self._typed = connection, _Input(connection)
+            super().__init__(
+                stdin=self._typed,
+                stdout=_Output(connection),
+                skip=["skyward_core.*"],
+                nosigint=True,
+                readrc=False,
+            )
+
+        def is_there(self) -> bool:
+            return self._typed.is_open()
+
+        def leave(self) -> None:
+            enter("running")
+            _visitors.pop(threading.get_ident(), None)
+            self._connection.close()
+
+        def do_EOF(self, arg: str) -> int:
+            """The person leaves, and the rank goes on: it does not end by it."""
+            self.clear_all_breaks()
+            self.set_continue()
+            self.leave()
+            return 1
+
+        def do_continue(self, arg: str) -> int:
+            """The rank goes on to its next breakpoint."""
+            enter("running")
+            self.set_continue()
+            return 1
+
+        do_c = do_cont = do_continue
+        do_q = do_quit = do_exit = do_EOF
+
+        def do_run(self, arg: str) -> None:
+            self.error("a rank cannot be run anew from here")
+
+        do_restart = do_run
+
+    return Debugger

@@ -1,0 +1,280 @@
+"""Breakpoints in ranks: nobody has to be there, and no rank ends by one."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skyward_core as sky
+from tests.support.pool_logs import last_run, log_of, settled
+from tests.support.waiting import wait_until
+
+
+def errors_of(pool: sky.Compute, rank: int = 0) -> list[str]:
+    settled(pool)
+    return log_of(pool, last_run(pool), rank, "err").decode().splitlines()
+
+
+def test_a_rank_goes_on_at_a_breakpoint_and_says_so_once_for_each_place(pool: sky.Compute) -> None:
+    def job() -> int:
+        for _ in range(3):
+            breakpoint()
+        import pdb
+
+        pdb.set_trace()
+        return 7
+
+    for _ in range(2):  # each run's log has its lines
+        assert sky.function(job)() @ pool == [7] * 4
+        for rank in range(4):
+            lines = errors_of(pool, rank)
+            assert len(lines) == 2
+            assert f"rank {rank} comes to a breakpoint at " in lines[0]
+            assert "test_breakpoints.py:" in lines[0] and " in job()" in lines[0]
+            assert all("sky.Options(debug_wait=" in line for line in lines)
+
+
+def test_a_breakpoint_in_a_thread_ends_nothing(pool: sky.Compute) -> None:
+    def job() -> str:
+        said = []
+
+        def work() -> None:
+            breakpoint()
+            said.append("after it")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return said[0]
+
+    assert sky.function(job)() @ pool == ["after it"] * 4
+    assert " in work()" in errors_of(pool)[0]
+
+
+def test_where_an_exception_was_raised_is_said(pool: sky.Compute) -> None:
+    def job() -> str:
+        def inner() -> None:
+            raise KeyError("gone")
+
+        try:
+            inner()
+        except KeyError as error:
+            sky.post_mortem()
+            caught = error
+        sky.post_mortem(caught)
+        with pytest.raises(ValueError, match="no exception"):
+            sky.post_mortem()
+        return "went on"
+
+    assert sky.function(job)() @ pool == ["went on"] * 4
+    (line,) = errors_of(pool)
+    assert "rank 0 looks at an exception of " in line and " in inner()" in line
+
+
+def test_the_variable_of_python_decides_as_ever(pool: sky.Compute) -> None:
+    def job() -> list[str]:
+        import os
+
+        seen: list[str] = []
+        os.environ["PYTHONBREAKPOINT"] = "0"
+        breakpoint()
+        os.environ["PYTHONBREAKPOINT"] = "builtins.print"
+        breakpoint("mine")
+        del os.environ["PYTHONBREAKPOINT"]
+        sys.breakpointhook = seen.append
+        breakpoint("hook")
+        sys.breakpointhook = sys.__breakpointhook__
+        return seen
+
+    assert sky.function(job)() @ pool == [["hook"]] * 4
+    assert errors_of(pool) == []
+    assert log_of(pool, last_run(pool), 0) == b"mine\n"
+
+
+def test_code_that_reads_another_input_has_the_debugger_there(pool: sky.Compute) -> None:
+    def job() -> str:
+        value = "secret word"
+        before = sys.stdin, sys.stdout
+        sys.stdin, sys.stdout = io.StringIO("p value\nc\n"), io.StringIO()
+        try:
+            breakpoint()
+            said = sys.stdout.getvalue()
+        finally:
+            sys.stdin, sys.stdout = before
+        return said if value else ""
+
+    assert all("'secret word'" in said for said in sky.function(job)() @ pool)
+
+
+def test_a_program_that_a_rank_starts_is_none_of_ours(pool: sky.Compute) -> None:
+    def job() -> str:
+        program = "breakpoint()\nprint('on')"
+        return subprocess.run(
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        ).stderr
+
+    assert all("BdbQuit" in said for said in sky.function(job)() @ pool)
+
+
+def test_a_child_that_a_rank_forks_goes_on_too(pool: sky.Compute) -> None:
+    def job() -> int:
+        import os
+
+        if child := os.fork():
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        breakpoint()
+        os._exit(5)
+
+    assert sky.function(job)() @ pool == [5] * 4
+
+
+# -- with somebody there -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def waiting(world: Path) -> Iterator[sky.Compute]:
+    """Two ranks that wait at breakpoints."""
+    options = sky.Options(console=False, grace=2.0, debug_wait=60)
+    with sky.Compute(name="waits", nodes=2, options=options) as compute:
+        yield compute
+
+
+def debugged(word: str, typed: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "skyward_tui", "debug", word]
+    return subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+
+
+class Running:
+    """A broadcast under way."""
+
+    def __init__(self, pool: sky.Compute, call: sky.PendingFunction[Any]) -> None:
+        before = len(pool.pool.view.runs)
+        self.done: Future[list[Any]] = Future()
+        threading.Thread(target=lambda: self.done.set_result(call @ pool), daemon=True).start()
+        wait_until(lambda: len(pool.pool.view.runs) > before, what="the run")
+        self.id = last_run(pool)
+
+    def result(self) -> list[Any]:
+        return self.done.result(30)
+
+
+def says(pool: sky.Compute, text: str, rank: int = 0) -> None:
+    wait_until(lambda: any(text in line for line in errors_of(pool, rank)), what=f"the line {text!r}")
+
+
+def stops(rank: int) -> int:
+    value = 1
+    if sky.instance_info().rank == rank:
+        breakpoint()
+    return value
+
+
+def test_a_person_looks_changes_a_value_and_leaves(waiting: sky.Compute) -> None:
+    run = Running(waiting, sky.function(stops)(1))
+    says(waiting, f"debug {run.id}:1", 1)
+    wait_until(
+        lambda: waiting.pool.view.rank_phases.get(1, ("",))[0] == "paused", what="that it stands still"
+    )
+    sockets = list(Path(waiting.pool.machines[1].extra["folder"]).glob("debug.*"))
+    assert [each.stat().st_mode & 0o777 for each in sockets] == [0o600]
+    assert sockets[0].parent.stat().st_mode & 0o77 == 0
+    done = debugged(run.id, "p value + 41\n!value = 5\n")  # the rank that waits is found
+    assert (done.returncode, "42\n" in done.stdout) == (0, True), done
+    assert "debugging rank 1" in done.stderr
+    assert run.result() == [1, 5]
+    wait_until(lambda: waiting.pool.view.rank_phases[1][0] == "running", what="that it goes on")
+    assert not sockets[0].exists()
+
+
+def test_quit_ends_no_rank_and_no_rank_that_waits_is_said(waiting: sky.Compute) -> None:
+    run = Running(waiting, sky.function(stops)(0))
+    says(waiting, f"debug {run.id}:0")
+    refused = debugged(f"{run.id}:1", "")
+    assert refused.returncode != 0
+    assert "rank 1 waits at no breakpoint" in refused.stderr
+    assert debugged(f"{run.id}:0", "q\n").returncode == 0
+    assert run.result() == [1, 1]
+    refused = debugged(run.id, "")
+    assert refused.returncode != 0
+    assert "no rank waits at a breakpoint" in refused.stderr
+
+
+def test_where_an_exception_was_raised_can_be_looked_at(waiting: sky.Compute) -> None:
+    def job() -> str:
+        def inner(word: str) -> None:
+            raise KeyError(word)
+
+        if sky.instance_info().rank:
+            return "other"
+        try:
+            inner("gone" * 2)
+        except KeyError:
+            sky.post_mortem()
+        return "on"
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, "looks at an exception of ")
+    assert "'gonegone'" in debugged(run.id, "p word\n").stdout
+    assert run.result() == ["on", "other"]
+
+
+def test_one_visit_sees_all_breakpoints_of_a_call_and_steps_not_beyond(waiting: sky.Compute) -> None:
+    def job() -> int:
+        if sky.instance_info().rank:
+            return 0
+        number = 0
+        while number < 3:
+            breakpoint()
+            number += 1
+        return number
+
+    run = Running(waiting, sky.function(job)())
+    says(waiting, f"debug {run.id}:0")
+    done = debugged(run.id, "p 'at', number\nc\np 'at', number\nc\np 'at', number\n" + "n\n" * 9)
+    assert [f"('at', {number})" in done.stdout for number in range(3)] == [True] * 3
+    assert run.result() == [3, 0]
+    assert sky.function(stops)(7) @ waiting == [1, 1]
+
+
+def test_a_rank_that_waits_is_stopped_as_ever(waiting: sky.Compute) -> None:
+    def job() -> None:
+        breakpoint()
+
+    future = sky.function(job)() > waiting
+    said = f"debug {future.run}:"
+    wait_until(lambda: any(said in line for rank in (0, 1) for line in errors_of(waiting, rank)), what=said)
+    assert future.cancel()
+    assert sky.function(stops)(7) @ waiting == [1, 1]
+
+
+def test_a_client_that_dies_leaves_a_rank_that_goes_on(waiting: sky.Compute) -> None:
+    run = Running(waiting, sky.function(stops)(0))
+    says(waiting, f"debug {run.id}:0")
+    command = [sys.executable, "-m", "skyward_tui", "debug", run.id]
+    client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert client.stdin is not None and client.stdout is not None
+    client.stdin.write(b"p 6 * 7\n")
+    client.stdin.flush()
+    while b"42" not in client.stdout.readline():
+        pass
+    refused = debugged(f"{run.id}:0", "")
+    assert "somebody else debugs rank 0 already" in refused.stderr
+    client.kill()
+    client.communicate()
+    assert run.result() == [1, 1]
+
+
+def test_after_its_time_a_rank_goes_on(world: Path) -> None:
+    with sky.Compute(nodes=1, options=sky.Options(console=False, debug_wait=0.2)) as compute:
+        assert sky.function(stops)(0) @ compute == [1]
+        waits, goes_on = errors_of(compute)
+        assert "waits up to 0.2 s" in waits
+        assert "nobody came within 0.2 s" in goes_on
