@@ -3,6 +3,9 @@
 A row takes a rank's line where it has the same text and stream, was begun at about the same moment, and stands below
 all rows that have lines of that rank already. So a rank that says the same twice has two rows, and the rows of a rank,
 in their order, are its lines, in theirs. Texts that differ in anything, be it a number, are different.
+
+Rows never move. So where a rank's own line comes after a row of others, what it says next is below that row, and no
+part of it: lines of ranks that come one rank after another are folded less than those that come in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ NAMED = 4  # single ranks and ranges that a label names
 
 
 @dataclass(slots=True)
-class Row:
+class Folded:
     """One text, and who said it.
 
     Attributes:
@@ -49,17 +52,17 @@ class Fold:
         self.first = 0  # number of the oldest row held
         self.end = 0
         self._capacity = capacity
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Folded] = {}
         self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
         self._last: dict[int, int] = {}  # rank -> number of the row that its last line is in
 
-    def add(self, rank: int, text: str, about: About) -> Row:
+    def add(self, rank: int, text: str, about: About) -> Folded:
         """Take a rank's next line; return the row that has it."""
         key = about.stream, text
         numbers = self._equal.setdefault(key, [])
         row = self._joinable(numbers, self._last.get(rank, -1), about)
         if row is None:
-            row = self._begin(Row(self.end, text, about, 0))
+            row = self._begin(Folded(self.end, text, about, 0))
             self._equal.setdefault(key, numbers).append(row.number)
         row.ranks |= 1 << rank
         row.shown = ""
@@ -68,13 +71,13 @@ class Fold:
 
     def remark(self, text: str) -> None:
         """Add a row that nobody said."""
-        self._begin(Row(self.end, text, About("out"), 0))
+        self._begin(Folded(self.end, text, About("out"), 0))
 
-    def read(self, start: int, stop: int) -> Iterator[Row]:
+    def read(self, start: int, stop: int) -> Iterator[Folded]:
         """Rows by number; those that are not held are left out."""
         return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
 
-    def settled(self, now: float) -> Iterator[Row]:
+    def settled(self, now: float) -> Iterator[Folded]:
         """Let go of the oldest rows, as long as no line of that time or later can join them."""
         while self.first < self.end:
             at = self._rows[self.first].about.at
@@ -82,12 +85,12 @@ class Fold:
                 return
             yield self._drop()
 
-    def rest(self) -> Iterator[Row]:
+    def rest(self) -> Iterator[Folded]:
         """Let go of all rows."""
         while self.first < self.end:
             yield self._drop()
 
-    def _joinable(self, numbers: list[int], last: int, about: About) -> Row | None:
+    def _joinable(self, numbers: list[int], last: int, about: About) -> Folded | None:
         place = bisect_right(numbers, last)
         for number in numbers[place : place + TRIED]:
             row = self._rows[number]
@@ -95,14 +98,14 @@ class Fold:
                 return row
         return None
 
-    def _begin(self, row: Row) -> Row:
+    def _begin(self, row: Folded) -> Folded:
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:
             self._drop()
         return row
 
-    def _drop(self) -> Row:
+    def _drop(self) -> Folded:
         row = self._rows.pop(self.first)
         self.first += 1
         if row.ranks:
@@ -176,12 +179,12 @@ class CollapsedRing:
         """The unfinished last line of each rank."""
         return self.source.pending()
 
-    def _shown(self, row: Row) -> str:
+    def _shown(self, row: Folded) -> str:
         row.shown = row.shown or shown(row, self._world)
         return row.shown
 
 
-def shown(row: Row, world: int) -> str:
+def shown(row: Folded, world: int) -> str:
     """A row as a line of text."""
     return f"{label(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
 
@@ -204,7 +207,7 @@ def label(ranks: int, world: int) -> str:
     if not missing and count > 1:
         return f"x{count}"
     did, did_not = _ranges(ranks), _ranges(missing)
-    if (count > 1 and len(did_not) < len(did)) or (len(did_not) == len(did) and 2 * count > world):
+    if missing and 2 * count > world and len(did_not) <= len(did):
         return f"x{count}, not {_named(did_not)}"
     return _named(did) if len(did) <= NAMED else f"x{count}: {_named(did)}"
 

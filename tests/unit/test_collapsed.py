@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.collapsed import MOMENT, CollapsedRing, Fold, Row, label, members
+from skyward_core.views.collapsed import MOMENT, CollapsedRing, Fold, Folded, label, members
 from skyward_core.views.logs import About, LogBook
 
 
@@ -44,7 +44,7 @@ def test_the_rows_of_a_rank_are_its_lines_in_its_order(
 def test_what_is_held_and_what_was_let_go_are_bounded_and_whole(
     said: list[tuple[int, str, str, float | None]], capacity: int
 ) -> None:
-    fold, let_go = Fold(capacity), list[Row]()
+    fold, let_go = Fold(capacity), list[Folded]()
     for rank, text, stream, at in said:
         fold.add(rank, text, About(stream, at))
         assert fold.end - fold.first <= capacity
@@ -116,6 +116,7 @@ def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
         (set(range(32)) - {5, 17}, 32, "x30, not r5 r17"),
         (set(range(32)) - {8, 9, 10}, 32, "x29, not r8-r10"),
         (range(0, 32, 2), 32, "x16: r0 r2 r4 r6 …"),
+        ({0, 1, 2, 3, 4, 6, 7}, 32, "r0-r4 r6 r7"),
         ([40], 32, "r40"),
     ],
 )
