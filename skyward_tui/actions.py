@@ -157,6 +157,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "r", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "All ranks merged, or one rank again"),
+    Action(
+        "run.collapse",
+        "u",
+        "collapse",
+        "collapse",
+        "All ranks, equal lines as one, or each again",
+    ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in the log; n and N go on"),
     Action("run.next_hit", "n", "next_hit(1)", "", "Next hit"),

@@ -225,8 +225,9 @@ def ls(everything: bool, as_json: bool) -> int:
 @click.argument("run")
 @click.option("--rank", metavar="R", type=click.IntRange(min=0), help="This rank only, without prefixes.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is still printed until the run ends.")
+@click.option("--collapse", is_flag=True, help="Equal lines of ranks as one, with who said it.")
 @of_json
-def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
+def logs(run: str, rank: int | None, follow: bool, collapse: bool, as_json: bool) -> int:
     """Print what a run's ranks printed, also when the pool is gone.
 
     RUN is a run's id or a pool's name (its latest run), or as much of one as tells it from others.
@@ -237,7 +238,7 @@ def logs(run: str, rank: int | None, follow: bool, as_json: bool) -> int:
     with console_of(as_json) as console:
         from .commands.look import logs as execute
 
-        return execute(run, rank, follow, console)
+        return execute(run, rank, follow, collapse, console)
 
 
 @cli.command()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..store import kept_locks
@@ -29,6 +31,7 @@ __all__ = [
     "following",
     "locks",
     "printed",
+    "printed_together",
     "prune",
     "prune_environments",
     "run_view",
@@ -40,12 +43,13 @@ SETTLED = 0.3  # seconds without anything new after which a log has been read
 
 
 class Printed(NamedTuple):
-    """A piece of what a worker printed; the bytes of one ``file`` are in order."""
+    """A piece of what a worker printed; the bytes of one ``file`` are in order. ``at``: when, by its node's clock."""
 
     rank: int
     file: str
     stream: str
     data: bytes
+    at: float | None = None
 
 
 def run_view(ledger: Ledger, row: RunRow) -> RunView:
@@ -83,6 +87,22 @@ def printed(ledger: Ledger, run: str) -> Iterator[Printed]:
             yield from _pieces(found, part)
 
 
+def printed_together(ledger: Ledger, run: str) -> Iterator[Printed]:
+    """The same for all ranks together, in the order of their clocks; each worker's files are open meanwhile."""
+    found = RunLogs(ledger, run)
+    ranks = [_timed(found, found.parts[rank]) for rank in sorted(found.parts)]
+    return (piece for _, piece in heapq.merge(*ranks, key=itemgetter(0)))
+
+
+def _timed(found: RunLogs, parts: list[Part]) -> Iterator[tuple[float, Printed]]:
+    """A rank's pieces in its own order, each with the latest time that is known by then."""
+    latest = 0.0
+    for part in parts:
+        for piece in _pieces(found, part):
+            latest = max(latest, piece.at or 0.0)
+            yield latest, piece
+
+
 def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[Printed]:
     """What the ranks of a running run print: from where those of runs before it ended, as it comes here.
 
@@ -112,4 +132,4 @@ def following(ledger: Ledger, run: str, ended: Future[Any] | None) -> Iterator[P
 
 def _pieces(found: RunLogs, part: Part) -> Iterator[Printed]:
     for piece in weave(found.folder, *part):
-        yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data)
+        yield Printed(rank_of(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)

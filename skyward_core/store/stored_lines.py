@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..views.logs import About, Line, LogRing
+from ..views.logs import About, Line, Ring
 from ..views.logs import Lines as Splitter
 from ..views.weave import STREAMS, Place, weave
 from .run_logs import Part, RunLogs
@@ -121,7 +121,7 @@ class StoredLines:
         return lines
 
 
-def tail_of(ring: LogRing) -> tuple[int, list[str]]:
+def tail_of(ring: Ring) -> tuple[int, list[str]]:
     """The end of a ring and its last lines, for :meth:`StoredLines.base_of`."""
     end = ring.end
     return end, ring.lines(max(ring.first, end - TAIL), end)

@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_right
 from codecs import utf_8_decode
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, Protocol, overload
 
 from ..wire.safe_text import colored, is_clean
 from .line_store import LARGE, LineStore
@@ -44,6 +44,20 @@ class Line(NamedTuple):
 
 
 UNKNOWN = About("out")
+
+
+class Ring(Protocol):
+    """Lines by absolute number, for who shows them. ``version`` changes with all that would be shown."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    def lines(self, start: int, stop: int) -> list[str]: ...
+    def read(self, start: int, stop: int) -> list[Line]: ...
+    def pending(self) -> list[str]: ...
 
 
 class LogRing:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from skyward_core.front.history import PoolRow, Printed, following, locks, printed, run_view
+from skyward_core.front.history import PoolRow, Printed, following, locks, printed, printed_together, run_view
 from skyward_core.front.session import Session
 from skyward_core.model import exit_status
 from skyward_core.model.errors import PoolError, UsageError
@@ -15,6 +15,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from ..as_json import kept_json, pool_json, run_json
 from ..hints import detail_of, words_of
 from ..words import duration, hourly
+from .collapsing import Collapsed
 from .console import Console
 from .reach import fetched, meant, opened
 from .report import show_run, status_of, table, unfetched
@@ -77,23 +78,34 @@ def results(run: str, console: Console) -> int:
     return exit_status.OK if view.state == "running" else status_of(view)
 
 
-def logs(run: str, rank: int | None, follow: bool, console: Console) -> int:
+def logs(run: str, rank: int | None, follow: bool, collapse: bool, console: Console) -> int:
     """What the ranks of a run printed: their standard output to ours, their standard error to ours.
 
     Of one rank, lines come as they are; of all ranks, every line has its rank before it. With ``follow`` until
-    the run ends.
+    the run ends. With ``collapse`` equal lines of ranks are one, in the order of the ranks' clocks.
+
+    Raises:
+        UsageError: it is to be collapsed and of one rank, or followed.
     """
+    if collapse and (follow or rank is not None):
+        raise UsageError("--collapse shows all ranks' lines so far: leave --rank and --follow out")
     with opened(console) as session:
         ledger, row = session.ledger, fetched(session, meant(session, run), console)
         if rank is not None and row.kind == "broadcast" and rank >= row.total:
             raise UsageError(f"run {row.run} has ranks 0 to {row.total - 1}, not {rank}")
-        out = _Out(console, rank)
+        out: _Out | Collapsed = _Out(console, rank)
         pool = ledger.pool(row.token)
         if row.state == "running" and pool.ended_at is None:
             _catch_up(session, pool, follow, console)
             pieces = following(ledger, row.run, session.wait(pool.key, row.run) if follow else None)
         else:
             pieces = printed(ledger, row.run)
+        if collapse:
+            for _ in pieces:  # until nothing more of it comes here
+                pass
+            pieces = printed_together(ledger, row.run)
+            ranks = 1 + max(session.run_logs(row.run).parts, default=0)
+            out = Collapsed(console, row.total if row.kind == "broadcast" else ranks)
         for piece in pieces:
             out.put(piece)
     out.finish(row.run)

@@ -17,10 +17,11 @@ from .table import Row
 
 
 class Chosen(NamedTuple):
-    """What of a run is looked at: a rank, or all of them merged."""
+    """What of a run is looked at: a rank, or all of them merged, and then perhaps equal lines as one."""
 
     rank: int
     merged: bool
+    collapsed: bool = False
 
 
 class Saved(NamedTuple):

@@ -12,6 +12,8 @@ from textual.widgets import Input
 
 from skyward_core.front.history import StoredLines
 from skyward_core.model.errors import UsageError
+from skyward_core.views.collapsed import CollapsedRing
+from skyward_core.views.logs import LogRing, Ring
 from skyward_core.views.views import PoolView, RunView
 
 from ..hints import detail_of
@@ -38,6 +40,7 @@ class LogPanel(RunPanel):
         self._subject = ""
         self._asking = ""
         self._silence: object = None
+        self._folded: CollapsedRing | None = None
 
     def compose(self) -> ComposeResult:
         yield self.pane
@@ -52,7 +55,11 @@ class LogPanel(RunPanel):
     def look(self, pool: PoolView, run: RunView | None, now: float, chosen: Chosen) -> bool:
         pane, merged = self.pane, chosen.merged
         book = pool.logs if run is None else pool.logs.of(run.id)
-        ring = book.merged if merged else book.rank(chosen.rank)
+        ring: Ring = book.merged if merged else book.rank(chosen.rank)
+        if merged and chosen.collapsed:
+            ring = self._collapsed(book.merged, pool.world_size)
+        else:
+            self._folded = None
         pane.gap_hint = "[ and ] show each rank from its first line, S saves all" if merged else ""
         pane.show(ring, merged=merged, files=None if run is None else self._files_of(run, chosen))
         changed = pane.pump()
@@ -62,8 +69,15 @@ class LogPanel(RunPanel):
             self._explain_silence(pool, run, now, chosen)
         return changed
 
+    def _collapsed(self, merged: LogRing, world: int) -> CollapsedRing:
+        """The merged lines folded, as far as they have come."""
+        if self._folded is None or self._folded.source is not merged:
+            self._folded = CollapsedRing(merged)
+        self._folded.update(world)
+        return self._folded
+
     def _subject_of(self, pool: PoolView, chosen: Chosen) -> str:
-        subject = f"{self.heading}  all ranks"
+        subject = f"{self.heading}  all ranks{', collapsed' if chosen.collapsed else ''}"
         if not chosen.merged:
             node = pool.nodes[chosen.rank // pool.ranks_per_node] if pool.nodes else None
             subject = f"{self.heading}  rank {chosen.rank}"

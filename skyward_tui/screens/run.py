@@ -54,6 +54,7 @@ class RunScreen(BaseScreen[None]):
         super().__init__()
         self.key = pool
         self.run_id = run
+        self.collapsed = False  # where all ranks are shown
         self._view: PoolView | None = None
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
@@ -103,6 +104,10 @@ class RunScreen(BaseScreen[None]):
         return pool.runs.get(self.run_id) if self.run_id else newest_run(pool)
 
     @property
+    def _chosen(self) -> Chosen:
+        return Chosen(self.rank, self.merged, self.merged and self.collapsed)
+
+    @property
     def context(self) -> str:
         return self.panels[self.active].context
 
@@ -129,7 +134,7 @@ class RunScreen(BaseScreen[None]):
         name = run.function if run else "no run yet"
         self.query_one(Crumbs).show(["pools", pool.name, name], pool_status(pool, run, now))
         self.rank = min(self.rank, max(0, pool.world_size - 1))
-        chosen = Chosen(self.rank, self.merged)
+        chosen = self._chosen
         if any([panel.look(pool, run, now, chosen) for panel in self.panels.values()]):
             self._share_place()
         if run is not None and run.root_cause is not None and self._told != run.id:
@@ -233,6 +238,11 @@ class RunScreen(BaseScreen[None]):
         self.merged = not self.merged
         self.pulse(self.app.clock())
 
+    def action_collapse(self) -> None:
+        self.collapsed = not (self.merged and self.collapsed)
+        self.merged = True
+        self.pulse(self.app.clock())
+
     # What is shown
 
     def action_zoom(self) -> None:
@@ -250,7 +260,7 @@ class RunScreen(BaseScreen[None]):
     async def _save(self) -> None:
         from ..saving import save, together
 
-        pool, run, chosen = self.pool, self.run, Chosen(self.rank, self.merged)
+        pool, run, chosen = self.pool, self.run, self._chosen
         if pool is None:
             return
         stem = pool.name if run is None else f"{pool.name}-{run.id}"

@@ -30,7 +30,8 @@ from textual.widget import Widget
 
 from skyward_core.front.history import StoredLines, tail_of
 from skyward_core.model.errors import SkywardError
-from skyward_core.views.logs import Line, LogRing
+from skyward_core.views.collapsed import CollapsedRing
+from skyward_core.views.logs import Line, LogRing, Ring
 
 from ..actions import bindings
 from ..hints import words_of
@@ -40,6 +41,7 @@ from ..words import count
 from .log_window import LogWindow, Matcher, search_files
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
+_LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")  # who said a collapsed line; all of them, first
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
 _SIDEWAYS = 16  # cells per step
 _AGAIN = 2.0  # seconds between two looks into the files for what is missing
@@ -87,7 +89,7 @@ class LogPane(Widget, can_focus=True):
 
     # What it shows
 
-    def show(self, ring: LogRing, *, merged: bool = False, files: Files | None = None) -> None:
+    def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None) -> None:
         """Look at another ring; the filter and the search stay."""
         if ring is self.window.ring:
             return
@@ -163,13 +165,18 @@ class LogPane(Widget, can_focus=True):
             return False
         self._painted_version = version
         self.window.update()
-        if self.following and self.is_on_screen:
+        if (self.following or self._changes) and self.is_on_screen:
             self.refresh()
         return True
 
     @property
     def following(self) -> bool:
         return self.top is None
+
+    @property
+    def _changes(self) -> bool:
+        """Whether lines that are there may still change: the labels of collapsed ones grow."""
+        return isinstance(self.window.ring, CollapsedRing)
 
     @property
     def behind(self) -> int:
@@ -462,7 +469,9 @@ class LogPane(Widget, can_focus=True):
 
     def _segments(self, parsed: Parsed, base: Style, is_current: bool) -> list[Segment]:
         text, layers = parsed.plain, list(parsed.spans)
-        if self.merged and (prefix := _PREFIX.match(text)):
+        if self._changes and (label := _LABEL.match(text)):
+            layers.append((0, label.end(), Style(color="cyan" if label[1] else "yellow")))
+        elif self.merged and (prefix := _PREFIX.match(text)):
             color = _PREFIX_COLORS[int(prefix[0][1:-2]) % len(_PREFIX_COLORS)]
             layers.append((0, prefix.end(), Style(color=color)))
         if self.window.search is not None and (spans := self.window.search.matcher.spans(text)):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from skyward_core.front.history import StoredLines
-from skyward_core.views.logs import Line, LogRing
+from skyward_core.views.logs import Line, Ring
 
 from ..sgr import plain
 
@@ -104,7 +104,7 @@ class LogWindow:
     evicts them.
     """
 
-    def __init__(self, ring: LogRing) -> None:
+    def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.stored: StoredLines | None = None
         self.base = 0  # the number of the ring's line 0

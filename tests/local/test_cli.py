@@ -142,6 +142,15 @@ def test_logs_and_results_outlive_the_pool(cli: Cli) -> None:
         done = cli("logs", found["run"], "--rank", rank)
         assert (done.stdout, done.stderr) == (f"seen by rank {rank}\n", "to stderr\n")
     assert cli("logs", found["run"]).stdout == "r000| seen by rank 0\nr001| seen by rank 1\n"
+    collapsed = cli("logs", found["run"], "--collapse")
+    assert sorted(collapsed.stdout.splitlines()) == ["r0| seen by rank 0", "r1| seen by rank 1"]
+    assert {line.partition("| ")[2] for line in collapsed.stderr.splitlines()} == {"to stderr"}
+    rows = cli.json("logs", found["run"], "--collapse")["rows"]
+    said = [
+        rank for row in rows for rank in row["ranks"] if (row["stream"], row["text"]) == ("err", "to stderr")
+    ]
+    assert sorted(said) == [0, 1]
+    assert "leave --rank" in cli("logs", found["run"], "--collapse", "--rank", 1, status=2).stderr
     assert cli.json("logs", found["run"], "--rank", 1) == {
         "run": found["run"], "logs": [{"rank": 1, "out": "seen by rank 1\n", "err": "to stderr\n"}],
     }  # fmt: skip

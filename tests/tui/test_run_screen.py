@@ -59,6 +59,40 @@ async def test_ranks_are_walked_and_merged(app: SkywardApp, session: FakeSession
         await until(pilot, lambda: "no rank 9: there are ranks 0 to 3" in screen_text(app))
 
 
+async def test_equal_lines_of_all_ranks_are_one(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("llama-ft")
+    session.open_run(view)
+    for rank in (0, 1, 3):
+        session.print(view, rank, "epoch done\n")
+    session.print(view, 2, "loss is nan\nstep 7\n")
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await opened(app, pilot)
+        await pilot.press("u")
+        await until(pilot, lambda: "x3, not r2| epoch done" in screen_text(app))
+        assert "all ranks, collapsed" in title(screen)
+        assert "r2| loss is nan" in screen_text(app)
+        pane = log_of(screen).pane
+        await pilot.press("/", *"epoch", "enter")
+        await until(pilot, lambda: "/epoch 1 hit" in str(log_of(screen).border_subtitle))
+        await pilot.press("escape", "f", "space")
+        await until(pilot, lambda: not pane.following)
+        # A label grows where the reader stands still, and new rows are counted.
+        session.print(view, 2, "epoch done\n")
+        for rank in range(4):
+            session.print(view, rank, "saved\n")
+        await until(pilot, lambda: "PAUSED +2 lines" in title(screen))
+        await pilot.press("f")
+        await until(pilot, lambda: "x4| saved" in screen_text(app))
+        await pilot.press("u")
+        await until(pilot, lambda: "r001| epoch done" in screen_text(app))
+        assert "collapsed" not in title(screen)
+        # It is remembered where one rank is looked at between.
+        await pilot.press("u", "a")
+        await until(pilot, lambda: "rank 0" in title(screen))
+        await pilot.press("a")
+        await until(pilot, lambda: "collapsed" in title(screen))
+
+
 async def test_find_filter_and_the_ladder_of_escape(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
     session.open_run(view)

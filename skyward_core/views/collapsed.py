@@ -1,0 +1,236 @@
+"""Equal lines of many ranks as one row, with who said it: ``x32| epoch done``, ``x30, not r5 r17| epoch done``.
+
+A row takes a rank's line where it has the same text and stream, was begun at about the same moment, and stands below
+all rows that have lines of that rank already. So a rank that says the same twice has two rows, and the rows of a rank,
+in their order, are its lines, in theirs. Texts that differ in anything, be it a number, are different.
+
+Rows never move. So where a rank's own line comes after a row of others, what it says next is below that row, and no
+part of it: lines of ranks that come one rank after another are folded less than those that come in turns.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .logs import About, Line, LogRing
+
+MOMENT = 10.0  # seconds by the nodes' clocks between the first line of a row and another one
+TRIED = 32  # rows of equal text that are looked at for one line; those further on are left alone
+NAMED = 4  # single ranks and ranges that a label names
+
+
+@dataclass(slots=True)
+class Folded:
+    """One text, and who said it.
+
+    Attributes:
+        number: its absolute one.
+        about: of the line that came first.
+        ranks: a bit for each rank; none where the row tells of lines that are not here.
+    """
+
+    number: int
+    text: str
+    about: About
+    ranks: int
+    shown: str = ""
+
+    def says(self, rank: int) -> bool:
+        """Whether a line of that rank is in it."""
+        return bool(self.ranks >> rank & 1)
+
+
+class Fold:
+    """Folds lines into rows as they come; of the rows the last ``capacity`` are held.
+
+    The cost of a line does not depend on how many ranks there are, and hardly on how many rows.
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self.first = 0  # number of the oldest row held
+        self.end = 0
+        self._capacity = capacity
+        self._rows: dict[int, Folded] = {}
+        self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
+        self._last: dict[int, int] = {}  # rank -> number of the row that its last line is in
+
+    def add(self, rank: int, text: str, about: About) -> Folded:
+        """Take a rank's next line; return the row that has it."""
+        key = about.stream, text
+        numbers = self._equal.setdefault(key, [])
+        row = self._joinable(numbers, self._last.get(rank, -1), about)
+        if row is None:
+            row = self._begin(Folded(self.end, text, about, 0))
+            self._equal.setdefault(key, numbers).append(row.number)
+        row.ranks |= 1 << rank
+        row.shown = ""
+        self._last[rank] = row.number
+        return row
+
+    def remark(self, text: str) -> None:
+        """Add a row that nobody said."""
+        self._begin(Folded(self.end, text, About("out"), 0))
+
+    def read(self, start: int, stop: int) -> Iterator[Folded]:
+        """Rows by number; those that are not held are left out."""
+        return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
+
+    def settled(self, now: float) -> Iterator[Folded]:
+        """Let go of the oldest rows, as long as no line of that time or later can join them."""
+        while self.first < self.end:
+            at = self._rows[self.first].about.at
+            if at is None or now - at <= MOMENT:
+                return
+            yield self._drop()
+
+    def rest(self) -> Iterator[Folded]:
+        """Let go of all rows."""
+        while self.first < self.end:
+            yield self._drop()
+
+    def _joinable(self, numbers: list[int], last: int, about: About) -> Folded | None:
+        place = bisect_right(numbers, last)
+        for number in numbers[place : place + TRIED]:
+            row = self._rows[number]
+            if about.at is None or row.about.at is None or abs(about.at - row.about.at) <= MOMENT:
+                return row
+        return None
+
+    def _begin(self, row: Folded) -> Folded:
+        self._rows[row.number] = row
+        self.end += 1
+        while self.end - self.first > self._capacity:
+            self._drop()
+        return row
+
+    def _drop(self) -> Folded:
+        row = self._rows.pop(self.first)
+        self.first += 1
+        if row.ranks:
+            key = row.about.stream, row.text
+            numbers = self._equal[key]
+            del numbers[0]
+            if not numbers:
+                del self._equal[key]
+        return row
+
+
+class CollapsedRing:
+    """All ranks' lines of a merged ring, collapsed, to be read as the ring is.
+
+    Rows of the last moments may still get ranks: their labels change, their numbers and texts never do.
+
+    Args:
+        source: the merged ring, each line with its rank before it.
+    """
+
+    def __init__(self, source: LogRing) -> None:
+        self.source = source
+        self.version = 0
+        self._fold = Fold(source.capacity)
+        self._seen = 0
+        self._state: tuple[int, int] | None = None
+        self._world = 0
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest row still held."""
+        return self._fold.first
+
+    @property
+    def end(self) -> int:
+        """Number of the row that comes next."""
+        return self._fold.end
+
+    def update(self, world: int) -> None:
+        """Take the lines that came since the last call.
+
+        Args:
+            world: how many ranks there are.
+        """
+        state = self.source.version, world
+        if state == self._state:
+            return
+        self._state = state
+        self.version += 1
+        if world != self._world:
+            self._world = world
+            for row in self._fold.read(0, self.end):
+                row.shown = ""
+        lines = self.source.read(self._seen, self.source.end)
+        if lines and (missing := lines[0].number - self._seen):
+            self._fold.remark(f"⋯ {missing:,} lines before this are not held here")
+        for line in lines:
+            rank, text = split_prefix(line.text)
+            self._fold.add(rank, text, line.about)
+            self._seen = line.number + 1
+
+    def lines(self, start: int, stop: int) -> list[str]:
+        """Rows as they show, by number."""
+        return [line.text for line in self.read(start, stop)]
+
+    def read(self, start: int, stop: int) -> list[Line]:
+        """Rows as lines."""
+        return [Line(row.number, self._shown(row), row.about) for row in self._fold.read(start, stop)]
+
+    def pending(self) -> list[str]:
+        """The unfinished last line of each rank."""
+        return self.source.pending()
+
+    def _shown(self, row: Folded) -> str:
+        row.shown = row.shown or shown(row, self._world)
+        return row.shown
+
+
+def shown(row: Folded, world: int) -> str:
+    """A row as a line of text."""
+    return f"{label(row.ranks, world):{len(str(world)) + 1}}| {row.text}" if row.ranks else row.text
+
+
+def split_prefix(line: str) -> tuple[int, str]:
+    """``r003| text`` -> ``3, "text"``."""
+    prefix, _, text = line.partition("| ")
+    return int(prefix[1:]), text
+
+
+def label(ranks: int, world: int) -> str:
+    """Who said it: ``x32``, ``r5 r17``, ``r0-r7``, ``x30, not r5 r17``; of many, the first few.
+
+    Args:
+        ranks: a bit for each.
+        world: how many there are.
+    """
+    count = ranks.bit_count()
+    missing = ((1 << world) - 1) & ~ranks
+    if not missing and count > 1:
+        return f"x{count}"
+    did, did_not = _ranges(ranks), _ranges(missing)
+    if missing and 2 * count > world and len(did_not) <= len(did):
+        return f"x{count}, not {_named(did_not)}"
+    return _named(did) if len(did) <= NAMED else f"x{count}: {_named(did)}"
+
+
+def members(ranks: int) -> list[int]:
+    """The ranks of a bit for each."""
+    return [rank for rank in range(ranks.bit_length()) if ranks >> rank & 1]
+
+
+def _ranges(ranks: int) -> list[str]:
+    """Neighbours together, in time by how many ranges there are."""
+    found = []
+    at = 0
+    while ranks:
+        gap = (ranks & -ranks).bit_length() - 1
+        ranks >>= gap
+        length = (~ranks & (ranks + 1)).bit_length() - 1
+        begin, end = at + gap, at + gap + length - 1
+        found += [f"r{begin}-r{end}"] if length > 2 else [f"r{rank}" for rank in range(begin, end + 1)]
+        ranks >>= length
+        at = end + 1
+    return found
+
+
+def _named(ranges: list[str]) -> str:
+    return " ".join(ranges[:NAMED]) + (" …" if len(ranges) > NAMED else "")

@@ -1,0 +1,124 @@
+"""Equal lines of many ranks become one row, with who said it; each rank's lines stay, in their order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.views.collapsed import MOMENT, CollapsedRing, Fold, Folded, label, members
+from skyward_core.views.logs import About, LogBook
+
+
+def rows_of(ring: CollapsedRing) -> list[str]:
+    return ring.lines(0, ring.end)
+
+
+def mask(*ranks: int) -> int:
+    return sum(1 << rank for rank in ranks)
+
+
+SAID = st.lists(
+    st.tuples(
+        st.integers(0, 4), st.sampled_from("abc"), st.sampled_from(["out", "err"]),
+        st.none() | st.floats(0, 3 * MOMENT),
+    ),
+    max_size=60,
+)  # fmt: skip
+
+
+@given(SAID)
+def test_the_rows_of_a_rank_are_its_lines_in_its_order(
+    said: list[tuple[int, str, str, float | None]],
+) -> None:
+    fold = Fold()
+    for rank, text, stream, at in said:
+        fold.add(rank, text, About(stream, at))
+    rows = list(fold.read(0, fold.end))
+    for rank in range(5):
+        printed = [(text, stream) for who, text, stream, _ in said if who == rank]
+        assert [(row.text, row.about.stream) for row in rows if row.says(rank)] == printed
+
+
+@given(SAID, st.integers(1, 8))
+def test_what_is_held_and_what_was_let_go_are_bounded_and_whole(
+    said: list[tuple[int, str, str, float | None]], capacity: int
+) -> None:
+    fold, let_go = Fold(capacity), list[Folded]()
+    for rank, text, stream, at in said:
+        fold.add(rank, text, About(stream, at))
+        assert fold.end - fold.first <= capacity
+        assert len(fold._rows) == sum(map(len, fold._equal.values())) <= capacity
+        if at is not None:
+            let_go += fold.settled(at)
+    held = list(fold.rest())
+    assert not fold._rows and not fold._equal
+    assert [row.number for row in held] == list(range(fold.end - len(held), fold.end))
+
+
+def test_what_all_say_is_one_row_and_what_is_said_twice_is_two() -> None:
+    book = LogBook()
+    ring = CollapsedRing(book.merged)
+    for rank in range(4):
+        book.feed(rank, "out", b"epoch done\nloss is fine\nepoch done\n", at=100.0)
+    ring.update(4)
+    assert rows_of(ring) == ["x4| epoch done", "x4| loss is fine", "x4| epoch done"]
+
+
+def test_who_deviates_is_named_and_a_label_grows() -> None:
+    book = LogBook()
+    ring = CollapsedRing(book.merged)
+    for rank in (0, 1, 2, 4, 5):
+        book.feed(rank, "out", b"ready\n", at=100.0)
+    book.feed(3, "out", b"out of memory\n", at=101.0)
+    ring.update(6)
+    assert rows_of(ring) == ["x5, not r3| ready", "r3| out of memory"]
+    before = ring.version
+    ring.update(6)
+    assert ring.version == before
+    book.feed(3, "out", b"ready\n", at=102.0)
+    ring.update(6)
+    assert rows_of(ring) == ["x5, not r3| ready", "r3| out of memory", "r3| ready"]
+    ring.update(5)
+    assert ring.version > before
+
+
+def test_the_same_at_another_time_or_on_the_other_stream_is_another_row() -> None:
+    fold = Fold()
+    fold.add(0, "alive", About("out", 100.0))
+    fold.add(1, "alive", About("out", 100.0 + MOMENT))
+    fold.add(2, "alive", About("out", 101.0 + MOMENT))
+    fold.add(3, "alive", About("err", 100.0))
+    assert [members(row.ranks) for row in fold.read(0, 9)] == [[0, 1], [2], [3]]
+
+
+def test_lines_that_had_gone_before_they_were_looked_at_are_told() -> None:
+    book = LogBook(capacity=4)
+    ring = CollapsedRing(book.merged)
+    book.feed(0, "out", b"1\n2\n")
+    ring.update(2)
+    book.feed(0, "out", b"3\n4\n5\n6\n7\n8\n")
+    book.feed(1, "out", b"6\n")
+    ring.update(2)
+    assert ring.end == 6
+    assert rows_of(ring) == ["⋯ 3 lines before this are not held here", "x2| 6", "r0| 7", "r0| 8"]
+
+
+@pytest.mark.parametrize(
+    "ranks, world, said",
+    [
+        (range(32), 32, "x32"),
+        ([0], 1, "r0"),
+        ([5], 32, "r5"),
+        ([5, 17], 32, "r5 r17"),
+        (range(8), 32, "r0-r7"),
+        (range(8), 16, "r0-r7"),
+        (set(range(32)) - {5, 17}, 32, "x30, not r5 r17"),
+        (set(range(32)) - {8, 9, 10}, 32, "x29, not r8-r10"),
+        (range(0, 32, 2), 32, "x16: r0 r2 r4 r6 …"),
+        ({0, 1, 2, 3, 4, 6, 7}, 32, "r0-r4 r6 r7"),
+        ([40], 32, "r40"),
+    ],
+)
+def test_who_said_it(ranks: list[int], world: int, said: str) -> None:
+    assert label(mask(*ranks), world) == said

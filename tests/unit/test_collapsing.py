@@ -1,0 +1,27 @@
+"""``logs --collapse``: rows go out as soon as no rank can join them."""
+
+from __future__ import annotations
+
+import pytest
+
+from skyward_core.front.history import Printed
+from skyward_core.views.collapsed import MOMENT
+from skyward_tui.commands.collapsing import Collapsed
+from skyward_tui.commands.console import Console
+
+
+def piece(rank: int, data: bytes, at: float, stream: str = "out") -> Printed:
+    return Printed(rank, f"r{rank:03d}.{stream}", stream, data, at)
+
+
+def test_rows_go_out_once_they_are_settled(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    out = Collapsed(Console(), 3)
+    for rank in range(3):
+        out.put(piece(rank, b"epoch done\nsav", 100.0))
+    assert capfdbinary.readouterr() == (b"", b"")
+    out.put(piece(0, b"ed\n", 101.0 + MOMENT))
+    assert capfdbinary.readouterr() == (b"x3| epoch done\n", b"")
+    out.put(piece(1, b"ed", 101.0 + MOMENT))
+    out.put(piece(2, b"oh\n", 101.0 + MOMENT, "err"))
+    out.finish("r1")
+    assert capfdbinary.readouterr() == (b"x2, not r2| saved\nr2| sav\n", b"r2| oh\n")
