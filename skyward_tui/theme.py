@@ -50,6 +50,13 @@ _LOOKS = {
     "lost": Look("!", "lost", "$text-warning"),
     "collateral": Look("⊘", "collateral", "$muted"),
     "idle": Look("·", "idle", "$muted"),
+    # alerts
+    "nan": Look("✗", "NaN", "$text-error"),
+    "stall": Look("◌", "stall", "$text-error"),
+    "memory": Look("!", "memory", "$text-error"),
+    "throttled": Look("!", "throttled", "$text-warning"),
+    "straggler": Look("!", "straggler", "$text-warning"),
+    "plateau": Look("=", "plateau", "$text-warning"),
     # nodes' phases
     "requested": Look("◌", "requested", "$text-warning"),
     "connected": Look("◔", "connected", "$text-warning"),

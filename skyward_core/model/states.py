@@ -30,3 +30,6 @@ TaskStatus = Literal["waiting", "running", "returned", "raised", "exited", "lost
 # there, has not quite ended; unreachable: nothing can be said of it now, and the trouble may be the way to it; lost:
 # nobody gets an answer from it, other nodes neither.
 MachineStatus = Literal["running", "orphaned", "ending", "unreachable", "lost", "gone"]
+
+# What is told of a run while it goes on, the worst first.
+AlertKind = Literal["nan", "stall", "memory", "throttled", "straggler", "plateau"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
 from ..wire.safe_text import field as safe
+from .signs import Signs
 from .silence import Rhythms
 from .spread import Trace
 
@@ -28,18 +30,21 @@ class Series:
     Attributes:
         line: times and values; replaced, never changed in place, when it is thinned.
         latest: the newest value, whether or not it is in the line.
+        signs: what all values so far tell of it.
     """
 
-    __slots__ = ("_seen", "_stride", "latest", "line")
+    __slots__ = ("_seen", "_stride", "latest", "line", "signs")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.signs = Signs(name)
         self.line = Trace(array("d"), array("d"))
         self.latest = 0.0
         self._stride = 1
         self._seen = 0
 
-    def add(self, at: float, value: float) -> None:
+    def add(self, at: float, value: float, step: float | None = None) -> None:
         self.latest = value
+        self.signs.add(at, value, step)
         if self._seen % self._stride == 0:
             if len(self.line.at) >= POINTS:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
@@ -100,13 +105,14 @@ class MetricBook:
             self._runs = dict(list(self._runs.items())[1 - RUNS :])
             self._yielded = {key: seq for key, seq in self._yielded.items() if key[0] in self._runs}
         series = self._runs.setdefault(run, {}).setdefault(rank, {})
+        step = numbers.get("step")
         for told, value in numbers.items():
             name = safe(str(told))
             if name not in series:
                 if len(series) >= NAMES:
                     continue
-                series[name] = Series()
-            series[name].add(at, float(value))
+                series[name] = Series(name)
+            series[name].add(at, float(value), step)
         self.rhythms.heard(run, rank, at)
         self.version += 1
 
@@ -135,6 +141,12 @@ class MetricBook:
         """One name's newest value of every rank that sent it."""
         found = {rank: self._of(run, rank).get(name) for rank in self.ranks(run)}
         return {rank: one.latest for rank, one in found.items() if one is not None}
+
+    def signs(self, run: str) -> Iterator[tuple[int, str, Signs]]:
+        """Rank, name and what its values tell, of all that ranks sent in a run."""
+        for rank, names in sorted(self._runs.get(run, {}).items()):
+            for name, series in list(names.items()):
+                yield rank, name, series.signs
 
     def names(self, run: str) -> list[str]:
         """All names that ranks sent in a run, in the order in which they came, lowest rank first."""

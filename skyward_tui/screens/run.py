@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from textual.content import Content
 from textual.reactive import var
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.views.alerts import AlertWatch
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, named
@@ -24,6 +26,7 @@ from ..hints import words_of
 from ..panels.base import Chosen, RunPanel
 from ..panels.table import AT_START, HOME, PANELS
 from ..styles import beside
+from ..widgets.alert_strip import AlertStrip, notices
 from ..widgets.chrome import Crumbs
 from ..widgets.rank_panel import RankChosen
 from ..widgets.rank_state import FAILURES
@@ -32,6 +35,8 @@ from .base import BaseScreen, newest_run, pool_status
 
 if TYPE_CHECKING:
     from skyward_core.front.base import Front
+
+LOOK_SECONDS = 0.5  # between two looks for what is amiss
 
 
 class RunScreen(BaseScreen[None]):
@@ -59,8 +64,11 @@ class RunScreen(BaseScreen[None]):
         self._awaits_run = False
         self._told = ""  # the failed run whose root cause was flashed
         self.panels: dict[str, RunPanel] = {}
+        self._alerts, self._strip = AlertWatch(), AlertStrip()
+        self._looked: tuple[object, float] = (None, 0.0)
 
     def body(self) -> ComposeResult:
+        yield self._strip
         for row in PANELS:
             make: Callable[..., RunPanel] = resolve_name(row.made_by)
             panel = make(row, partial(setattr, self, "active", row.id))
@@ -137,6 +145,7 @@ class RunScreen(BaseScreen[None]):
         chosen = self._chosen
         if any([panel.look(pool, run, now, chosen) for panel in self.panels.values()]):
             self._share_place()
+        self._look_for_alerts(pool, run, now)
         if run is not None and run.root_cause is not None and self._told != run.id:
             self._told = run.id
             cause = run.root_cause
@@ -147,6 +156,24 @@ class RunScreen(BaseScreen[None]):
             self._awaits_run = False
             self.active = HOME
         return super().pulse(now)
+
+    def _look_for_alerts(self, pool: PoolView, run: RunView | None, now: float) -> None:
+        """Once a second while a run goes on, for silence is no news; else only where something has come."""
+        if run is None:
+            return self._strip.show([])
+        machines = pool.machines.version if pool.machines is not None else 0
+        ticks = int(now) if run.state == "running" else None
+        state, since = (run.id, run.version, pool.metrics.version, machines, ticks), time.monotonic()
+        before, looked = self._looked
+        if state == before or since - looked < LOOK_SECONDS:
+            return None
+        self._looked = state, since
+        found, new = self._alerts.look(pool, run, now)
+        self._strip.show(found)
+        if run.state == "running":
+            for title, text, severity in notices(new):
+                self.app.notify(text, title=title, severity=severity, markup=False)
+        return None
 
     def _share_place(self) -> None:
         """Only what has something to show has a place; of two that have one place, the one that is looked at."""

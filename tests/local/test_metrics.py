@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import skyward_core as sky
 from skyward_core.front.session import Session
+from skyward_core.views.alerts import alerts_of
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 
@@ -54,3 +56,22 @@ def test_the_command_line_ends_with_the_newest_numbers(cli: Cli, tmp_path: Path)
     done = cli("run", str(script), "--nodes", "2")
     assert done.returncode == 0, done.stderr
     assert "last numbers of rank 0 (and 1 rank more): step 1,234  loss 2.314" in done.stderr
+
+
+@sky.function
+def diverges(steps: int) -> int:
+    rank = sky.instance_info().rank
+    for step in range(steps):
+        sky.log(step=step, loss=float("nan") if rank == 2 and step >= 3 else 1.0)
+        time.sleep(0.06)  # below what is thinned
+    return rank
+
+
+def test_a_rank_whose_loss_is_not_finite_is_named_with_its_first_step(pool: sky.Compute) -> None:
+    diverges(8) @ pool
+    view = pool.pool.view
+    run = view.runs[list(view.runs)[-1]]
+    wait_until(lambda: view.metrics.latest(run.id, 2).get("step") == 7, what="the last numbers of rank 2")
+    (alert,) = alerts_of(view, run, time.time())
+    assert (alert.kind, alert.who, alert.words) == ("nan", "rank 2", "loss is NaN from step 3 on")
+    assert run.opened_at <= alert.since <= time.time()

@@ -1,0 +1,169 @@
+"""What is amiss with a run that goes on: who, since when, in words. Looked at, not listened for: each look asks what
+views keep up by themselves, and goes through no history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from ..model.figures import throttle_words
+from ..model.states import AlertKind
+from .spread import median, outliers
+
+if TYPE_CHECKING:
+    from .machines import MachineBook, Track
+    from .views import PoolView, RunView
+
+KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
+FULL = 0.95  # of a memory
+AGAIN = 300.0  # seconds within which what comes back is the same, and not new
+OFF = 0.1  # of the median, that a rank's pace has to be worse by
+# Hardware slowdown, too hot (by driver, by hardware), power brake. A power cap is how a GPU is run at full load.
+SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing that is amiss.
+
+    Attributes:
+        rank: whose it is, or None: a machine's.
+        node: whose it is, or None: a rank's.
+        gpu: of that node, or None: the node's own.
+        name: of the number or figure, or "".
+        since: Unix time since when.
+        words: what it is, without who and since when.
+    """
+
+    kind: AlertKind
+    rank: int | None
+    node: int | None
+    gpu: int | None
+    name: str
+    since: float
+    words: str
+
+    @property
+    def who(self) -> str:
+        """``rank 5``, ``n1``, ``n1 GPU 4``."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        return f"n{self.node}" if self.gpu is None else f"n{self.node} GPU {self.gpu}"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same trouble, whatever its figures are now."""
+        return (self.kind, self.rank, self.node, self.gpu, self.name)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        whose = {"kind": self.kind, "rank": self.rank, "node": self.node, "gpu": self.gpu}
+        return whose | {"name": self.name, "since": self.since, "words": self.words}
+
+
+def alerts_of(pool: PoolView, run: RunView, now: float) -> list[Alert]:
+    """All that is amiss with a run, the worst first; of one that has ended, only numbers that are none."""
+    found = [*_not_finite(pool, run)]
+    if run.state == "running":
+        found += [*_stalled(pool, run, now), *_slow(pool, run), *_at_rest(pool, run)]
+        if pool.machines is not None:
+            found += _machines(pool.machines, now)
+    return ordered(found)
+
+
+def ordered(alerts: Iterable[Alert]) -> list[Alert]:
+    """The worst kind first, and of each kind the oldest."""
+    return sorted(alerts, key=lambda alert: (KINDS.index(alert.kind), alert.since))
+
+
+def _not_finite(pool: PoolView, run: RunView) -> Iterator[Alert]:
+    for rank, name, signs in pool.metrics.signs(run.id):
+        if (at := signs.bad_at) is not None:
+            step = signs.bad_step
+            place = f"value {signs.bad_place + 1:,}" if step is None or step - step else f"step {step:,.0f}"
+            yield Alert("nan", rank, None, None, name, at, f"{name} is {signs.bad_word} from {place} on")
+
+
+def _at_rest(pool: PoolView, run: RunView) -> Iterator[Alert]:
+    for rank, name, signs in pool.metrics.signs(run.id):
+        if (since := signs.rests_since) is not None:
+            yield Alert("plateau", rank, None, None, name, since, f"{name} gets no better")
+
+
+def _stalled(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
+    for task in list(run.tasks.values()):
+        if task.state != "running" or task.began_at is None:
+            continue
+        if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
+            continue  # what it says does not reach us
+        quiet = pool.rhythms.quiet(run.id, task.rank, task.began_at, now)
+        if quiet is not None:
+            yield Alert("stall", task.rank, None, None, "", now - quiet, "is quieter than it usually is")
+
+
+def _slow(pool: PoolView, run: RunView) -> Iterator[Alert]:
+    """Whose pace is far from all others', to the worse: of its last values, so that one hiccup is none."""
+    paces: dict[str, dict[int, tuple[float, float]]] = {}
+    kinds: dict[str, str] = {}
+    for rank, name, signs in pool.metrics.signs(run.id):
+        if signs.kind in ("time", "rate") and (pace := signs.pace()) is not None:
+            paces.setdefault(name, {})[rank] = pace
+            kinds[name] = signs.kind
+    for name, each in paces.items():
+        values = {rank: value for rank, (_, value) in each.items()}
+        middle = median(values.values())
+        for rank in outliers(values):
+            worse = values[rank] - middle if kinds[name] == "time" else middle - values[rank]
+            if worse > OFF * abs(middle):
+                words = f"{name} {values[rank]:.4g}, all others about {middle:.4g}"
+                yield Alert("straggler", rank, None, None, name, each[rank][0], words)
+
+
+def _machines(book: MachineBook, now: float) -> Iterator[Alert]:
+    for node, machine in book.nodes.items():
+        if not machine.is_fresh(now):
+            continue
+        host = machine.host
+        if part := _full(host, "memory_used", "memory_total"):
+            yield Alert("memory", None, node, None, "memory_used", host.latest_at, f"memory {part} full")
+        for gpu, track in enumerate(list(machine.gpus)):
+            if part := _full(track, "mem_used", "mem_total"):
+                yield Alert("memory", None, node, gpu, "mem_used", track.latest_at, f"memory {part} full")
+            if bits := int(track.latest.get("throttle", 0)) & SLOWED:
+                said = f"slowed: {throttle_words(bits)}"
+                yield Alert("throttled", None, node, gpu, "throttle", track.latest_at, said)
+
+
+def _full(track: Track, used: str, total: str) -> str:
+    part, whole = track.latest.get(used), track.latest.get(total)
+    return f"{100 * part / whole:.0f} %" if part is not None and whole and part > FULL * whole else ""
+
+
+class AlertWatch:
+    """Looks at one run again and again: since when what lasts has lasted, and what is new.
+
+    A thing that comes back within ``AGAIN`` seconds is the same, and not new.
+    """
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # since when; when it was seen last
+
+    def look(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
+        """All there is, the worst first, and what of it is new."""
+        if run.id != self._run:
+            self._run, self._lasting = run.id, {}
+        found, new = [], []
+        for alert in alerts_of(pool, run, now):
+            since, seen = self._lasting.get(alert.key, (alert.since, -AGAIN))
+            if now - seen >= AGAIN:
+                since = alert.since
+                new.append(alert)
+            since = min(since, alert.since)
+            self._lasting[alert.key] = since, now
+            found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))
+        self._lasting = {
+            key: (since, seen) for key, (since, seen) in self._lasting.items() if now - seen < AGAIN
+        }
+        return ordered(found), new

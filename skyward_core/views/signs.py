@@ -1,0 +1,115 @@
+"""What one line of numbers tells of itself, kept up with each value: not finite, at rest, its pace of late. A few
+operations a value, and nothing goes through a history."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Literal
+
+from .spread import median
+
+Kind = Literal["loss", "time", "rate", ""]
+
+CALM = 20  # finite values after which one that was none is over
+BLOCK = 50  # values of which the median counts as one
+REST = 4  # such medians in which nothing got better
+REST_SECONDS = 300.0  # they span at least that: who logs twenty times a second has 200 values in ten
+LEAST_FALL = 0.01  # of the first median that it has to have fallen by; what never fell is no training
+BETTER = 0.001  # of the whole fall, that counts as better
+PACE = 8  # values whose median is a pace: one hiccup is none
+
+_LOSS = re.compile(r"(^|[^a-z])(loss|nll|ppl|perplexity)($|[^a-z])")
+_TIME = re.compile(
+    r"(^|[^a-z])(step|iter|iteration|batch)([^a-z]?(time|seconds|duration)|[^a-z](ms|s|sec))$"
+    r"|(^|_)(s|ms|sec|seconds)(/|_per_)(it|iter|step|batch)$"
+)
+_RATE = re.compile(r"(/|_per_)(s|sec|second)$|(^|[^a-z])throughput($|[^a-z])")
+
+
+def kind_of(name: str) -> Kind:
+    """What a number is, by its name: a loss, the time of a step, a rate, or nothing that is known."""
+    lower = name.lower()
+    if _LOSS.search(lower):
+        return "loss"
+    if _TIME.search(lower):
+        return "time"
+    return "rate" if _RATE.search(lower) else ""
+
+
+class Signs:
+    """Of one name of one rank in one run.
+
+    Attributes:
+        bad_at: when the first value came that is no finite number, of those that are not over; None: there is none.
+        bad: that value.
+        bad_step: the step that was logged with it, or None.
+        bad_place: how many values came before it.
+        rests_since: since when a loss has not got better; None where it does, or too little is known.
+    """
+
+    __slots__ = (
+        "_best", "_best_at", "_block", "_first", "_good", "_recent", "_worse",
+        "bad", "bad_at", "bad_place", "bad_step", "kind", "rests_since", "seen",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.kind: Kind = kind_of(name)
+        self.seen = 0
+        self.bad, self.bad_place = 0.0, 0
+        self.bad_at: float | None = None
+        self.bad_step: float | None = None
+        self.rests_since: float | None = None
+        self._good = 0
+        self._block: list[float] = []
+        self._first = self._best = 0.0
+        self._best_at: float | None = None
+        self._worse = 0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=PACE)
+
+    def add(self, at: float, value: float, step: float | None) -> None:
+        """Take the next value."""
+        self.seen += 1
+        if value - value != 0:  # not finite
+            if self.bad_at is None:
+                self.bad, self.bad_step, self.bad_place = value, step, self.seen - 1
+                self.bad_at = at
+            self._good = 0
+            return
+        if self.bad_at is not None:
+            self._good += 1
+            if self._good >= CALM:
+                self.bad_at = None
+        if self.kind == "loss":
+            self._block.append(value)
+            if len(self._block) >= BLOCK:
+                self._weigh(median(self._block), at)
+                self._block = []
+        elif self.kind:
+            self._recent.append((at, value))
+
+    def _weigh(self, now: float, at: float) -> None:
+        if self._best_at is None:
+            self._first = self._best = now
+            self._best_at = at
+            return
+        if self._best - now > BETTER * max(self._first - now, 0.0) and now < self._best:
+            self._best, self._best_at, self._worse = now, at, 0
+            self.rests_since = None
+            return
+        self._worse += 1
+        fell = self._first - self._best > LEAST_FALL * abs(self._first)
+        if fell and self._worse >= REST and at - self._best_at >= REST_SECONDS:
+            self.rests_since = self._best_at
+
+    def pace(self) -> tuple[float, float] | None:
+        """Since when, and the median of its last values; None where there are too few, or it is no pace."""
+        recent = list(self._recent)
+        if len(recent) < PACE:
+            return None
+        return recent[0][0], median(value for _, value in recent)
+
+    @property
+    def bad_word(self) -> str:
+        """``NaN``, ``inf``, ``-inf``."""
+        return "NaN" if self.bad != self.bad else str(self.bad)

@@ -1,0 +1,203 @@
+"""What is told of a run that goes on: which rank or machine, since when."""
+
+from __future__ import annotations
+
+import json
+from math import inf, isfinite, nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skyward_core.views.alerts import AGAIN, KINDS, Alert, AlertWatch, alerts_of
+from skyward_core.views.machines import MachineBook
+from skyward_core.views.signs import BLOCK, CALM, PACE, REST, Signs, kind_of
+from skyward_core.views.silence import UNKNOWN
+from skyward_core.views.views import PoolView, RunView
+from tests.support.fake_session import FakeSession
+
+
+def running(ranks: int = 4) -> tuple[FakeSession, PoolView, RunView]:
+    session = FakeSession()
+    view = session.pool("llama-ft", ranks)
+    return session, view, session.open_run(view)
+
+
+def kinds(alerts: list[Alert]) -> list[tuple[str, str]]:
+    return [(alert.kind, alert.who) for alert in alerts]
+
+
+@pytest.mark.parametrize(
+    ("values", "word", "place"),
+    [
+        ([1.0, 2.0], None, 0),
+        ([1.0, nan], "NaN", 1),
+        ([inf], "inf", 0),
+        ([1.0, -inf, nan], "-inf", 1),
+        ([nan] + [1.0] * (CALM - 1), "NaN", 0),  # one value is not over at once
+        ([nan] + [1.0] * CALM, None, 0),
+        ([nan] + [1.0] * CALM + [inf], "inf", CALM + 1),
+    ],
+)
+def test_a_number_that_is_none(values: list[float], word: str | None, place: int) -> None:
+    session, view, run = running()
+    for step, each in enumerate(values):
+        view.metrics.note(run.id, 2, session.now - 30 + step / 10, {"step": 100 + step, "loss": each})
+    found = alerts_of(view, run, session.now)
+    assert kinds(found) == ([] if word is None else [("nan", "rank 2")])
+    if word is not None:
+        assert found[0].words == f"loss is {word} from step {100 + place} on"
+        assert found[0].since == session.now - 30 + place / 10
+
+
+def test_without_a_step_its_place_is_told_and_a_run_that_has_ended_tells_it_too() -> None:
+    session, view, run = running()
+    for each in (1.0, nan):
+        view.metrics.note(run.id, 0, session.now - 1, {"grad": each})
+    session.end_run(view, run, "failed")
+    assert [alert.words for alert in alerts_of(view, run, session.now)] == ["grad is NaN from value 2 on"]
+
+
+@given(st.lists(st.floats(), max_size=60))
+def test_a_number_is_bad_as_long_as_one_of_the_last_is(values: list[float]) -> None:
+    signs = Signs("x")
+    for at, each in enumerate(values):
+        signs.add(float(at), each, None)
+    assert (signs.bad_at is not None) is any(not isfinite(each) for each in values[-CALM:])
+
+
+def plateau(values: list[float], every: float = 10.0) -> float | None:
+    signs = Signs("loss")
+    for place, each in enumerate(values):
+        signs.add(place * every, each, None)
+    return signs.rests_since
+
+
+FALLS = [10.0 - place / 100 for place in range(4 * BLOCK)]
+WAVERS = [8.0 + 0.2 * (place * 7 % 11) for place in range((REST + 2) * BLOCK)]
+
+
+@pytest.mark.parametrize(
+    ("values", "every", "told"),
+    [
+        ([1.0] * 2000, 10.0, False),  # it never fell
+        (FALLS, 10.0, False),
+        (FALLS + [8.0] * BLOCK, 10.0, False),  # too few to say
+        (FALLS + [8.1] * (REST + 1) * BLOCK, 10.0, True),
+        (FALLS + WAVERS, 10.0, True),
+        (FALLS + WAVERS, 0.05, False),  # within seconds
+        (FALLS + WAVERS + [5.0] * BLOCK, 10.0, False),  # it goes on
+        ([10.0 / (1 + place / 100) for place in range(3000)], 10.0, False),  # slower and slower, yet better
+        ([1.0 + place / 100 for place in range(2000)], 10.0, False),  # it rises: another trouble
+    ],
+)
+def test_a_loss_that_gets_no_better(values: list[float], every: float, told: bool) -> None:
+    assert (plateau(values, every) is not None) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("loss", "loss"), ("train/loss", "loss"), ("val_loss", "loss"), ("ppl", "loss"), ("glossary", ""),
+        ("step_time", "time"), ("s/it", "time"), ("ms/step", "time"), ("step", ""), ("tokens/s", "rate"),
+        ("tokens_per_sec", "rate"), ("throughput", "rate"), ("lr", ""), ("accuracy", ""), ("steps", ""),
+    ],
+)  # fmt: skip
+def test_what_a_number_is_by_its_name(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
+
+
+def test_a_stall_is_what_silence_says() -> None:
+    session, view, run = running()
+    now = session.now + UNKNOWN
+    for rank in (0, 1, 3):
+        view.rhythms.heard(run.id, rank, now - 1)
+    (alert,) = alerts_of(view, run, now)
+    assert (alert.kind, alert.rank, alert.since) == ("stall", 2, session.now - 40)
+    view.nodes[2].link_up = False
+    assert alerts_of(view, run, now) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "paces", "told"),
+    [
+        ("step_time", [1.0, 1.01, 0.99, 1.02, 3.0], [4]),
+        ("step_time", [1.0, 1.01, 0.99, 1.02, 0.2], []),  # faster than the others
+        ("step_time", [1.0, 1.0, 1.0, 1.0, 1.05], []),  # far by the deviation, not by the clock
+        ("tokens/s", [900.0, 910.0, 905.0, 300.0, 902.0], [3]),
+        ("tokens/s", [900.0, 910.0, 905.0, 2000.0, 902.0], []),
+        ("step_time", [1.0, 3.0], []),  # who of two is the odd one?
+        ("lr", [1.0, 1.0, 1.0, 1.0, 9.0], []),
+    ],
+)
+def test_a_rank_whose_pace_lags(name: str, paces: list[float], told: list[int]) -> None:
+    session, view, run = running(len(paces))
+    for place in range(PACE):
+        assert alerts_of(view, run, session.now) == []
+        for rank, pace in enumerate(paces):
+            view.metrics.note(run.id, rank, session.now - 20 + place, {name: pace})
+    found = alerts_of(view, run, session.now)
+    assert kinds(found) == [("straggler", f"rank {rank}") for rank in told]
+    assert all(alert.since == session.now - 20 for alert in found)
+
+
+def test_one_hiccup_is_no_straggler() -> None:
+    session, view, run = running(5)
+    for place in range(3 * PACE):
+        for rank in range(5):
+            slow = rank == 4 and place % PACE == 0
+            view.metrics.note(run.id, rank, session.now - 30 + place, {"step_time": 9.0 if slow else 1.0})
+        assert alerts_of(view, run, session.now) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "gpu", "told"),
+    [
+        ({}, {}, []),
+        ({"memory_used": 95, "memory_total": 100}, {"mem_used": 95, "mem_total": 100}, []),
+        ({"memory_used": 96, "memory_total": 100}, {}, [("memory", "n1", "memory 96 % full")]),
+        ({}, {"mem_used": 97, "mem_total": 100}, [("memory", "n1 GPU 0", "memory 97 % full")]),
+        ({"memory_used": 96}, {"mem_used": 97, "mem_total": 0}, []),  # of how much?
+        ({}, {"throttle": 0x04}, []),  # a power cap
+        ({}, {"throttle": 0x08}, [("throttled", "n1 GPU 0", "slowed: hardware slowdown")]),
+        ({}, {"throttle": 0x20}, [("throttled", "n1 GPU 0", "slowed: too hot")]),
+        ({}, {"throttle": 0x44}, [("throttled", "n1 GPU 0", "slowed: too hot (hardware)")]),
+        ({}, {"throttle": 0x80}, [("throttled", "n1 GPU 0", "slowed: power brake")]),
+    ],
+)
+def test_machines(node: dict[str, Any], gpu: dict[str, Any], told: list[tuple[str, str, str]]) -> None:
+    session, view, run = running()
+    view.machines = MachineBook()
+    view.machines.feed(1, json.dumps({"at": session.now - 1, "node": node, "gpus": [gpu]}).encode())
+    found = alerts_of(view, run, session.now)
+    assert [(alert.kind, alert.who, alert.words) for alert in found] == told
+    assert alerts_of(view, run, session.now + 60) == [], "figures are of now, or none"
+
+
+def test_the_worst_is_first_and_each_is_new_once() -> None:
+    session, view, run = running()
+    watch = AlertWatch()
+    view.machines = MachineBook()
+    hot = {"at": session.now - 1, "node": {}, "gpus": [{"throttle": 0x20}]}
+    view.machines.feed(1, json.dumps(hot).encode())
+    assert kinds(watch.look(view, run, session.now)[1]) == [("throttled", "n1 GPU 0")]
+    view.metrics.note(run.id, 3, session.now, {"loss": nan})
+    hot["at"] = session.now + 4
+    view.machines.feed(1, json.dumps(hot).encode())
+    found, new = watch.look(view, run, session.now + 5)
+    assert kinds(found) == [("nan", "rank 3"), ("throttled", "n1 GPU 0")]
+    assert kinds(new) == [("nan", "rank 3")]
+    assert found[1].since == session.now - 1, "since it was first seen"
+    assert watch.look(view, run, session.now + 5)[1] == []
+    assert kinds(watch.look(view, run, session.now + 60)[0]) == [("nan", "rank 3")]
+    for later, told in ((70, 0), (70 + 2 * AGAIN, 1)):  # what comes and goes is told of once
+        hot["at"] = session.now + later
+        view.machines.feed(1, json.dumps(hot).encode())
+        new = watch.look(view, run, session.now + later)[1]
+        assert [alert.kind for alert in new].count("throttled") == told
+
+
+def test_as_plain_values() -> None:
+    alert = Alert("nan", 3, None, None, "loss", 7.0, "loss is NaN from step 4 on")
+    assert json.loads(json.dumps(alert.to_json()))["kind"] in KINDS
