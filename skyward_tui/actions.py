@@ -161,7 +161,7 @@ ACTIONS: tuple[Action, ...] = (
         "run.collapse",
         "u",
         "collapse",
-        "collapse",
+        "",
         "All ranks, equal lines as one, or each again",
     ),
     Action("run.errors", "e", "errors", "errors", "Ranks with errors: root cause, tracebacks"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask as Ask
     from ..views.views import PoolView, RunView
     from .launch_request import LaunchRequest
-    from .launches import Launch as Launch
+    from .launches import KeptLaunch as KeptLaunch
     from .sweeping import Sweep as Sweep
 
 
@@ -56,7 +56,7 @@ class Front(Protocol):
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
         """Keep what a run was launched with, to be launched again; ``joined`` says that its pool was up before."""
 
-    def kept_launch(self, run: str) -> Future[Launch]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch]:
         """What a run was launched with."""
 
     def wait(self, pool: str, run: str) -> Future[RunView]:

@@ -21,7 +21,7 @@ MOST_CHANGED = 100  # names of files that are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ScriptState:
     """What a script was when it was launched.
 
     Attributes:
@@ -35,7 +35,7 @@ class Source:
     changed: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, script: Path) -> Source:
+    def of(cls, script: Path) -> ScriptState:
         """What a script is now. Asks git, where there is one: not on an event loop."""
         try:
             told = blake2s(script.read_bytes(), digest_size=16).hexdigest()
@@ -49,7 +49,7 @@ class Source:
         names = [entry[3:] for entry in status.split("\0") if entry]
         return cls(script=told, commit=commit, changed=tuple(names[:MOST_CHANGED]))
 
-    def since(self, before: Source) -> list[str]:
+    def since(self, before: ScriptState) -> list[str]:
         """What is otherwise now than it was before, in words."""
         said = []
         if before.script and before.script != self.script:
@@ -67,7 +67,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class KeptLaunch:
     """A launch that was kept.
 
     Attributes:
@@ -80,7 +80,7 @@ class Launch:
     request: LaunchRequest
     cwd: Path
     joined: bool = False
-    source: Source = field(default_factory=Source)
+    source: ScriptState = field(default_factory=ScriptState)
 
     def from_anywhere(self) -> LaunchRequest:
         """What was asked for, with whole paths."""
@@ -92,7 +92,7 @@ class Launch:
         }
         return replace(request, **whole)
 
-    def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> Launch:
+    def changed_by(self, arguments: Sequence[str], script_args: Sequence[str] | None) -> KeptLaunch:
         """The same with other arguments.
 
         Args:
@@ -130,12 +130,12 @@ def keep(pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
         "request": asdict(request),
         "cwd": str(Path.cwd()),
         "joined": joined,
-        "source": asdict(Source.of(Path(request.script))),
+        "source": asdict(ScriptState.of(Path(request.script))),
     }
     kept_launches.keep(pool, run, told)
 
 
-def kept(ledger: Ledger, row: RunRow) -> Launch:
+def kept(ledger: Ledger, row: RunRow) -> KeptLaunch:
     """What a run was launched with.
 
     Raises:
@@ -159,17 +159,17 @@ def kept(ledger: Ledger, row: RunRow) -> Launch:
         ) from error
 
 
-def _launch(told: Mapping[str, Any]) -> Launch:
+def _launch(told: Mapping[str, Any]) -> KeptLaunch:
     asked, source = dict(told["request"]), dict(told["source"])
     known = {each.name for each in fields(LaunchRequest)}
     if strange := sorted(asked.keys() - known):
         raise ValueError(", ".join(strange))
     source["changed"] = tuple(source["changed"])
-    return Launch(
+    return KeptLaunch(
         request=LaunchRequest(**asked),
         cwd=Path(told["cwd"]),
         joined=bool(told["joined"]),
-        source=Source(**source),
+        source=ScriptState(**source),
     )
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..transport.ssh.questions import Ask
     from .base import Front
     from .launch_request import LaunchRequest
-    from .launches import Launch
+    from .launches import KeptLaunch
 
 T = TypeVar("T")
 
@@ -345,7 +345,7 @@ class Session(Insides, OutputFiles):
 
         return self._submit(work())
 
-    def kept_launch(self, run: str) -> Future[Launch]:
+    def kept_launch(self, run: str) -> Future[KeptLaunch]:
         """What a run was launched with.
 
         Raises (through the future):
@@ -353,7 +353,7 @@ class Session(Insides, OutputFiles):
             LedgerError: the ledger cannot be read.
         """
 
-        async def work() -> Launch:
+        async def work() -> KeptLaunch:
             from .launches import kept
 
             if (row := self.ledger.run(run)) is None:

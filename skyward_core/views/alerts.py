@@ -140,6 +140,12 @@ def _full(track: Track, used: str, total: str) -> str:
     return f"{100 * part / whole:.0f} %" if part is not None and whole and part > FULL * whole else ""
 
 
+def told_by(pool: PoolView, run: RunView, now: float) -> tuple[object, ...]:
+    """What alerts are told by: where it is as it was, they are. While a run goes on, silence tells each second."""
+    machines = pool.machines.version if pool.machines is not None else 0
+    return run.id, run.version, pool.metrics.version, machines, int(now) if run.state == "running" else None
+
+
 class AlertWatch:
     """Looks at one run again and again: since when what lasts has lasted, and what is new.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import Launch, Source, kept
+from skyward_core.front.launches import KeptLaunch, ScriptState, kept
 from skyward_core.model.errors import UsageError
 
 from .console import Console
@@ -51,12 +51,12 @@ def rerun(
     else:
         request = found.request
     _enter(found, console)
-    for said in Source.of(Path(request.script)).since(found.source):
+    for said in ScriptState.of(Path(request.script)).since(found.source):
         console.note(f"run {row.run}: {said}")
     return launch(replace(request, detach=detach or request.detach), console, dry_run=dry_run)
 
 
-def _enter(found: Launch, console: Console) -> None:
+def _enter(found: KeptLaunch, console: Console) -> None:
     """Go to the folder from which the launch's paths are seen."""
     try:
         os.chdir(found.cwd)

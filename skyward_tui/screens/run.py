@@ -17,7 +17,7 @@ from textual.content import Content
 from textual.reactive import var
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.views.alerts import AlertWatch
+from skyward_core.views.alerts import AlertWatch, told_by
 from skyward_core.views.views import PoolView, RunView
 
 from ..actions import Action, bindings, named
@@ -161,9 +161,7 @@ class RunScreen(BaseScreen[None]):
         """Once a second while a run goes on, for silence is no news; else only where something has come."""
         if run is None:
             return self._strip.show([])
-        machines = pool.machines.version if pool.machines is not None else 0
-        ticks = int(now) if run.state == "running" else None
-        state, since = (run.id, run.version, pool.metrics.version, machines, ticks), time.monotonic()
+        state, since = told_by(pool, run, now), time.monotonic()
         before, looked = self._looked
         if state == before or since - looked < LOOK_SECONDS:
             return None
@@ -172,7 +170,7 @@ class RunScreen(BaseScreen[None]):
         self._strip.show(found)
         if run.state == "running":
             for title, text, severity in notices(new):
-                self.app.notify(text, title=title, severity=severity, markup=False)
+                self.flash(f"{title}  {text}", severity)
         return None
 
     def _share_place(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from textual.content import Content
 from textual.widgets import Static
@@ -15,7 +14,6 @@ from ..styles import beside
 from ..theme import look
 from ..words import clip, clock
 
-Severity = Literal["information", "warning", "error"]
 _SEVERE: tuple[AlertKind, ...] = ("nan", "stall", "memory")
 
 
@@ -55,9 +53,9 @@ def line(alerts: Sequence[Alert], width: int) -> Content:
     return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"))
 
 
-def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, Severity]]:
-    """Title, text and how bad it is: one for each kind, so that 256 ranks with the same trouble are one."""
+def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
+    """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one."""
     for kind in dict.fromkeys(alert.kind for alert in new):
         first, *others = (alert for alert in new if alert.kind == kind)
         more = f" (+{len(others):,} more)" if others else ""
-        yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "warning"
+        yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "info"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.front.launches import Launch
+from skyward_core.front.launches import KeptLaunch
 from skyward_core.front.sweeping import Sweep
 from skyward_core.model import states
 from skyward_core.model.errors import PoolExistsError, UsageError
@@ -37,7 +37,7 @@ class FakeSession:
     views: list[PoolView] = field(default_factory=list)
     created: list[PoolSpec] = field(default_factory=list)
     launched: list[tuple[str, Task]] = field(default_factory=list)
-    kept_launches: dict[str, Launch] = field(default_factory=dict)
+    kept_launches: dict[str, KeptLaunch] = field(default_factory=dict)
     torn_down: list[str] = field(default_factory=list)
     cancelled: list[tuple[str, str]] = field(default_factory=list)
     recalled: list[str] = field(default_factory=list)
@@ -106,11 +106,11 @@ class FakeSession:
         return done(run)
 
     def keep_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> Future[None]:
-        self.kept_launches[run] = Launch(request=request, cwd=Path.cwd(), joined=joined)
+        self.kept_launches[run] = KeptLaunch(request=request, cwd=Path.cwd(), joined=joined)
         return done(None)
 
-    def kept_launch(self, run: str) -> Future[Launch]:
-        future: Future[Launch] = Future()
+    def kept_launch(self, run: str) -> Future[KeptLaunch]:
+        future: Future[KeptLaunch] = Future()
         if run in self.kept_launches:
             future.set_result(self.kept_launches[run])
         else:

@@ -19,7 +19,13 @@ async def test_a_number_that_is_none_is_told_once(
     app: SkywardApp, session: FakeSession, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(app, "notify", lambda text, **_: told.append(text))
+    flash = RunScreen.flash
+
+    def noted(screen: RunScreen, text: str, kind: str = "info") -> None:
+        told.append(text)
+        flash(screen, text, kind)
+
+    monkeypatch.setattr(RunScreen, "flash", noted)
     view = session.pool("llama-ft")
     run = session.open_run(view)
     async with app.run_test(size=size) as pilot:
@@ -34,7 +40,10 @@ async def test_a_number_that_is_none_is_told_once(
         view.metrics.note(run.id, 3, session.now + 1, {"step": 104, "loss": nan})
         view.metrics.note(run.id, 1, session.now + 1, {"step": 104, "loss": nan})
         await until(pilot, lambda: "+1 more" in screen_text(app))
-        assert told == ["rank 3: loss is NaN from step 103 on", "rank 1: loss is NaN from step 104 on"]
+        assert told == [
+            f"✗ NaN  rank {rank}: loss is NaN from step {step} on" for rank, step in ((3, 103), (1, 104))
+        ]
+        assert "rank 1: loss is NaN from step 104 on" in screen_text(app).splitlines()[-1], "for all to see"
         for step in range(20):
             for rank in (1, 3):
                 view.metrics.note(run.id, rank, session.now + 2 + step, {"loss": 1.0})
@@ -44,7 +53,7 @@ async def test_a_number_that_is_none_is_told_once(
 
 def test_many_with_one_trouble_are_one_notice_and_little_room_is_enough() -> None:
     many = [Alert("plateau", rank, None, None, "loss", 7.0, "loss gets no better") for rank in range(256)]
-    assert list(notices(many)) == [("= plateau", "rank 0: loss gets no better (+255 more)", "warning")]
+    assert list(notices(many)) == [("= plateau", "rank 0: loss gets no better (+255 more)", "info")]
     for width in (60, 80, 160):
         shown = line(many, width).plain
         assert len(shown) <= width and shown.endswith("+255 more ")

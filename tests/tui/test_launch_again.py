@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, Select
 
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import Launch
+from skyward_core.front.launches import KeptLaunch
 from skyward_core.views import events as ev
 from skyward_tui.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
@@ -20,16 +20,16 @@ SCRIPT = "import skyward_core as sky\n@sky.function\ndef train(epochs: int): ...
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def launch(tmp_path: Path) -> KeptLaunch:
     (tmp_path / "train.py").write_text(SCRIPT)
     asked = LaunchRequest(
         script="train.py", function="train", arguments=["epochs=3"], pool="other", nodes="3", ranks_per_node=2
     )
-    return Launch(request=asked, cwd=tmp_path)
+    return KeptLaunch(request=asked, cwd=tmp_path)
 
 
 async def test_a_launch_is_kept_and_launched_again_with_another_argument(
-    app: SkywardApp, session: FakeSession, launch: Launch
+    app: SkywardApp, session: FakeSession, launch: KeptLaunch
 ) -> None:
     over = session.pool("old", 3, 2)
     run = session.open_run(over)
@@ -53,7 +53,7 @@ async def test_a_launch_is_kept_and_launched_again_with_another_argument(
 
 
 async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
-    app: SkywardApp, session: FakeSession, launch: Launch
+    app: SkywardApp, session: FakeSession, launch: KeptLaunch
 ) -> None:
     live = session.pool("old", 3, 2)
     run = session.open_run(live)
@@ -73,13 +73,13 @@ async def test_a_run_is_launched_again_on_its_pool_where_that_is_up(
 
 @pytest.mark.parametrize("lacks", ["record", "field", "pool"])
 async def test_what_the_form_cannot_do_is_said(
-    app: SkywardApp, session: FakeSession, launch: Launch, lacks: str
+    app: SkywardApp, session: FakeSession, launch: KeptLaunch, lacks: str
 ) -> None:
     view = session.pool("old")
     run = session.open_run(view)
     asked = LaunchRequest(script=str(launch.cwd / "train.py"), timeout=5 if lacks == "field" else None)
     if lacks != "record":
-        session.kept_launches[run.id] = Launch(request=asked, cwd=launch.cwd, joined=True)
+        session.kept_launches[run.id] = KeptLaunch(request=asked, cwd=launch.cwd, joined=True)
     session.emit(view, ev.PoolEnded(pool="old", receipt={}, at=session.now))
     said = {
         "record": "nothing is kept of how run old-1 was launched",

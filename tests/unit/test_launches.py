@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.front.launch_request import LaunchRequest
-from skyward_core.front.launches import MOST_CHANGED, Launch, Source, keep, kept
+from skyward_core.front.launches import MOST_CHANGED, KeptLaunch, ScriptState, keep, kept
 from skyward_core.model.errors import UsageError
 from skyward_core.store.home import pool_dir, pool_path
 from skyward_core.store.ledger import Ledger
@@ -32,7 +32,7 @@ class World:
         pool_dir(self.key)
         self.row = RunRow("ab12", "t0", "train", "broadcast", 2, "done", 1.0, 2.0, None)
 
-    def kept(self) -> Launch:
+    def kept(self) -> KeptLaunch:
         return kept(self.ledger, self.row)
 
     @property
@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_said_so(world: World, text: Any, said: str) -> N
 
 
 def test_arguments_take_the_place_of_those_of_their_names() -> None:
-    launch = Launch(request=REQUEST, cwd=Path("/"))
+    launch = KeptLaunch(request=REQUEST, cwd=Path("/"))
     assert launch.changed_by((), None) == launch
     assert launch.changed_by(["n=3", "m=1"], None).request.arguments == ("lr=0.1", "n=3", "m=1")
     with pytest.raises(UsageError, match="of a function"):
@@ -96,7 +96,7 @@ def test_arguments_take_the_place_of_those_of_their_names() -> None:
 
 
 def test_words_of_a_whole_script_take_the_place_of_all_of_them() -> None:
-    launch = Launch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
+    launch = KeptLaunch(request=LaunchRequest(script="t.py", script_args=["--lr", "1"]), cwd=Path("/"))
     assert launch.changed_by((), None).request.script_args == ("--lr", "1")
     assert launch.changed_by((), ["-x"]).request.script_args == ("-x",)
     with pytest.raises(UsageError, match="takes no --arg"):
@@ -111,10 +111,12 @@ def test_paths_are_whole_for_who_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -
         "lock": "~/uv.lock",
         "requirements": "/r.txt",
     }
-    found = Launch(request=LaunchRequest(**said), cwd=Path("/w")).from_anywhere()
+    found = KeptLaunch(request=LaunchRequest(**said), cwd=Path("/w")).from_anywhere()
     assert (found.script, found.python, found.lock) == ("/w/a/t.py", "/w/env/bin/python", "/h/uv.lock")
     assert found.requirements == "/r.txt"
-    named = Launch(request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")).from_anywhere()
+    named = KeptLaunch(
+        request=LaunchRequest(script="t.py", python="python3.12"), cwd=Path("/w")
+    ).from_anywhere()
     assert (named.script, named.python) == ("/w/t.py", "python3.12"), "a name is looked for in PATH"
 
 
@@ -132,22 +134,22 @@ def test_what_has_changed_since_is_told(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-qm", "one")
-    first = Source.of(script)
+    first = ScriptState.of(script)
     assert len(first.commit) == 40 and first.changed == ()
-    assert Source.of(script).since(first) == []
+    assert ScriptState.of(script).since(first) == []
     script.write_text("x = 2\n")
     (tmp_path / "data.bin").write_text("of no repository")
-    second = Source.of(script)
+    second = ScriptState.of(script)
     assert second.changed == ("train.py",)
     assert second.since(first) == ["the script has changed since"]
     git(tmp_path, "commit", "-qam", "two")
-    now = Source.of(script)
+    now = ScriptState.of(script)
     assert now.since(second) == [
         f"it was of commit {first.commit[:10]}, and is {now.commit[:10]}",
         "files that differed from their commit then: train.py",
     ]
     script.unlink()
-    assert "the script cannot be read any more" in Source.of(script).since(first)
+    assert "the script cannot be read any more" in ScriptState.of(script).since(first)
 
 
 def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_what_git_names_is_bounded_and_nothing_of_the_repository_is_run(tmp_path
     git(tmp_path, "config", "core.fsmonitor", f"touch {tmp_path}/ran;")
     for name in names:
         name.write_text("22")
-    found = Source.of(tmp_path / "f000")
+    found = ScriptState.of(tmp_path / "f000")
     assert len(found.changed) == MOST_CHANGED
     assert not (tmp_path / "ran").exists()
     assert found.since(found)[-1].endswith("f000, f001, f002, …")
@@ -170,9 +172,9 @@ def test_without_git_or_a_repository_there_is_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.py").write_text("")
-    assert Source.of(tmp_path / "t.py").commit == ""
+    assert ScriptState.of(tmp_path / "t.py").commit == ""
     monkeypatch.setenv("PATH", "")
-    assert Source.of(tmp_path / "t.py").commit == ""
+    assert ScriptState.of(tmp_path / "t.py").commit == ""
 
 
 def git(folder: Path, *words: str) -> None:

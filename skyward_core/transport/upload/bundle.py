@@ -74,6 +74,7 @@ SELDOM = (
     "skyward_core/node/agent/meter.py",
     "skyward_core/node/agent/outputs.py",
     "skyward_core/node/boot/neighbour.py",
+    "skyward_core/node/boot/probe.py",
     "skyward_core/node/stacks/",
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/runtime/post_mortem.py",
