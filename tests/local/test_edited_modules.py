@@ -166,7 +166,11 @@ def test_runs_of_others_end_undisturbed_and_other_clients_see_the_edit(folder: P
             assert [v for v, _ in version_of("helper_c") @ compute] == ["two", "two"]
 
 
-def test_an_edit_among_many_calls_is_used_by_the_next_one(folder: Path) -> None:
+def test_an_edit_among_many_calls_is_used_by_the_next_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a loaded machine a call may take longer than a look counts: here only what the kernel tells ends it.
+    monkeypatch.setattr("skyward_core.pool.edited_modules.SHARE", 1e9)
     (folder / "often.py").write_text(TEXT.format(version="0"))
     with sky.Compute(options=QUIET) as compute:
         for turn in range(1, 4):
