@@ -15,7 +15,7 @@ from skyward_core.model.outcome import RootCause
 from skyward_core.pool.links import link as link_module
 from skyward_core.pool.outputs.listing import listing
 from skyward_core.pool.pool_end import PoolEnd
-from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.store.ledger_rows import PoolRow, RunRow
 from skyward_core.views import events as ev
 from skyward_core.wire.frames import Header
 from tests.support.pool_parts import TOKEN, Client, Pipe, World, attached, intended
@@ -273,7 +273,10 @@ async def test_agents_do_not_take_who_is_refused_a_run_for_its_owner(
     assert world.questions.count(("m0", "claim")) == asked, "and is not asked again over the next one"
 
 
-async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world: World, come: Come) -> None:
+async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(
+    world: World, come: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunRow, "has_client", True)  # else what the other agent does not know of is lost
     gather = opened("gather", 6)
     world.remembers["m0"] = [record(gather, returned=1)]
     watcher = await come()
@@ -283,6 +286,7 @@ async def test_tasks_that_we_saw_return_are_not_counted_again_after_a_drop(world
     await watcher.reconnect(0)
     watcher.say(0, outcome(4, 0))
     assert watcher.told(ev.RunEnded) == [], "one is still at work"
+    assert watcher.written() is not None, "whether the ledger has the run is no matter of time"
     world.remembers["m0"] = [record(gather, returned=0)]  # another agent, that has never heard of those
     await watcher.reconnect(0)
     watcher.say(0, outcome(5, 0))
