@@ -55,6 +55,12 @@ class LookingOnly(Session):
         # A signal can interrupt what a rank waits in.
         return _refused() if signal else super().stacks(pool, run, ranks)
 
+    def debug(
+        self, pool: str, rank: int, who: str, *, text: str = "", eof: bool = False
+    ) -> Future[tuple[bytes, bool]]:
+        # Who debugs a rank has it do what they type.
+        return _refused()
+
     def on_host_key(self, ask: Ask) -> None:
         """Nobody is asked."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from ..model.figures import throttle_words
 from ..model.states import AlertKind
@@ -55,11 +55,6 @@ class Alert:
     def key(self) -> tuple[object, ...]:
         """The same for the same trouble, whatever its figures are now."""
         return (self.kind, self.rank, self.node, self.gpu, self.name)
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        whose = {"kind": self.kind, "rank": self.rank, "node": self.node, "gpu": self.gpu}
-        return whose | {"name": self.name, "since": self.since, "words": self.words}
 
 
 def alerts_of(pool: PoolView, run: RunView, now: float) -> list[Alert]:

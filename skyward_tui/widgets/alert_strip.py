@@ -54,8 +54,11 @@ def line(alerts: Sequence[Alert], width: int) -> Content:
 
 
 def notices(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one."""
-    for kind in dict.fromkeys(alert.kind for alert in new):
+    """Title, text, and the kind of message: one for each kind, so that 256 ranks with the same trouble are one.
+
+    A stall is told by the panel of ranks, with the key that shows where they are.
+    """
+    for kind in dict.fromkeys(alert.kind for alert in new if alert.kind != "stall"):
         first, *others = (alert for alert in new if alert.kind == kind)
         more = f" (+{len(others):,} more)" if others else ""
         yield look(kind).text, f"{first.who}: {first.words}{more}", "error" if kind in _SEVERE else "info"

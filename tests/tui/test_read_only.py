@@ -90,6 +90,7 @@ def test_the_session_refuses_whatever_would_change_something(looking: LookingOnl
         looking.raise_budget("p", 1.0),
         looking.end_left(Sweep()),
         looking.stacks("p", signal=True),
+        looking.debug("p", 0, "me"),
     ]
     for future in asked:
         with pytest.raises(UsageError, match="this only looks at pools"):
