@@ -10,6 +10,7 @@ import io
 import pickle
 import sys
 import tempfile
+import types
 import typing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,15 @@ from ..model.function import PendingFunction, check_call
 from ..plugins.base import decorated
 from ..wire.content_name import BLOB, Hash, name_of
 from ..wire.frames import INLINE, is_plain
-from ..wire.pickling import Nowhere, find_culprit, flat, make_cached, make_new_type, reduce_cached_property
+from ..wire.pickling import (
+    Nowhere,
+    find_culprit,
+    flat,
+    make_cached,
+    make_new_type,
+    reduce_cached_property,
+    reduce_code,
+)
 from .pickled_functions import PickledFunctions
 from .source_texts import sources_of
 from .stdout_lines import is_stdout
@@ -132,6 +141,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
         {
+            types.CodeType: reduce_code,
             io.TextIOWrapper: _stdout_or_file,
             functools._lru_cache_wrapper: _cached,
             functools.cached_property: reduce_cached_property,
@@ -209,6 +219,13 @@ class _Spill(io.RawIOBase):
         if self._file is not None and self._path is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
+
+
+def dumps(value: Any) -> bytes:
+    """A value's pickle, as a call's arguments are pickled."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
 
 
 def _pickled(value: Any, folder: Path | None) -> Blob:

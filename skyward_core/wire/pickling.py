@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+FILENAME = 10  # where a code object's constructor takes the file
+
 
 def flat(data: Any) -> memoryview:
     """What a pickler writes (bytes, or an array's own buffer) as plain bytes, without copying."""
@@ -32,6 +34,15 @@ def make_new_type(name: str, base: Any) -> Any:
 def reduce_cached_property(made: Any) -> Any:
     """How a ``functools.cached_property`` pickles, which before Python 3.12 has a lock."""
     return type(made), (made.func,), {"attrname": made.attrname}
+
+
+def reduce_code(code: CodeType) -> Any:
+    """How code pickles: as cloudpickle takes it apart, and with its file. cloudpickle 3.1.3 leaves that out, and then
+    no traceback shows a line, and neither a debugger nor ``torch.jit.script`` finds a source."""
+    from cloudpickle.cloudpickle import _code_reduce  # only picklers of cloudpickle's come here
+
+    make, parts = _code_reduce(code)
+    return make, (*parts[:FILENAME], code.co_filename, *parts[FILENAME + 1 :])
 
 
 def set_unless_found(kind: type, state: Any) -> type:

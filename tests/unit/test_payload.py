@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import function
+from skyward_core.node.worker import answers
+from skyward_core.tasks import payload
 from skyward_core.tasks.payload import make_task, make_tasks
 from skyward_core.tasks.task import Task, read_task, write_task
 from skyward_core.wire.content_name import name_of
@@ -59,6 +61,16 @@ def test_a_call_travels(tmp_path: Path) -> None:
     assert (task.name, task.timeout, task.stream) == ("add", 9, False)
     assert call(task) == 5
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("pickled", [payload.dumps, answers.dumps], ids=["a call", "an answer"])
+def test_what_goes_by_value_keeps_its_file_whatever_cloudpickle_thinks_of_it(pickled: Any) -> None:
+    def outer() -> Any:
+        return lambda: 1
+
+    fn = pickle.loads(pickled(outer))
+    assert fn.__code__ == outer.__code__ and fn is not outer
+    assert [fn.__code__.co_filename, fn().__code__.co_filename] == [__file__, __file__]
 
 
 def test_a_generator_function_is_marked() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from types import CodeType
 from typing import Any
 
 import cloudpickle
 
-from ...wire.pickling import reduce_cached_property, set_unless_found
+from ...wire.pickling import reduce_cached_property, reduce_code, set_unless_found
 
 
 class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -15,7 +16,7 @@ class AnswerPickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     has of it (functions with globals of their own, other files) is a copy."""
 
     dispatch_table = cloudpickle.CloudPickler.dispatch_table.new_child(
-        {functools.cached_property: reduce_cached_property}
+        {CodeType: reduce_code, functools.cached_property: reduce_cached_property}
     )
 
     def reducer_override(self, value: Any) -> Any:

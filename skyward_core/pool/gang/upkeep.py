@@ -105,6 +105,6 @@ class Upkeep:
 
 
 def _pickled(plugins: Sequence[Any]) -> bytes:
-    import cloudpickle  # a pool starts sooner without, and most have no plugins
+    from ...tasks.payload import dumps  # a pool starts sooner without, and most have no plugins
 
-    return bytes(cloudpickle.dumps(tuple(plugins), protocol=5))
+    return dumps(tuple(plugins))
