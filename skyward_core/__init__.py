@@ -32,6 +32,7 @@ _WHERE = {
     "attach": "front.api.attach",
     "results": "front.api.fetched_results",
     "script": "tasks.whole_script",
+    "shell": "tasks.shell",
     "Image": "model.spec",
     "PipIndex": "model.spec",
     "Worker": "model.spec",
@@ -145,6 +146,7 @@ if TYPE_CHECKING:
     from .runtime.preempt import on_preempt as on_preempt
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard
+    from .tasks.shell import shell as shell
     from .tasks.whole_script import script as script
 
 

@@ -183,6 +183,11 @@ def begin(in_gang: bool) -> None:
     _in_gang = in_gang
 
 
+def in_gang() -> bool:
+    """Whether all ranks run what runs here, or ran last."""
+    return _in_gang
+
+
 def keep() -> None:
     """What is registered now stays for all calls: plugins' contexts have done it."""
     global _kept

@@ -460,6 +460,7 @@ FROM_WORKER: Forms = {
     ),
     "phase": FrameForm("It does something that takes long.", {"phase": is_text}),
     "modules": FrameForm("What it has loaded; as from an agent to clients.", {"files": _MODULES}),
+    "secrets": FrameForm("What to blank from now on.", {"values": all_of(is_text)}),
     "entering": FrameForm("A plugin's context is being entered around the app.", {"plugin": is_text}),
     "failed": FrameForm(
         "It could not be entered; the body is the exception, pickled.", {"error": _IS_ERROR}, body=FAILURE

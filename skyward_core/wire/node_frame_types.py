@@ -125,6 +125,11 @@ class WorkerPhase(TypedDict):
     phase: str
 
 
+class WorkerSecrets(TypedDict):
+    t: Literal["secrets"]
+    values: list[str]
+
+
 class WorkerEntering(TypedDict):
     t: Literal["entering"]
     plugin: str
@@ -177,5 +182,6 @@ class ToWorkerExit(TypedDict):
 # -- all that one side says ------------------------------------------------------------------------------
 
 OfApp = WorkerEntering | WorkerFailed | WorkerEntered
-FromWorker = WorkerHello | WorkerOutcome | WorkerItem | WorkerPhase | WorkerModules | WorkerReady | OfApp
+OfRank = WorkerOutcome | WorkerItem | WorkerPhase | WorkerModules | WorkerSecrets | WorkerReady
+FromWorker = WorkerHello | OfRank | OfApp
 ToWorker = ToWorkerSetup | ToWorkerPlace | ToWorkerCall | ToWorkerCredit | ToWorkerExit

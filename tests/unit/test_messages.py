@@ -191,7 +191,7 @@ GOOD: dict[str, dict[str, dict[str, Any]]] = {
     },
     "worker": {
         "hello": {"pid": 7}, "outcome": ONE | {"kind": "returned"}, "item": ONE | {"seq": 0},
-        "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}},
+        "phase": {"phase": ""}, "modules": {"files": {"a.py": ""}}, "secrets": {"values": ["s"]},
         "entering": {"plugin": "torch"}, "failed": {"error": ERROR},
         "ready": {"epoch": 1}, "entered": {},
     },

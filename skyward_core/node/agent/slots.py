@@ -162,6 +162,8 @@ class Slots:
             slot.set_up_done()
         elif header["t"] == "phase":
             slot.enter(header["phase"])
+        elif header["t"] == "secrets":
+            redactor.add(header["values"])
         elif header["t"] == "modules":
             self._learn_modules(slot, header["files"])
 

@@ -266,7 +266,9 @@ class WorkerProcess:
             status = _exit_status(error)
             if status or self._channel.forked:
                 exit_code = status
-                said = f"called sys.exit({error.code!r:.200}) before it returned"
+                said = (
+                    getattr(error, "words", "") or f"called sys.exit({error.code!r:.200}) before it returned"
+                )
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": said}
             else:  # as the main function of a command line ends that did what it should
@@ -307,6 +309,8 @@ class WorkerProcess:
         torchrun = self._torchrun
         if torchrun is not None:
             torchrun.begin(bool(header.get("gang")))
+        if secrets := getattr(fn, "secrets", ()):  # of a command; ahead of all that it prints
+            self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
             with using(instance_info(), header["run"]):
                 value = fn(*args, **kwargs)

@@ -79,10 +79,12 @@ SELDOM = (
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/runtime/post_mortem.py",
 )
-# What only clients load, as a script in a rank may be one; and what measures machines, once somebody wants to know.
+# What only clients load, as a script in a rank may be one; what measures machines, once somebody wants to know; and
+# what runs commands.
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/node/machine_metrics/",
+    "skyward_core/runtime/shell_command.py",
     *(
         f"skyward_core/{name}/"
         for name in ("front", "pool", "providers", "store", "tasks", "transport", "views")

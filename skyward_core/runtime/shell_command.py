@@ -1,0 +1,129 @@
+"""A command as a rank runs it: as a child of its own, whose output is the rank's and whose status is its outcome."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from . import preempt
+from .info import instance_info
+
+TYPE_CHECKING = False  # typing's would be imported for it
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from subprocess import Popen
+
+    from .info import InstanceInfo
+
+SHELLS = ("bash", "sh")  # the first that a node has
+
+
+class CommandEnded(SystemExit):
+    """A command ended with a status that is no success.
+
+    Attributes:
+        words: what became of it.
+    """
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(status)
+        self.words = words
+
+
+class ShellCommand:
+    """Runs as a shell script does.
+
+    Args:
+        command: what the shell reads.
+        name: what it is called.
+        env: variables that it has beside those of its rank.
+        cwd: its folder; "" for the rank's own, below which it is looked for.
+        secrets: values that are blanked in what it prints.
+    """
+
+    def __init__(
+        self, command: str, name: str, env: Mapping[str, str], cwd: str, secrets: tuple[str, ...]
+    ) -> None:
+        self.__name__ = name
+        self.command = command
+        self.env = dict(env)
+        self.cwd = cwd
+        self.secrets = secrets
+
+    def __call__(self) -> None:
+        import subprocess
+        import tempfile
+
+        here = os.path.join(os.getcwd(), os.path.expanduser(self.cwd))  # noqa: PTH109, PTH111, PTH118  no pathlib here
+        if not os.path.isdir(here):  # noqa: PTH112
+            raise NotADirectoryError(f"{self.__name__}: this node has no folder {here}")
+        shell = next(filter(None, map(shutil.which, SHELLS)), "/bin/sh")
+        # Read from a file without a name, not from its arguments: those can be seen by whoever has an account here.
+        with tempfile.TemporaryFile() as script:
+            script.write(self.command.encode())
+            script.seek(0)
+            number = script.fileno()
+            child = subprocess.Popen(
+                [shell, f"/dev/fd/{number}"],
+                cwd=here,
+                env=os.environ
+                | _of_python()
+                | places(instance_info(), together=preempt.in_gang())
+                | self.env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(number,),
+            )
+        if status := _end_of(child):
+            said = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+            raise CommandEnded(status if status > 0 else 128 - status, said)
+
+
+def _end_of(child: Popen[bytes]) -> int:
+    try:
+        return child.wait()
+    except BaseException:
+        child.wait()  # what stops the rank goes to all that it has started: it ends as it likes, while there is time
+        raise
+
+
+def _of_python() -> dict[str, str]:
+    """Has a command find the rank's Python, with what is installed for it, and its output come line by line."""
+    found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
+    programs = os.path.dirname(sys.executable)  # noqa: PTH120
+    path = os.environ.get("PATH", os.defpath)
+    if programs and path.split(os.pathsep)[0] != programs:
+        found["PATH"] = os.pathsep.join((programs, path))
+    if sys.prefix != sys.base_prefix:
+        found["VIRTUAL_ENV"] = sys.prefix
+    return found
+
+
+def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
+    """The variables that tell a command of its place, under the names of SkyPilot's and under our own.
+
+    The first are those of https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
+
+    Args:
+        info: the rank's place.
+        together: whether all ranks run it; one that runs alone is told of no others.
+    """
+    together = together and bool(info.peers)
+    nodes = info.total_nodes if together else 1
+    addresses = [peer.address for peer in info.peers] if together else [info.address or "127.0.0.1"]
+    told = {
+        "NODE_RANK": str(info.node if together else 0),
+        "NODE_IPS": "\n".join(addresses),
+        "NUM_NODES": str(nodes),
+        "NUM_GPUS_PER_NODE": str(info.accelerators),
+    }
+    return {
+        **{f"SKYPILOT_{name}": value for name, value in told.items()},
+        "SKYPILOT_TASK_ID": f"{info.pool}-{info.run}",
+        **{f"SKYWARD_{name}": value for name, value in told.items()},
+        "SKYWARD_RANK": str(info.rank if together else 0),
+        "SKYWARD_WORLD_SIZE": str(info.world_size if together else 1),
+        "SKYWARD_LOCAL_RANK": str(info.local_rank if together else 0),
+        "SKYWARD_POOL": info.pool,
+        "SKYWARD_RUN": info.run,
+    }

@@ -1,0 +1,81 @@
+"""``sky.shell``: a command as a call, for operators to send."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from ..model.errors import UsageError
+from ..model.function import PendingFunction
+from ..runtime.shell_command import ShellCommand
+from ..wire.redact import secret_values
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PROGRAM = re.compile(r"[\w./+-]+")
+LONGEST_NAME = 40  # characters
+
+
+def shell(
+    command: str | Sequence[object],
+    *,
+    env: Mapping[str, object] | None = None,
+    cwd: str | os.PathLike[str] = "",
+    name: str | None = None,
+    secrets: Sequence[str] = (),
+    timeout: float | None = None,
+) -> PendingFunction[None]:
+    """A command as a call: each rank runs it in a shell (bash, where a node has it).
+
+    ``sky.shell("nvidia-smi -L") @ pool`` runs it on every rank, ``>>`` on one. What it prints is the rank's log. It
+    gives None, and fails where it ends with a status other than 0: that is the rank's. The rank's own Python comes
+    first on its ``PATH``. Variables tell it of its place: ``SKYPILOT_NODE_RANK`` and others of that name, and
+    ``SKYWARD_RANK``, ``SKYWARD_NODE_IPS`` and others (``docs/shell-commands.md``).
+
+    Args:
+        command: what the shell reads, of as many lines as you like; or a list of words, which are one command.
+        env: variables that it has beside the rank's; what is no text is made one. Values whose names say that they are
+            secret (``API_KEY``) are blanked in what it prints.
+        cwd: its folder: on the node, seen from the rank's working folder.
+        name: what the run is called; None for the command's first word.
+        secrets: values that are blanked, too.
+        timeout: seconds that one rank may take; None for no limit.
+
+    Raises:
+        UsageError: there is no command, or a variable's name or value is none.
+        ValueError: ``timeout`` is not more than 0.
+    """
+    text = command if isinstance(command, str) else shlex.join(map(_text, command))
+    if not text.strip():
+        raise UsageError("which command? sky.shell() was given an empty one")
+    for variable, said in (env or {}).items():
+        if not isinstance(variable, str) or not _VARIABLE.fullmatch(variable):
+            raise UsageError(f"env: {variable!r:.60} is no name of a variable")
+        if said is None:
+            raise UsageError(f"env: {variable} has no value; leave it out, or give it an empty text")
+    given = {name: _text(value) for name, value in (env or {}).items()}
+    for variable, value in given.items():
+        if "\0" in value:
+            raise UsageError(f"env: what {variable} holds has a zero byte in it, which no variable can have")
+    if "\0" in text:
+        raise UsageError("the command has a zero byte in it, which no shell reads")
+    if isinstance(secrets, str):
+        raise UsageError("secrets is a list of values, not one text")
+    run = ShellCommand(
+        text, name or _called(text), given, os.fspath(cwd), (*secret_values(given), *map(str, secrets))
+    )
+    return PendingFunction(run, (), None).with_timeout(timeout)
+
+
+def _text(value: object) -> str:
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+
+
+def _called(text: str) -> str:
+    """The program that a command begins with: what stands behind it may be nobody's business."""
+    for line in text.splitlines():
+        words = [word for word in line.split() if "=" not in word]
+        if words and not words[0].startswith("#") and _PROGRAM.fullmatch(words[0]):
+            return words[0].rpartition("/")[2][:LONGEST_NAME] or "shell"
+    return "shell"

@@ -1,0 +1,148 @@
+"""A command as a call: its output is the rank's log, its status the rank's outcome, and its end the rank's end."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skyward_core as sky
+from tests.support.pool_logs import last_run, log_of
+from tests.support.processes import exists
+from tests.support.waiting import wait_until
+
+KEY = "sk-" + "NobodyMayRead" * 2
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sky.Compute]:
+    folder = tmp_path_factory.mktemp("shell")
+    (folder / "sub").mkdir()
+    with sky.Compute(
+        provider=sky.Local(), nodes=2, name="shell", image=sky.Image(workdir=str(folder))
+    ) as compute:
+        yield compute
+
+
+def said(pool: sky.Compute, rank: int, stream: str = "out") -> str:
+    return log_of(pool, last_run(pool), rank, stream).decode()
+
+
+def failure(call: sky.PendingFunction[None], pool: sky.Compute) -> sky.RunError:
+    with pytest.raises(sky.RunError) as caught:
+        call @ pool
+    return caught.value
+
+
+def test_each_rank_runs_it_and_knows_its_place(pool: sky.Compute) -> None:
+    command = (
+        'echo "$SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NUM_GPUS_PER_NODE" $SKYPILOT_NODE_IPS\n'
+        "echo $SKYWARD_RANK of $SKYWARD_WORLD_SIZE, $RANK of $WORLD_SIZE >&2\n"
+        'test "$SKYPILOT_TASK_ID" = "$SKYWARD_POOL-$SKYWARD_RUN" && command -v python'
+    )
+    assert sky.shell(command) @ pool == [None, None]
+    for rank in range(2):
+        assert said(pool, rank) == f"{rank}/2 0 127.0.0.1 127.0.0.1\n{Path(sys.executable).parent}/python\n"
+        assert said(pool, rank, "err") == f"{rank} of 2, {rank} of 2\n"
+
+
+def test_who_runs_it_alone_is_told_of_no_others(pool: sky.Compute) -> None:
+    sky.shell("echo $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS ${RANK-none}") >> pool
+    assert "0/1 127.0.0.1 none\n" in (said(pool, 0), said(pool, 1))
+
+
+@pytest.mark.parametrize(
+    "command, status, words",
+    [
+        ("exit 7", 7, "ended with status 7"),
+        ("kill -9 $$", 137, "was ended by signal 9"),
+        ("nonesuch", 127, "ended with status 127"),
+    ],
+)
+def test_its_status_is_the_ranks(pool: sky.Compute, command: str, status: int, words: str) -> None:
+    error = failure(sky.shell(f"[ $SKYWARD_RANK = 0 ] || {command}"), pool)
+    assert error.root_cause.rank == 1
+    assert (error.root_cause.outcome, error.root_cause.exit_code) == ("exited", status)
+    assert words in str(error) and "sys.exit" not in str(error)
+
+
+def test_who_fails_stops_the_others_and_what_they_have_started(pool: sky.Compute) -> None:
+    """They end as they like, while there is time; what would stay is ended, too."""
+    command = """
+trap 'echo put away; exit 0' TERM
+if [ $SKYWARD_RANK = 1 ]; then
+    while ! [ -e begun ]; do sleep 0.01; done
+    exit 3
+fi
+(trap '' TERM; echo $BASHPID; touch begun; exec sleep 1000) &
+wait
+"""
+    assert failure(sky.shell(command), pool).root_cause.rank == 1
+    pid, words = said(pool, 0).split("\n", 1)
+    assert words == "put away\n"
+    wait_until(lambda: not exists(int(pid)), what="the end of what the command left")
+
+
+def test_a_time_limit_ends_it(pool: sky.Compute) -> None:
+    with pytest.raises(sky.RunError, match=r"sleep failed: .* longer than its timeout of 0\.2 s"):
+        sky.shell("sleep 1000", timeout=0.2) >> pool
+
+
+def test_the_next_call_finds_the_ranks_as_ever(pool: sky.Compute) -> None:
+    failure(sky.shell("exit 1"), pool)
+    assert sky.shell("true") @ pool == [None, None]
+
+
+def test_it_has_its_variables_and_its_folder(pool: sky.Compute) -> None:
+    sky.shell("pwd; echo $LR $OUT", env={"LR": 0.1, "OUT": Path("a b")}, cwd="sub") >> pool
+    assert "/sub\n0.1 a b\n" in said(pool, 0) + said(pool, 1)
+    with pytest.raises(sky.RunError, match=r"this node has no folder .*/nowhere"):
+        sky.shell("pwd", cwd="nowhere") >> pool
+
+
+def test_words_are_one_command(pool: sky.Compute) -> None:
+    sky.shell(["echo", "a  b", "$HOME", Path("c"), 1]) >> pool
+    assert "a  b $HOME c 1\n" in (said(pool, 0), said(pool, 1))
+
+
+def test_secrets_are_blanked_and_nobody_sees_the_command(pool: sky.Compute) -> None:
+    """Not in the log, and not among the processes of its host."""
+    other = KEY[:-1] + "x"
+    command = f"echo $API_KEY {other}\ntr '\\0' ' ' </proc/$$/cmdline"
+    sky.shell(command, env={"API_KEY": KEY}, secrets=[other]) >> pool
+    shown, arguments = (said(pool, 0) or said(pool, 1)).splitlines()
+    assert shown == f"{'*' * len(KEY)} {'*' * len(other)}"
+    assert re.fullmatch(r"\S*sh /dev/fd/\d+ ", arguments)
+
+
+def test_no_command_goes_without_saying(pool: sky.Compute) -> None:
+    for wrong, words in (
+        ({"command": "  \n"}, "empty"),
+        ({"command": "a\0b"}, "zero byte"),
+        ({"command": "a", "env": {"A B": "1"}}, "'A B' is no name"),
+        ({"command": "a", "env": {"A": None}}, "A has no value"),
+        ({"command": "a", "env": {"A": "\0"}}, "zero byte"),
+        ({"command": "a", "secrets": "one"}, "list"),
+    ):
+        with pytest.raises(sky.UsageError, match=words):
+            sky.shell(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="more than 0"):
+        sky.shell("a", timeout=0)
+
+
+@pytest.mark.parametrize(
+    "command, name",
+    [
+        ("nvidia-smi -L", "nvidia-smi"),
+        ("# what it is\nLR=0.1 /usr/bin/python train.py", "python"),
+        ("export API_KEY=abcdef", "export"),
+        ("$(echo sk-abcdef)", "shell"),
+        (["torchrun", "a b.py"], "torchrun"),
+    ],
+)
+def test_it_is_called_by_its_program(command: str, name: str) -> None:
+    assert sky.shell(command).name == name
+    assert sky.shell(command, name="mine").name == "mine"
