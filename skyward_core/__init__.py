@@ -33,6 +33,7 @@ _WHERE = {
     "results": "front.api.fetched_results",
     "script": "tasks.whole_script",
     "shell": "tasks.shell",
+    "Task": "tasks.job_files.job",
     "Image": "model.spec",
     "PipIndex": "model.spec",
     "Worker": "model.spec",
@@ -63,6 +64,7 @@ _WHERE = {
     "UsageError": "model.errors",
     "SpecError": "model.errors",
     "ScriptError": "model.errors",
+    "JobFileError": "model.errors",
     "NotPicklableError": "model.errors",
     "PoolError": "model.errors",
     "PoolExistsError": "model.errors",
@@ -108,6 +110,7 @@ if TYPE_CHECKING:
     from .model.errors import Cancelled as Cancelled
     from .model.errors import CredentialsRefused as CredentialsRefused
     from .model.errors import HostKeyError as HostKeyError
+    from .model.errors import JobFileError as JobFileError
     from .model.errors import LedgerError as LedgerError
     from .model.errors import NoCapacity as NoCapacity
     from .model.errors import NotPicklableError as NotPicklableError
@@ -146,6 +149,7 @@ if TYPE_CHECKING:
     from .runtime.preempt import on_preempt as on_preempt
     from .runtime.sampler import DistributedSampler as DistributedSampler
     from .runtime.shard import shard as shard
+    from .tasks.job_files.job import Task as Task
     from .tasks.shell import shell as shell
     from .tasks.whole_script import script as script
 

@@ -169,15 +169,7 @@ class LaunchRequest:
             UsageError: a setting is no such text, or the provider takes no hosts.
         """
         script, function = split_target(target)
-        texts = dict(map(_setting, settings))
-        if hosts is not None:
-            said["provider"] = name = said.get("provider") or _with_hosts()
-            own = [each.name for each in settings_of(by_name(name)) if each.option == HOSTS]
-            if not own:
-                raise UsageError(
-                    f"--hosts are reached over SSH, not by provider {name}: leave one of them out"
-                )
-            texts[own[0]] = hosts
+        said["provider"], texts = with_hosts(said.get("provider"), hosts, settings)
         return cls(script=str(script), function=function, settings=texts, **said)
 
     @property
@@ -419,6 +411,31 @@ def _given(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"], f"{name}={text}"
+
+
+def with_hosts(
+    provider: str | None, hosts: str | None, settings: Sequence[str]
+) -> tuple[str | None, dict[str, str]]:
+    """The provider that is meant, and its settings, of what a command line says.
+
+    Args:
+        provider: its name; None where none was said.
+        hosts: what ``--hosts`` was given: of a provider of ours, unless another one is named.
+        settings: texts ``name=value``.
+
+    Raises:
+        UsageError: a setting is no such text, or the provider takes no hosts.
+    """
+    texts = dict(map(_setting, settings))
+    if hosts is not None:
+        provider = provider or _with_hosts()
+        own = [each.name for each in settings_of(by_name(provider)) if each.option == HOSTS]
+        if not own:
+            raise UsageError(
+                f"--hosts are reached over SSH, not by provider {provider}: leave one of them out"
+            )
+        texts[own[0]] = hosts
+    return provider, texts
 
 
 def _time(text: str) -> float | str:

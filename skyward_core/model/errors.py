@@ -104,6 +104,10 @@ class ScriptError(UsageError):
     """A script cannot be used: missing, does not parse, holds no decorated function."""
 
 
+class JobFileError(UsageError):
+    """A job file cannot be used: missing, no YAML, or with what makes no sense in it; says where."""
+
+
 class ScriptFailed(ScriptError):
     """A script that could be read failed while it was loaded (it raised, exited, or was killed)."""
 

@@ -82,7 +82,9 @@ class PoolContext:
             UsageError: it was.
         """
         for task in tasks:
-            if said := disagreement(task.interpreter, self._interpreter, here=self.runs_here):
+            if not task.portable and (
+                said := disagreement(task.interpreter, self._interpreter, here=self.runs_here)
+            ):
                 raise UsageError(
                     f"{task.name} cannot run in pool {self.name}, whose ranks have one interpreter: {said}. "
                     "Run it in a pool of its own, or end that one first"

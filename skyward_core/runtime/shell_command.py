@@ -40,18 +40,33 @@ class ShellCommand:
         env: variables that it has beside those of its rank.
         cwd: its folder; "" for the rank's own, below which it is looked for.
         secrets: values that are blanked in what it prints.
+        as_setup: whether it sets nodes up, and is told of its place under SkyPilot's names for that.
+        nodes: how many of the pool's nodes run it, the first ones; None for all.
     """
 
     def __init__(
-        self, command: str, name: str, env: Mapping[str, str], cwd: str, secrets: tuple[str, ...]
+        self,
+        command: str,
+        name: str,
+        env: Mapping[str, str],
+        cwd: str,
+        secrets: tuple[str, ...],
+        *,
+        as_setup: bool = False,
+        nodes: int | None = None,
     ) -> None:
         self.__name__ = name
         self.command = command
         self.env = dict(env)
         self.cwd = cwd
         self.secrets = secrets
+        self.as_setup = as_setup
+        self.nodes = nodes
 
     def __call__(self) -> None:
+        info, together = instance_info(), preempt.in_gang()
+        if together and self.nodes is not None and info.node >= self.nodes:
+            return
         import subprocess
         import tempfile
 
@@ -67,16 +82,23 @@ class ShellCommand:
             child = subprocess.Popen(
                 [shell, f"/dev/fd/{number}"],
                 cwd=here,
-                env=os.environ
-                | _of_python()
-                | places(instance_info(), together=preempt.in_gang())
-                | self.env,
+                env=os.environ | _of_python() | self._places(info, together=together) | self.env,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(number,),
             )
         if status := _end_of(child):
             said = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
             raise CommandEnded(status if status > 0 else 128 - status, said)
+
+    def _places(self, info: InstanceInfo, *, together: bool) -> dict[str, str]:
+        told = places(info, self.nodes, together=together)
+        if together and "WORLD_SIZE" in os.environ:  # torchrun's, of the ranks that run it
+            told |= dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), told["SKYWARD_WORLD_SIZE"])
+            told["GROUP_WORLD_SIZE"] = told["SKYWARD_NUM_NODES"]
+        if not self.as_setup:
+            return told
+        kept = ("NODE_RANK", "NODE_IPS", "NUM_GPUS_PER_NODE")
+        return told | {f"SKYPILOT_SETUP_{name}": told[f"SKYPILOT_{name}"] for name in kept}
 
 
 def _end_of(child: Popen[bytes]) -> int:
@@ -99,18 +121,19 @@ def _of_python() -> dict[str, str]:
     return found
 
 
-def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
+def places(info: InstanceInfo, nodes: int | None = None, *, together: bool) -> dict[str, str]:
     """The variables that tell a command of its place, under the names of SkyPilot's and under our own.
 
     The first are those of https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
 
     Args:
         info: the rank's place.
+        nodes: how many nodes run it, the first ones; None for all.
         together: whether all ranks run it; one that runs alone is told of no others.
     """
     together = together and bool(info.peers)
-    nodes = info.total_nodes if together else 1
-    addresses = [peer.address for peer in info.peers] if together else [info.address or "127.0.0.1"]
+    nodes = min(nodes or info.total_nodes, info.total_nodes) if together else 1
+    addresses = [peer.address for peer in info.peers[:nodes]] if together else [info.address or "127.0.0.1"]
     told = {
         "NODE_RANK": str(info.node if together else 0),
         "NODE_IPS": "\n".join(addresses),
@@ -122,7 +145,7 @@ def places(info: InstanceInfo, *, together: bool) -> dict[str, str]:
         "SKYPILOT_TASK_ID": f"{info.pool}-{info.run}",
         **{f"SKYWARD_{name}": value for name, value in told.items()},
         "SKYWARD_RANK": str(info.rank if together else 0),
-        "SKYWARD_WORLD_SIZE": str(info.world_size if together else 1),
+        "SKYWARD_WORLD_SIZE": str(nodes * info.ranks_per_node if together else 1),
         "SKYWARD_LOCAL_RANK": str(info.local_rank if together else 0),
         "SKYWARD_POOL": info.pool,
         "SKYWARD_RUN": info.run,

@@ -51,6 +51,7 @@ class Blob(Value):
 class Task(Value):
     """One call, pickled. ``timeout``: seconds per rank, or None. ``stream``: a generator function. ``script``: a whole
     script, which leaves its rank no process. ``interpreter``: the one that pickled it; None for the one that runs this.
+    ``portable``: nothing in it is of that one alone, as of a command.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Task(Value):
     stream: bool = False
     script: bool = False
     interpreter: Interpreter | None = None
+    portable: bool = False
 
 
 def write_task(task: Task, folder: Path) -> None:

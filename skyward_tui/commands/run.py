@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
@@ -61,7 +62,7 @@ def run(request: LaunchRequest, console: Console, *, dry_run: bool = False) -> i
         if said := lacking(plan, as_options=True):
             console.note(said)
         task = plan.task(echo=True)
-        job = _Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
+        job = Job(session, console, plan.pool.name, ours=found is None, keep=plan.keep)
         with job.follower.signals():
             return job.execute(plan.spec, task, request)
 
@@ -112,7 +113,7 @@ def attach(pool: str, console: Console) -> int:
             # Who only looks changes nothing, and what waits for the lost ranks would wait for ever: as the run's client
             # would, we have it stopped.
             session.attach(row.key).result()
-        job = _Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
+        job = Job(session, console, pool, ours=False, keep=True, off_terminal="detach")
         with job.follower.signals():
             return job.resume(running[-1])
 
@@ -123,7 +124,7 @@ def _live(session: Front, name: str | None) -> PoolView | None:
     return next((p for p in session.refresh().result() if p.name == name and p.is_live), None)
 
 
-class _Job:
+class Job:
     """One run and its pool, from the first request to the receipt."""
 
     def __init__(
@@ -151,6 +152,17 @@ class _Job:
 
     def execute(self, spec: PoolSpec | None, task: Task, request: LaunchRequest) -> int:
         """Create the pool where a spec says how, run the task, report, and tear down where that is due."""
+
+        def work() -> int:
+            run = self.launch(task, one=request.one, stays=request.detach)
+            self.kept = self.session.keep_launch(self.key, run.id, request, joined=spec is None)
+            return self.see_out(run, request.detach)
+
+        return self.through(spec, work)
+
+    def through(self, spec: PoolSpec | None, work: Callable[[], int]) -> int:
+        """Create the pool where a spec says how, have work done on it that gives an exit status, and tear down where
+        that is due."""
         up = spec is None
         try:
             if spec is not None:
@@ -164,11 +176,7 @@ class _Job:
                 # It may have been starting when we looked.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
-            launched = self.session.launch(self.key, task, one=request.one, stays=request.detach)
-            self.run = self.follower.wait(launched)
-            self.kept = self.session.keep_launch(self.key, self.run.id, request, joined=spec is None)
-            self.console.note(f"run {self.run.id}: {task.name} on {count(self.run.total, 'rank')}")
-            status = self._see_out(self.run, request.detach)
+            status = work()
         except Interrupted:
             status = exit_status.INTERRUPTED
             self.leave &= up  # a pool half made is no use to keep
@@ -177,6 +185,12 @@ class _Job:
             self.leave &= up
             self.leave |= isinstance(error, PoolExistsError)  # that one is somebody else's
         return self._finish(status)
+
+    def launch(self, task: Task, *, one: bool = False, stays: bool = False) -> RunView:
+        """Start a run on the pool."""
+        self.run = run = self.follower.wait(self.session.launch(self.key, task, one=one, stays=stays))
+        self.console.note(f"run {run.id}: {task.name} on {count(run.total, 'rank')}")
+        return run
 
     def _watch(self, begun: Future[PoolView]) -> None:
         """There is a pool of ours: hear of it. Called on the session's thread."""
@@ -193,9 +207,9 @@ class _Job:
         self.run, self.key = run, self.session.view(self.pool).key
         self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log, missed=True)
         self.console.note(f"run {run.id}: {run.function} on {count(run.total, 'rank')}")
-        return self._finish(self._see_out(run))
+        return self._finish(self.see_out(run))
 
-    def _see_out(self, run: RunView, detach: bool = False) -> int:
+    def see_out(self, run: RunView, detach: bool = False) -> int:
         """Wait for the run's end, whatever signals come, and give the exit status."""
         if detach:
             # Until its ranks have begun, the run needs us.

@@ -49,7 +49,7 @@ from skyward_tui.commands import manage, reach
 from skyward_tui.commands.console import Console, LogPrinter
 from skyward_tui.commands.follow import Follower, Interrupted
 from skyward_tui.commands.report import aggregate_lines, failure_lines, run_table
-from skyward_tui.commands.run import _Job, run
+from skyward_tui.commands.run import Job, run
 
 # What is printed
 
@@ -342,7 +342,7 @@ def execute(
     detach: bool = False,
     console: Console | None = None,
 ) -> int:
-    job = _Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
+    job = Job(session, console or Console(as_json=True), "p", ours=ours, keep=keep or detach)
     with job.follower.signals():
         return job.execute(SPEC if ours else None, TASK, LaunchRequest(script="train.py", detach=detach))
 

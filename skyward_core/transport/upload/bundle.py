@@ -84,6 +84,7 @@ SELDOM = (
 REST = (
     "skyward_core/__main__.py",
     "skyward_core/node/machine_metrics/",
+    "skyward_core/runtime/placed_files.py",
     "skyward_core/runtime/shell_command.py",
     *(
         f"skyward_core/{name}/"

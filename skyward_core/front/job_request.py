@@ -1,0 +1,337 @@
+"""What a job file asks for, and what a person says beside it: the pool, and the calls that run there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..model.capabilities import Offers, Priced, Rents, RunsHere, settings_of
+from ..model.errors import JobFileError, UsageError
+from ..model.spec import Image, Options, PoolSpec, Spec
+from ..model.wrong_field import of_field
+from ..providers import DEFAULT, by_name, names
+from ..providers.asked_pool import pool_spec
+from ..providers.making import make
+from ..store.home import home
+from ..tasks.job_files.job import JobFile
+from ..tasks.job_files.mounts import renewing
+from ..tasks.payload import make_task
+from ..tasks.shell import shell
+from ..wire.redact import SHORTEST
+from .launch_request import with_hosts
+
+if TYPE_CHECKING:
+    from ..model.function import PendingFunction
+    from ..tasks.job_files.needs import Way
+    from ..tasks.task import Task
+    from ..views.views import PoolView
+
+__all__ = ["JobFile", "JobRequest", "command_task", "request_of", "shell_task", "sync_task", "tasks_of"]
+
+EMPTY = "empty"  # a folder below the home: the working folder of jobs that have none
+GIT_PATIENCE = 600.0  # seconds that a clone may take
+# What a file says of a machine, and the setting of a provider that is meant.
+_SETTINGS = {"instance_type": "instance_type", "image": "ami", "disk_gb": "disk_gb", "zone": "zones"}
+_SAID = {"zone": "zone", "instance_type": "instance_type", "image": "image_id", "disk_gb": "disk_size"}
+_CHOSEN = ("region", "vcpus", "memory_gb", "spot", "max_hourly")
+_SAID |= {
+    "region": "region",
+    "vcpus": "cpus",
+    "memory_gb": "memory",
+    "spot": "use_spot",
+    "max_hourly": "max_hourly_cost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """A job file, and what was said beside it.
+
+    Attributes:
+        job: the file, read.
+        pool: the pool's name; None for the job's, or one made up.
+        provider: its name, in place of what the file says of clouds; None to heed that.
+        settings: of the provider, as texts.
+        budget: dollars that the pool may cost.
+        wait_for_capacity: how long a start tries again where there are no machines, such as "2h".
+        idle_timeout: seconds without use after which the pool ends; None for what the file says.
+    """
+
+    job: JobFile
+    pool: str | None = None
+    provider: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    budget: float | None = None
+    wait_for_capacity: str | None = None
+    idle_timeout: float | None = None
+
+    @property
+    def shapes_pool(self) -> list[str]:
+        """What is said of a pool that is to be made, by the names of the options."""
+        said = {
+            "--provider": self.provider, "--set": self.settings, "--budget": self.budget,
+            "--wait-for-capacity": self.wait_for_capacity, "-i": self.idle_timeout,
+        }  # fmt: skip
+        return [name for name, value in said.items() if value]
+
+    def spec(self) -> tuple[PoolSpec, list[str]]:
+        """The pool that is asked for, and what of the file its provider does not heed, in words.
+
+        Raises:
+            SkywardError: something makes no sense, or no provider of the file's is here.
+        """
+        job, notes = self.job, list(self.job.notes)
+        ways = list(self._ways(notes))
+        first = ways[0].provider
+        options = Options(**self._said_of(first))
+        image = Image(env={}, workdir=self._workdir(first))
+        asked: dict[str, Any] = {"name": self.pool, "image": image, "options": options}
+        if len(ways) == 1 and not isinstance(first, Offers):
+            spec = pool_spec(
+                job.name or str(job.path),
+                nodes=job.num_nodes,
+                provider=first,
+                accelerator=ways[0].accelerator,
+                **asked,
+            )
+        else:
+            selection = "first" if job.ordered and len(ways) > 1 else None
+            spec = pool_spec(
+                job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked
+            )
+        return spec, notes
+
+    def _ways(self, notes: list[str]) -> Iterator[Spec]:
+        """Ways to have the machines, by providers that are here."""
+        here, lacking = set(names()), []
+        found: list[Spec] = []
+        for way in self.job.ways:
+            name = self.provider or way.cloud or DEFAULT
+            if name not in here:
+                lacking.append(name)
+                continue
+            if (spec := self._way(way, name, notes)) not in found:
+                found.append(spec)
+        if not found:
+            raise UsageError(
+                f"no provider here is called {' or '.join(dict.fromkeys(lacking))}, where {self.job.path} wants its "
+                f"machines: name one that is with --provider ({', '.join(sorted(here))})"
+            )
+        if lacking:
+            notes.append(
+                f"ways on {' and '.join(dict.fromkeys(lacking))} are left out: no such provider is here"
+            )
+        if not all(isinstance(each.provider, Offers) for each in found) and len(found) > 1:
+            notes.append(
+                f"of {len(found)} ways to have machines the first is taken: the others have no offers"
+            )
+            found = found[:1]
+        yield from found
+
+    def _way(self, way: Way, name: str, notes: list[str]) -> Spec:
+        kind = by_name(name)
+        declared = {each.name for each in settings_of(kind)}
+        texts, unheeded = {}, []
+        is_elsewhere = self.provider is not None and way.cloud not in ("", name)
+        for part, setting in _SETTINGS.items():
+            if wanted := getattr(way, part):
+                if setting in declared and not is_elsewhere:
+                    texts[setting] = str(wanted)
+                else:
+                    unheeded.append(_SAID[part])
+        chosen: dict[str, Any] = {}
+        if isinstance(kind, Offers):
+            chosen = {
+                "vcpus": way.vcpus or None,
+                "memory_gb": way.memory_gb or None,
+                "max_hourly_cost": way.max_hourly or None,
+                "allocation": "spot" if way.spot else None,
+                "region": None if is_elsewhere else way.region or None,
+            }
+            unheeded += ["region"] if is_elsewhere and way.region else []
+        else:
+            unheeded += [_SAID[part] for part in _CHOSEN if getattr(way, part)]
+        if unheeded:
+            said = f"{', '.join(unheeded)}: provider {name} takes machines as they are"
+            if said not in notes:
+                notes.append(said)
+        with of_field("provider"):
+            provider = make(kind, {**texts, **self.settings})
+        return Spec(provider=provider, accelerator=way.accelerator or None, **chosen)
+
+    def _said_of(self, provider: Any) -> dict[str, Any]:
+        """Options of the pool."""
+        said: dict[str, Any] = {"secrets": tuple(each for each in self.job.blanked if len(each) >= SHORTEST)}
+        if self.budget is not None:
+            if not isinstance(provider, Rents | Priced):
+                raise UsageError(f"machines of provider {provider.name} cost nothing: leave the budget out")
+            said["budget"] = self.budget
+        if self.wait_for_capacity is not None:
+            said["wait_for_capacity"] = self.wait_for_capacity
+        idle = self.job.idle_seconds if self.idle_timeout is None else self.idle_timeout
+        if idle is not None:
+            said["idle_timeout"] = idle
+        return said
+
+    def _workdir(self, provider: Any) -> str | None:
+        """The folder that travels; None for the current one, where ranks work in the person's own."""
+        if self.job.git is not None:
+            return str(_cloned(*self.job.git))
+        if self.job.workdir is not None:
+            return str(self.job.workdir)
+        if isinstance(provider, RunsHere):
+            return None
+        folder = home() / EMPTY
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return str(folder)
+
+
+def request_of(
+    job: JobFile,
+    *,
+    hosts: str | None = None,
+    settings: Sequence[str] = (),
+    provider: str | None = None,
+    **said: Any,
+) -> JobRequest:
+    """What a command line asks for.
+
+    Args:
+        hosts: what ``--hosts`` was given.
+        settings: texts ``name=value``.
+        said: the other fields, by their names.
+
+    Raises:
+        UsageError: a setting is no such text, or the provider takes no hosts.
+    """
+    name, texts = with_hosts(provider, hosts, settings)
+    return JobRequest(job=job, provider=name, settings=texts, **said)
+
+
+def tasks_of(job: JobFile, *, setup: bool = True, folder: Path | None = None) -> Iterator[Task]:
+    """The calls of a job, pickled, in order: each is to end on all nodes before the next begins.
+
+    Args:
+        setup: whether its ``setup`` is among them.
+        folder: where large ones are written.
+
+    Raises:
+        JobFileError: a file that it mounts cannot be read.
+    """
+    for call in job.calls(setup=setup):
+        yield _portable(call, folder)
+
+
+def sync_task(job: JobFile, pool: PoolView) -> Task | None:
+    """The call that brings what there is now of a job's working folder to a pool that is up, pickled; None where the
+    job has none, or ranks work in the folder itself.
+
+    Raises:
+        UsageError: it cannot be read, or is too large to travel.
+    """
+    folder = None if job.git is None else _cloned(*job.git)
+    folder = folder or job.workdir
+    if folder is None or (job.git is None and isinstance(by_name(pool.provider), RunsHere)):
+        return None
+    from ..transport.upload.working_folder import TooLarge, Unreadable, manifest
+
+    try:
+        paths = [item.path for item in manifest(folder).items]
+    except (TooLarge, Unreadable) as error:
+        raise UsageError(str(error)) from error
+    return _portable(renewing(folder, paths), None) if paths else None
+
+
+def command_task(job: JobFile) -> Task:
+    """The call of a job's ``run``, pickled.
+
+    Raises:
+        UsageError: it has none.
+    """
+    call = job.run_call()
+    if call is None:
+        raise UsageError(f"{job.path} has no run: there is nothing to execute")
+    return _portable(call, None)
+
+
+def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str]) -> Task:
+    """A command, pickled.
+
+    Args:
+        words: it: one that has several words is one command, and a single one is what a shell reads.
+        env: variables that it has.
+        secrets: more of them, whose values are blanked in what it prints.
+
+    Raises:
+        UsageError: it is none, or a variable cannot be.
+    """
+    command = words[0] if len(words) == 1 else shlex.join(words)
+    return _portable(shell(command, env={**env, **secrets}, secrets=tuple(secrets.values())), None)
+
+
+def said_variables(option: str, texts: Sequence[str]) -> dict[str, str | None]:
+    """Variables as a command line has them: ``NAME=VALUE``, or ``NAME`` for what this shell has.
+
+    Args:
+        option: how they were given, for errors.
+        texts: they.
+
+    Raises:
+        UsageError: one has no name.
+    """
+    found: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name.strip():
+            raise UsageError(f"{option} is given NAME=VALUE, or NAME for what this shell has of that name")
+        found[name.strip()] = value if equals else None
+    return found
+
+
+def values_here(option: str, said: Mapping[str, str | None]) -> dict[str, str]:
+    """Variables with their values; those without one have this shell's.
+
+    Raises:
+        UsageError: this shell has none of that name.
+    """
+    found = {}
+    for name, text in said.items():
+        if text is None and (text := os.environ.get(name)) is None:
+            raise UsageError(
+                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
+            )
+        found[name] = text
+    return found
+
+
+def _portable(call: PendingFunction[None], folder: Path | None) -> Task:
+    return replace(make_task(call, folder=folder), portable=True)
+
+
+def _cloned(url: str, ref: str) -> Path:
+    """A repository's files, in a new folder that goes with this process's."""
+    folder = Path(tempfile.mkdtemp(prefix="skyward-git-"))
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    for words in (
+        ["init", "--quiet"],
+        ["fetch", "--quiet", "--depth", "1", "--", url, ref or "HEAD"],
+        ["checkout", "--quiet", "FETCH_HEAD"],
+    ):
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words],
+                env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=GIT_PATIENCE,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise JobFileError(f"workdir: git cannot bring {url}: {error}") from error
+        if done.returncode:
+            raise JobFileError(
+                f"workdir: git cannot bring {ref or 'what is newest'} of {url}: {done.stderr.strip()}"
+            )
+    return folder

@@ -1,0 +1,339 @@
+"""``sky.Task``: a job file, checked, and the calls that it comes to."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ...model.errors import JobFileError
+from ...model.function import Dispatcher, PendingFunction
+from ...model.value import Value, value
+from ...runtime.shell_command import ShellCommand
+from ...wire.redact import secret_values
+from .document import Document, Place
+from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
+from .mounts import placing
+from .needs import Way, idle_seconds, ways_of
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IN_TEXT = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_BUCKET = re.compile(r"[a-z0-9]+://")
+# SkyPilot's shells know conda; ours too, where it is on the node's PATH. One line, ahead of the person's own.
+PRELUDE = (
+    '__conda="$(command -v conda)" && . "$(dirname "$(dirname "$__conda")")/etc/profile.d/conda.sh" 2>/dev/null; '
+    "unset __conda; true\n"
+)
+Overrides = Mapping[str, str | None]
+
+
+@value(kw_only=True, frozen=True)
+class JobFile(Value):
+    """A job as a file describes it, in the format of SkyPilot's task YAML.
+
+    Attributes:
+        path: of the file.
+        name: the job's; "" for none.
+        workdir: the folder that travels to the nodes; None for none.
+        git: the repository that is cloned to be that folder, and the branch or tag of it; None for none.
+        num_nodes: how many nodes run it.
+        ways: the machines that will do.
+        ordered: whether the first of these comes before others that are cheaper.
+        envs: variables of its commands.
+        secrets: more of them, whose values are blanked in logs.
+        mounts: paths of this machine by the places that they are brought to.
+        setup: commands that every node runs before it; "" for none.
+        run: commands of the job; "" for none.
+        idle_seconds: without use after which the pool ends; None where the file says nothing.
+        notes: what stands in it and changes nothing here, in words.
+    """
+
+    path: Path
+    name: str = ""
+    workdir: Path | None = None
+    git: tuple[str, str] | None = None
+    num_nodes: int = 1
+    ways: tuple[Way, ...] = (Way(),)
+    ordered: bool = False
+    envs: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    setup: str = ""
+    run: str = ""
+    idle_seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_yaml(
+        cls, path: str | os.PathLike[str], *, env: Overrides | None = None, secrets: Overrides | None = None
+    ) -> JobFile:
+        """Read a job file.
+
+        Args:
+            path: of it.
+            env: variables that come in the place of its ``envs``, or beside them; None has the value of this process.
+            secrets: the same for its ``secrets``.
+
+        Raises:
+            JobFileError: it cannot be used; says which line, and why.
+        """
+        file = Path(path)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            words = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise JobFileError(f"{file} cannot be read: {words}") from error
+        return cls.from_text(text, file, env=env, secrets=secrets)
+
+    @classmethod
+    def from_text(
+        cls, text: str, path: Path, *, env: Overrides | None = None, secrets: Overrides | None = None
+    ) -> JobFile:
+        """The same from what stands in the file.
+
+        Args:
+            text: what stands in it.
+            path: how the file is called.
+            env: as of :meth:`from_yaml`.
+            secrets: as of :meth:`from_yaml`.
+
+        Raises:
+            JobFileError: as :meth:`from_yaml`.
+        """
+        document = Document(text, str(path))
+        notes = list(_judged(document, document.values, JobKeys, ()))
+        try:
+            keys = JobKeys.model_validate(document.values)
+        except ValidationError as error:
+            raise _of_pydantic(document, error) from error
+        envs = _variables(document, "envs", keys.envs, env)
+        hidden = _variables(document, "secrets", keys.secrets, secrets)
+        if both := sorted(envs.keys() & hidden.keys()):
+            raise document.error(f"{both[0]} stands in envs and in secrets: keep one", ("secrets", both[0]))
+        git = keys.workdir if isinstance(keys.workdir, GitKeys) else None
+        folder = keys.workdir if isinstance(keys.workdir, str) else None
+        mounts = _mounts(document, keys, envs)
+        workdir = None if folder is None else _here(_filled(folder, envs))
+        if workdir is not None and not workdir.is_dir():
+            raise document.error(f"workdir: there is no folder {workdir}", ("workdir",))
+        ways = ways_of(document, keys.resources)
+        return cls(
+            path=path,
+            name=_filled(keys.name or "", envs),
+            workdir=workdir,
+            git=None if git is None else (_filled(git.url, envs), _filled(git.ref or "", envs)),
+            num_nodes=keys.num_nodes or 1,
+            ways=ways,
+            ordered=_is_ordered(keys.resources),
+            envs=envs,
+            secrets=hidden,
+            mounts=mounts,
+            setup=_lines(keys.setup),
+            run=_lines(keys.run),
+            idle_seconds=idle_seconds(document, keys.resources),
+            notes=tuple(notes),
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of each node that it asks for."""
+        return max(way.gpus for way in self.ways)
+
+    @property
+    def blanked(self) -> tuple[str, ...]:
+        """Values that are blanked in what its ranks print."""
+        return (*secret_values(self.envs), *self.secrets.values())
+
+    def files_call(self) -> PendingFunction[None] | None:
+        """The call that brings its files to the nodes; None where it mounts none.
+
+        Raises:
+            JobFileError: one cannot be read, or they are too much.
+        """
+        return placing(self.mounts) if self.mounts else None
+
+    def setup_call(self) -> PendingFunction[None] | None:
+        """The call of its ``setup``; None where it has none."""
+        if not self.setup.strip():
+            return None
+        return PendingFunction(self._command(self.setup, "setup", as_setup=True))
+
+    def run_call(self) -> PendingFunction[None] | None:
+        """The call of its ``run``; None where it has none."""
+        if not self.run.strip():
+            return None
+        return PendingFunction(self._command(self.run, self.name or "run", nodes=self.num_nodes))
+
+    def calls(self, *, setup: bool = True) -> Iterator[PendingFunction[None]]:
+        """All of them, in order; each is to have ended on all nodes before the next one begins.
+
+        Args:
+            setup: whether its ``setup`` is among them.
+
+        Raises:
+            JobFileError: as :meth:`files_call`.
+        """
+        made = (self.files_call(), self.setup_call() if setup else None, self.run_call())
+        yield from filter(None, made)
+
+    def run_on(self, pool: Dispatcher, *, setup: bool = True) -> None:
+        """Bring its files to the nodes of a pool, set them up, and run it.
+
+        Args:
+            pool: it.
+            setup: whether the nodes are set up.
+
+        Raises:
+            JobFileError: as :meth:`files_call`.
+            RunError: a node failed; what comes after is not begun.
+        """
+        for call in self.calls(setup=setup):
+            call @ pool
+
+    def command_call(self, words: Sequence[str]) -> PendingFunction[None]:
+        """A command with the variables of this job, in the place of its ``run``.
+
+        Args:
+            words: the command, and what stands behind it.
+        """
+        return PendingFunction(self._command(shlex.join(words), words[0], nodes=self.num_nodes))
+
+    def _command(
+        self, text: str, name: str, *, as_setup: bool = False, nodes: int | None = None
+    ) -> ShellCommand:
+        gpus = {
+            "SKYPILOT_SETUP_NUM_GPUS_PER_NODE" if as_setup else "SKYPILOT_NUM_GPUS_PER_NODE": str(self.gpus)
+        }
+        given = {**gpus, **self.envs, **self.secrets}
+        return ShellCommand(PRELUDE + text, name, given, "", self.blanked, as_setup=as_setup, nodes=nodes)
+
+
+def _judged(document: Document, values: Any, model: type[BaseModel], place: Place) -> Iterator[str]:
+    """Refuse keys that have no place here; gives words for those that change nothing.
+
+    Raises:
+        JobFileError: a key is unknown, or cannot be heeded; says what to use.
+    """
+    if not isinstance(values, Mapping):
+        return
+    for key in values:
+        name = ".".join(part for part in (*place, key) if isinstance(part, str))
+        name = re.sub(r"\.(any_of|ordered)", "", name)
+        if words := REFUSED.get(name):
+            raise document.error(f"{name} is not supported: {words}", (*place, key))
+        if key not in model.model_fields:
+            near = get_close_matches(key, model.model_fields, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(model.model_fields)}"
+            raise document.error(f"there is no key {key!r:.60}{hint}", (*place, key))
+        if name in NOTED and values[key] is not None:
+            yield f"{name} (line {document.line((*place, key))}) changes nothing: {NOTED[name]}"
+    if model is JobKeys:
+        yield from _judged(document, values.get("resources"), ResourceKeys, ("resources",))
+    elif model is ResourceKeys:
+        for name in ("any_of", "ordered"):
+            for number, each in enumerate(values.get(name) or ()):
+                yield from _judged(document, each, ResourceKeys, (*place, name, number))
+
+
+def _of_pydantic(document: Document, error: ValidationError) -> JobFileError:
+    """The first thing that is wrong, in words."""
+    found = error.errors()[0]
+    # Behind the key stand names of types that were tried.
+    place: Place = ()
+    at: Any = document.values
+    for part in found["loc"]:
+        try:
+            at = at[part]
+        except (KeyError, IndexError, TypeError):
+            break
+        place = (*place, part)
+    words = found["msg"].removeprefix("Value error, ")
+    shown = f"{at!r:.60}" if not isinstance(at, Mapping | list) else "what stands there"
+    name = ".".join(map(str, place)) or "it"
+    if place[:1] in (("envs",), ("secrets",)):
+        shown = "what stands there"  # nobody's business
+    if found["type"] == "string_pattern_mismatch":
+        words = "write a number, such as 32, 32+ or 64GB"
+    return document.error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
+
+
+def _variables(
+    document: Document, table: str, said: Mapping[str, str | None] | None, given: Overrides | None
+) -> dict[str, str]:
+    option = "--env" if table == "envs" else "--secret"
+    merged: dict[str, str | None] = {**(said or {})}
+    for name, text in (given or {}).items():
+        if text is None and (text := os.environ.get(name)) is None:
+            raise JobFileError(
+                f"{option} {name}: this shell has no variable of that name; write {option} {name}=VALUE"
+            )
+        merged[name] = text
+    found: dict[str, str] = {}
+    for name, text in merged.items():
+        place = (table, name)
+        if not _VARIABLE.fullmatch(name):
+            raise document.error(f"{table}: {name!r:.60} is no name of a variable", place)
+        if text is None:
+            raise document.error(f"{table}: {name} has no value: give it with {option} {name}=VALUE", place)
+        if "\0" in text:
+            raise document.error(f"{table}: {name} has a zero byte in it", place)
+        found[name] = text
+    return found
+
+
+def _mounts(document: Document, keys: JobKeys, envs: Mapping[str, str]) -> dict[str, Path]:
+    mounts: dict[str, Path] = {}
+    for target, source in (keys.file_mounts or {}).items():
+        place = ("file_mounts", target)
+        if isinstance(source, Mapping) or _BUCKET.match(source):
+            words = "buckets and volumes are not mounted: have setup fetch what is needed (aws s3 cp, hf download)"
+            raise document.error(f"file_mounts: {target}: {words}", place)
+        there, here = _filled(target, envs), _here(_filled(source, envs))
+        if not here.exists():
+            raise document.error(f"file_mounts: {target}: there is no {here}", place)
+        mounts[there] = here
+    for target, source_path in mounts.items():
+        if Path(target).expanduser().absolute() != source_path and _lies_in(target, source_path):
+            raise document.error(
+                f"file_mounts: {target} lies in what is brought there ({source_path}), which would never end",
+                ("file_mounts",),
+            )
+        for other, of_other in mounts.items():
+            if other != target and _lies_in(target, of_other) and _lies_in(other, source_path):
+                raise document.error(
+                    f"file_mounts: {target} comes from {source_path} and {other} from {of_other}: a circle",
+                    ("file_mounts",),
+                )
+    return mounts
+
+
+def _lies_in(target: str, folder: Path) -> bool:
+    return target.startswith(("/", "~")) and Path(target).expanduser().absolute().is_relative_to(folder)
+
+
+def _here(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def _filled(text: str, envs: Mapping[str, str]) -> str:
+    """A text with the job's variables in it; what is none of them stays."""
+    return _IN_TEXT.sub(lambda found: envs.get(found[1] or found[2], found[0]), text)
+
+
+def _lines(said: str | list[str] | None) -> str:
+    return "\n".join(said) if isinstance(said, list) else said or ""
+
+
+def _is_ordered(keys: ResourceKeys | None) -> bool:
+    return keys is not None and (keys.ordered is not None or isinstance(keys.accelerators, list))
+
+
+Task = JobFile
+"""What ``sky.Task`` is."""

@@ -1,0 +1,75 @@
+"""What a job file mounts: paths of this machine that are brought to places on each node."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ...model.errors import JobFileError
+from ...model.function import PendingFunction
+from ...model.sizes import size_in_words
+from ...runtime.placed_files import FileMounts
+
+MOST = 1 << 30  # bytes that one job brings: they go through this process's memory
+
+
+def placing(mounts: Mapping[str, Path]) -> PendingFunction[None]:
+    """The call that brings files to their places, on each node.
+
+    Args:
+        mounts: the path here by the place there.
+
+    Raises:
+        JobFileError: one cannot be read, or they are too much.
+    """
+    packed: dict[str, bytes] = {}
+    for target, source in mounts.items():
+        packed[target] = _packed(source, MOST - sum(map(len, packed.values())))
+    return PendingFunction(FileMounts("file_mounts"), (packed,))
+
+
+def renewing(folder: Path, paths: Sequence[str]) -> PendingFunction[None]:
+    """The call that brings files of a working folder to the nodes' copies of it.
+
+    Args:
+        paths: which of them, seen from it.
+
+    Raises:
+        JobFileError: one cannot be read, or they are too much.
+    """
+    return PendingFunction(FileMounts("workdir"), ({".": _packed(folder, MOST, paths)},))
+
+
+def _packed(source: Path, room: int, paths: Sequence[str] | None = None) -> bytes:
+    file = _Bounded(room)
+    try:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            if paths is None:
+                tar.add(source, arcname=".")  # links stay links
+            for path in paths or ():
+                tar.add(source / path, arcname=path, recursive=False)
+    except _TooMuchError as error:
+        raise JobFileError(
+            f"file_mounts: with {source} they are more than {size_in_words(MOST)}, the most that is brought so; "
+            "have setup fetch it, or put it on the machines before"
+        ) from error
+    except OSError as error:
+        raise JobFileError(f"file_mounts: {error.filename or source}: {error.strerror or error}") from error
+    return file.getvalue()
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+class _Bounded(io.BytesIO):
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        if self.tell() + len(data) > self._room:
+            raise _TooMuchError
+        return super().write(data)

@@ -1,0 +1,129 @@
+"""Commands that run job files, and plain commands, on pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .command_console import console_of, of_json
+from .shared_options import of_place
+
+_of_variables = (
+    click.option(
+        "--env", "env", metavar="NAME[=VALUE]", multiple=True, help="A variable of the job; repeatable."
+    ),
+    click.option(
+        "--secret",
+        "secrets",
+        metavar="NAME[=VALUE]",
+        multiple=True,
+        help="One that is blanked in logs; repeatable.",
+    ),
+)
+
+
+def of_variables(command: Any) -> Any:
+    for option in reversed(_of_variables):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("file", metavar="TASK.YAML")
+@click.option(
+    "-c", "--pool", "pool", metavar="POOL", help="The pool's name; one that is up is used as it is."
+)
+@of_place
+@of_variables
+@click.option("--no-setup", is_flag=True, help="Do not run the file's setup.")
+@click.option("--detach", is_flag=True, help="Leave as soon as the job runs.")
+@click.option(
+    "-i",
+    "--idle-minutes",
+    metavar="MIN",
+    type=click.FloatRange(0, min_open=True),
+    help="The pool ends so long after its last use.",
+)
+@click.option(
+    "--down", is_flag=True, help="Tear the pool down when the job is over; with -i once it is idle."
+)
+@click.option(
+    "--budget", metavar="$", type=click.FloatRange(0, min_open=True), help="What the pool may cost."
+)
+@click.option(
+    "--wait-for-capacity", metavar="TIME", help="Try for so long where there are no machines, such as 2h."
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be made and run.")
+@of_json
+def launch(
+    file: str,
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    no_setup: bool,
+    detach: bool,
+    idle_minutes: float | None,
+    down: bool,
+    dry_run: bool,
+    as_json: bool,
+    **said: Any,
+) -> int:
+    """Run a job file (SkyPilot's task YAML) on a pool of its own, or on one that is up.
+
+    Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
+    ends itself when nobody has used it for a while.
+    """
+    with console_of(as_json) as console:
+        from skyward_core.front.job_request import JobFile, request_of, said_variables
+
+        from .commands.job import launch as execute
+
+        if detach and down and idle_minutes is None:
+            raise click.UsageError(
+                "--detach leaves the job running, and --down ends its pool: give -i MIN with both"
+            )
+        job = JobFile.from_yaml(
+            Path(file), env=said_variables("--env", env), secrets=said_variables("--secret", secrets)
+        )
+        idle = None if idle_minutes is None else idle_minutes * 60
+        request = request_of(job, idle_timeout=idle, **said)
+        ends = down and idle is None
+        return execute(request, console, setup=not no_setup, detach=detach, down=ends, dry_run=dry_run)
+
+
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@of_variables
+@click.option("--detach", is_flag=True, help="Leave as soon as it runs.")
+@of_json
+@click.argument("pool")
+@click.argument(
+    "words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED
+)
+def exec_(
+    pool: str,
+    words: tuple[str, ...],
+    env: tuple[str, ...],
+    secrets: tuple[str, ...],
+    detach: bool,
+    as_json: bool,
+) -> int:
+    """Run a job file, or a command, on a pool that is up.
+
+    Of a file its working folder is brought anew, and its run is run; its setup is not. A command runs on every rank:
+    exec POOL nvidia-smi -L. Its exit status is that of the first rank that failed.
+    """
+    with console_of(as_json) as console:
+        from skyward_core.front.job_request import JobFile, said_variables, values_here
+
+        from .commands.job import execute
+
+        words = words[1:] if words[:1] == ("--",) else words
+        if not words:
+            raise click.UsageError("name a job file, or a command")
+        given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
+        if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+            job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
+            return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
+        values = values_here("--env", given), values_here("--secret", hidden)
+        return execute(pool, words, console, env=values[0], secrets=values[1], detach=detach)
