@@ -69,7 +69,9 @@ def launch(
     as_json: bool,
     **said: Any,
 ) -> int:
-    """Run a job file (SkyPilot's task YAML) on a pool of its own, or on one that is up.
+    """Run a job file, as SkyPilot's task YAML is, on a pool.
+
+    On one of its own, or on one that is up.
 
     Files and working folder are brought to all nodes; then setup runs on all of them, then run. The pool stays up, and
     ends itself when nobody has used it for a while.
@@ -121,8 +123,13 @@ def exec_(
         words = words[1:] if words[:1] == ("--",) else words
         if not words:
             raise click.UsageError("name a job file, or a command")
+        is_file = words[0].endswith((".yaml", ".yml"))
+        if is_file and len(words) > 1:
+            raise click.UsageError(
+                f"options of exec stand before the pool: exec {' '.join(words[1:])} {pool} {words[0]}"
+            )
         given, hidden = said_variables("--env", env), said_variables("--secret", secrets)
-        if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+        if is_file:
             job = JobFile.from_yaml(Path(words[0]), env=given, secrets=hidden)
             return execute(pool, (), console, job=job, env={}, secrets={}, detach=detach)
         values = values_here("--env", given), values_here("--secret", hidden)

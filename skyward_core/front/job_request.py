@@ -28,7 +28,7 @@ from .launch_request import with_hosts
 
 if TYPE_CHECKING:
     from ..model.function import PendingFunction
-    from ..tasks.job_files.needs import Way
+    from ..tasks.job_files.needs import WantedMachine
     from ..tasks.task import Task
     from ..views.views import PoolView
 
@@ -134,7 +134,7 @@ class JobRequest:
             found = found[:1]
         yield from found
 
-    def _way(self, way: Way, name: str, notes: list[str]) -> Spec:
+    def _way(self, way: WantedMachine, name: str, notes: list[str]) -> Spec:
         kind = by_name(name)
         declared = {each.name for each in settings_of(kind)}
         texts, unheeded = {}, []

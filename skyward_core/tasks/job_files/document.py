@@ -10,6 +10,7 @@ from ...model.errors import JobFileError
 
 LARGEST = 1 << 20  # characters
 MOST = 20_000  # values, with all that aliases repeat
+_PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 Place = tuple[str | int, ...]
 
 
@@ -68,6 +69,8 @@ class Document:
         if self._count > MOST or len(place) > 50:
             raise self.error("it holds more than any job file needs", line=node.start_mark.line + 1)
         self._lines.setdefault(place, node.start_mark.line + 1)
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:
+            raise self.error(f"{node.tag} means nothing here", line=node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode):

@@ -21,7 +21,7 @@ from ...wire.redact import secret_values
 from .document import Document, Place
 from .keys import NOTED, REFUSED, GitKeys, JobKeys, ResourceKeys
 from .mounts import placing
-from .needs import Way, idle_seconds, ways_of
+from .needs import WantedMachine, idle_seconds, ways_of
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IN_TEXT = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -60,7 +60,7 @@ class JobFile(Value):
     workdir: Path | None = None
     git: tuple[str, str] | None = None
     num_nodes: int = 1
-    ways: tuple[Way, ...] = (Way(),)
+    ways: tuple[WantedMachine, ...] = (WantedMachine(),)
     ordered: bool = False
     envs: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -238,7 +238,8 @@ def _judged(document: Document, values: Any, model: type[BaseModel], place: Plac
         yield from _judged(document, values.get("resources"), ResourceKeys, ("resources",))
     elif model is ResourceKeys:
         for name in ("any_of", "ordered"):
-            for number, each in enumerate(values.get(name) or ()):
+            said = values.get(name)
+            for number, each in enumerate(said if isinstance(said, list) else ()):
                 yield from _judged(document, each, ResourceKeys, (*place, name, number))
 
 

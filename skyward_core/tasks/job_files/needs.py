@@ -21,7 +21,7 @@ ALTERNATIVES = ("any_of", "ordered")
 
 
 @value(frozen=True)
-class Way(Value):
+class WantedMachine(Value):
     """One way to have the machines.
 
     Attributes:
@@ -46,11 +46,11 @@ class Way(Value):
     max_hourly: float = 0.0
 
 
-class _Reader:
+class _NeedsReader:
     def __init__(self, document: Document) -> None:
         self._document = document
 
-    def ways(self, keys: ResourceKeys, place: Place) -> Iterator[Way]:
+    def ways(self, keys: ResourceKeys, place: Place) -> Iterator[WantedMachine]:
         """All that resources ask for: alternatives, each with what stands beside them."""
         said = [name for name in ALTERNATIVES if getattr(keys, name) is not None]
         if len(said) > 1:
@@ -73,7 +73,7 @@ class _Reader:
                 shared_here = shared
             yield from self._of_one(ResourceKeys(**shared_here | own), (*place, said[0], number))
 
-    def _of_one(self, keys: ResourceKeys, place: Place) -> Iterator[Way]:
+    def _of_one(self, keys: ResourceKeys, place: Place) -> Iterator[WantedMachine]:
         cloud, region, zone = self._where(keys, place)
         if isinstance(keys.image_id, Mapping):
             images = dict(keys.image_id)
@@ -88,7 +88,7 @@ class _Reader:
         if image.startswith("docker:"):
             words = "no containers are run here: leave image_id out, and install what is needed in setup"
             raise self._document.error(words, (*place, "image_id"))
-        way = Way(
+        way = WantedMachine(
             cloud=cloud,
             region=region,
             zone=zone,
@@ -110,8 +110,6 @@ class _Reader:
         if beside := [name for name in ("cloud", "region", "zone") if getattr(keys, name) is not None]:
             raise self._document.error(f"infra says {beside[0]}, too: keep one of them", (*place, beside[0]))
         parts = ["" if part == "*" else part for part in keys.infra.strip().split("/")]
-        if parts and parts[0].lower() in ("ssh", "k8s", "kubernetes", "slurm"):
-            return parts[0].lower(), "/".join(parts[1:]), ""
         if len(parts) > 3:
             raise self._document.error(
                 f"infra is CLOUD/REGION/ZONE, not {keys.infra!r:.60}", (*place, "infra")
@@ -172,17 +170,21 @@ class _Reader:
         return float(found[1]) * _TIMES[found[2].lower()]
 
 
-def ways_of(document: Document, keys: ResourceKeys | None) -> tuple[Way, ...]:
+def ways_of(document: Document, keys: ResourceKeys | None) -> tuple[WantedMachine, ...]:
     """The ways to have the machines, in the order of the file.
 
     Raises:
         JobFileError: something makes no sense; says where.
     """
     if keys is None:
-        return (Way(),)
-    return tuple(_Reader(document).ways(keys, ("resources",)))
+        return (WantedMachine(),)
+    return tuple(_NeedsReader(document).ways(keys, ("resources",)))
 
 
 def idle_seconds(document: Document, keys: ResourceKeys | None) -> float | None:
     """After how many seconds without use the pool is to end; None where the file says nothing of it."""
-    return None if keys is None else _Reader(document).idle_seconds(keys.autostop, ("resources", "autostop"))
+    return (
+        None
+        if keys is None
+        else _NeedsReader(document).idle_seconds(keys.autostop, ("resources", "autostop"))
+    )

@@ -1,0 +1,188 @@
+"""Job files from the command line, on real pools: their order, their pool, and the words for what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli
+
+JOB = """
+name: job
+num_nodes: {nodes}
+resources:
+  accelerators: A100:8
+envs:
+  WORD: none
+secrets:
+  HF_TOKEN:
+file_mounts:
+  {there}/data: {here}/data
+  {there}/one/word.txt: {here}/data/word.txt
+setup: |
+  echo "setup $SKYPILOT_SETUP_NODE_RANK of $(echo "$SKYPILOT_SETUP_NODE_IPS" | wc -l)" $SKYPILOT_SETUP_NUM_GPUS_PER_NODE
+  ls {there}/data; touch {there}/setup-$SKYPILOT_SETUP_NODE_RANK
+run: |
+  echo "node $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES has $SKYPILOT_NUM_GPUS_PER_NODE, $WORD, $HF_TOKEN"
+  ls {there} | grep -c setup-
+  cat {there}/one/word.txt
+"""
+TOKEN = "hf_" + "NobodyMayRead"
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("jobs"))
+    (made.folder / "data").mkdir()
+    (made.folder / "data" / "word.txt").write_text("brought\n")
+    yield made
+    made("down", "--all", "-y", status=None)
+
+
+def written(cli: Cli, text: str, **said: Any) -> str:
+    text = (
+        text.format(**{"nodes": 2, "here": cli.folder, "there": cli.folder / "there"} | said)
+        if said
+        else text
+    )
+    (cli.folder / "task.yaml").write_text(text)
+    return "task.yaml"
+
+
+def test_files_come_first_then_setup_on_all_then_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.env, "HF_TOKEN", TOKEN)
+    name = written(cli, JOB, nodes=2)
+    done = cli("launch", name, "-c", "job", "--env", "WORD=said", "--secret", "HF_TOKEN")
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("r00") and "| " in line)
+    assert lines == sorted(
+        line
+        for rank in range(2)
+        for line in (
+            f"r00{rank}| setup {rank} of 2 8",
+            f"r00{rank}| word.txt",
+            f"r00{rank}| node {rank}/2 has 8, said, {'*' * len(TOKEN)}",
+            f"r00{rank}| 2",  # both nodes were set up before either ran
+            f"r00{rank}| brought",
+        )
+    )
+    told = [
+        words.split(": ")[1].split(" on ")[0]
+        for words in done.stderr.splitlines()
+        if words.startswith("run ")
+    ]
+    assert told == ["file_mounts", "setup", "job"]
+    assert "pool job stays up, and ends itself 10:00 after its last use: skyward-tui down job" in done.stderr
+    assert list(cli.pools()) == ["job"]
+    kept = [
+        file
+        for file in (cli.folder / "home").rglob("*")
+        if file.is_file() and TOKEN.encode() in file.read_bytes()
+    ]
+    # A node keeps what it was given and what was printed there, for its ranks' own user.
+    assert not [file for file in kept if not {"blobs", "spool"} & set(file.parts)]
+
+
+@pytest.fixture(scope="module")
+def pool(cli: Cli) -> str:
+    """A pool of two nodes that is up."""
+    if "job" not in cli.pools():
+        cli("launch", written(cli, "num_nodes: 2\nrun: 'true'\n"), "-c", "job")
+    return "job"
+
+
+def ran(cli: Cli, *words: object, status: int = 0) -> list[str]:
+    out = cli(*words, status=status).stdout.splitlines()
+    return sorted(line for line in out if line.startswith("r00") and "| " in line)
+
+
+def test_a_pool_that_is_up_is_used_and_need_not_be_set_up_again(cli: Cli, pool: str) -> None:
+    name = written(cli, "num_nodes: 2\nsetup: echo set up\nrun: echo run\n")
+    assert ran(cli, "launch", name, "-c", pool) == [f"r00{r}| {w}" for r in (0, 1) for w in ("run", "set up")]
+    assert ran(cli, "launch", name, "-c", pool, "--no-setup") == ["r000| run", "r001| run"]
+    assert ran(cli, "exec", pool, name) == ["r000| run", "r001| run"]
+
+
+def test_a_job_of_fewer_nodes_than_the_pool_has(cli: Cli, pool: str) -> None:
+    """Setup is of all nodes, the run of the first ones; and they are told of no others."""
+    run = "echo $SKYPILOT_NODE_RANK of $SKYPILOT_NUM_NODES $SKYPILOT_NODE_IPS, $RANK of $WORLD_SIZE"
+    name = written(cli, f"setup: echo set up\nrun: {run}\n")
+    assert ran(cli, "launch", name, "-c", pool) == [
+        "r000| 0 of 1 127.0.0.1, 0 of 1",
+        "r000| set up",
+        "r001| set up",
+    ]
+
+
+def test_a_command_on_a_pool(cli: Cli, pool: str) -> None:
+    assert ran(cli, "exec", pool, "echo", "a  b", "$HOME") == ["r000| a  b $HOME", "r001| a  b $HOME"]
+    assert ran(cli, "exec", "--env", "A=1", pool, "--", "echo $A") == ["r000| 1", "r001| 1"]
+    assert ran(cli, "exec", "--secret", f"A={TOKEN}", pool, "echo $A; exit 5", status=5)
+    found = json.loads(cli("exec", "--json", pool, "exit 7", status=7).stdout.splitlines()[-1])
+    assert found["root_cause"]["outcome"] == "exited" and found["root_cause"]["exit_code"] == 7
+
+
+def test_a_failing_setup_ends_it_with_its_log_before_the_run(cli: Cli, pool: str) -> None:
+    setup = "if [ $SKYPILOT_SETUP_NODE_RANK = 1 ]; then echo no such package >&2; exit 9; fi; sleep 1000"
+    done = cli(
+        "launch", written(cli, f"num_nodes: 2\nsetup: {setup}\nrun: touch ran\n"), "-c", pool, status=9
+    )
+    assert "r001| no such package" in done.stdout + done.stderr
+    assert "root cause: r001 exited: ended with status 9" in done.stderr
+    assert not (cli.folder / "ran").exists()
+
+
+def test_a_worker_that_fails_stops_the_others(cli: Cli, pool: str) -> None:
+    run = "test $SKYPILOT_NODE_RANK = 1 && exit 3; sleep 1000"
+    found = cli.json("launch", written(cli, f"num_nodes: 2\nrun: {run}\n"), "-c", pool, status=3)
+    assert (found["root_cause"]["rank"], found["root_cause"]["exit_code"]) == (1, 3)
+    assert found["ranks"][0]["outcome"] == "collateral"
+
+
+def test_it_is_left_running_and_its_pool_torn_down(cli: Cli) -> None:
+    name = written(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
+    said = cli("launch", name, "-c", "left", "--detach").stderr
+    assert "goes on; watch it with: skyward-tui attach left" in said
+    (cli.folder / "go").touch()
+    assert "r000| went" in cli("attach", "left").stdout or "went" in cli("logs", "left").stdout
+    assert "pool left is down: created 1" in cli("launch", name, "-c", "left", "--down").stderr
+    assert "left" not in cli.pools()
+
+
+def test_what_would_be_made_is_told(cli: Cli) -> None:
+    name = written(cli, JOB, nodes=2)
+    found = cli.json("launch", name, "--dry-run", "--secret", "HF_TOKEN=abcdefgh")
+    assert (
+        dict(found["plan"])["pool"].endswith(": 2 nodes on local")
+        and "job" not in str(cli.pools()).split("left")[0][:0]
+    )
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("launch", "none.yaml"), "none.yaml cannot be read: No such file or directory"),
+        (("launch", "bad.yaml"), "bad.yaml, line 2: there is no key 'nodes'; did you mean num_nodes?"),
+        (("launch", "large.yaml", "-c", "job"), "large.yaml runs on 9 nodes, and pool job has 2"),
+        (("exec", "job", "large.yaml"), "large.yaml runs on 9 nodes, and pool job has 2"),
+        (("launch", "task.yaml", "-c", "job", "--set", "a=b", "-i", "5"), "leave out --set, -i"),
+        (("launch", "empty.yaml", "--detach", "--down"), "give -i MIN with both"),
+        (("launch", "empty.yaml", "--budget", "5"), "machines of provider local cost nothing"),
+        (("exec", "job", "empty.yaml"), "empty.yaml has no run"),
+        (("exec", "job", "task.yaml", "--env", "A=1"), "options of exec stand before the pool"),
+        (("exec", "job", "--"), "name a job file, or a command"),
+        (("exec", "nobody", "true"), "no pool 'nobody' is up"),
+        (("exec", "--env", "NONESUCH_X", "job", "true"), "this shell has no variable of that name"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    cli: Cli, pool: str, words: tuple[str, ...], said: str
+) -> None:
+    cli.write("bad.yaml", "run: a\nnodes: 2\n")
+    cli.write("large.yaml", "num_nodes: 9\nrun: a\n")
+    cli.write("empty.yaml", "")
+    written(cli, "num_nodes: 2\nrun: 'true'\n")
+    done = cli(*words, status=2)
+    assert said in done.stderr

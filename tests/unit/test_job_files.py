@@ -1,0 +1,349 @@
+"""Job files: what their keys come to, and the words for what cannot be used."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import skyward_core as sky
+from skyward_core.front.job_request import JobRequest, request_of, said_variables
+from skyward_core.model.capabilities import RunsHere
+from skyward_core.model.errors import JobFileError
+from skyward_core.tasks.job_files.document import Document
+from skyward_core.tasks.job_files.job import JobFile
+from skyward_core.tasks.job_files.keys import NOTED, REFUSED, JobKeys, ResourceKeys
+from skyward_core.tasks.job_files.needs import WantedMachine
+
+FILE = Path("train.yaml")
+
+
+def read(text: str, **said: Any) -> JobFile:
+    return JobFile.from_text(textwrap.dedent(text), FILE, **said)
+
+
+def refused(text: str, **said: Any) -> str:
+    with pytest.raises(JobFileError) as caught:
+        read(text, **said)
+    return str(caught.value)
+
+
+def test_a_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    job = read(
+        f"""
+        name: train-${{SIZE}}
+        workdir: {tmp_path}
+        num_nodes: 4
+        resources:
+          accelerators: H100:8
+          cpus: 32+
+          memory: 512GB
+          use_spot: true
+          infra: aws/us-east-1/us-east-1a
+          disk_size: 1TB
+          autostop: 2h
+        envs: {{SIZE: 13, LR: 0.1, FLAG: true}}
+        secrets: {{HF_TOKEN: hf_abcdefgh}}
+        file_mounts:
+          /data/${{SIZE}}: {tmp_path}/data
+        setup: pip install -r requirements.txt
+        run: |
+          python train.py
+          echo done
+        """
+    )
+    assert (job.name, job.workdir, job.num_nodes, job.gpus) == ("train-13", tmp_path, 4, 8)
+    assert job.ways == (
+        WantedMachine(
+            cloud="aws", region="us-east-1", zone="us-east-1a", accelerator="H100:8", gpus=8, vcpus=32,
+            memory_gb=512, disk_gb=1024, spot=True,
+        ),
+    )  # fmt: skip
+    assert job.idle_seconds == 7200
+    assert job.envs == {"SIZE": "13", "LR": "0.1", "FLAG": "true"}
+    assert job.mounts == {"/data/13": tmp_path / "data"}
+    assert (job.setup, job.run) == ("pip install -r requirements.txt", "python train.py\necho done\n")
+    assert [call.name for call in job.calls()] == ["file_mounts", "setup", "train-13"]
+    assert [call.name for call in job.calls(setup=False)] == ["file_mounts", "train-13"]
+    assert "hf_abcdefgh" not in repr(job)
+
+
+def test_an_empty_file_is_a_job_that_runs_nothing() -> None:
+    for text in ("", "# nothing\n", "---\n"):
+        assert list(read(text).calls()) == []
+    assert sky.Task is JobFile
+
+
+@pytest.mark.parametrize(
+    "resources, ways",
+    [
+        ("accelerators: A100", ["A100:1"]),
+        ("accelerators: {A100: 8}", ["A100:8"]),
+        ("accelerators: {A100:1, V100:2}", ["A100:1", "V100:2"]),
+        ("accelerators: [L4:1, {T4: 2}, null]", ["L4:1", "T4:2", ""]),
+        ("accelerators: L4:0.5", ["L4:1"]),
+        ("any_of: [{accelerators: A100:8}, {accelerators: H100:8}]", ["A100:8", "H100:8"]),
+        (
+            "{accelerators: H100, ordered: [{infra: aws/us-east-1}, {infra: aws/us-west-2}]}",
+            ["H100:1", "H100:1"],
+        ),
+        ("cpus: 2", [""]),
+    ],
+)
+def test_each_way_to_have_the_machines(resources: str, ways: list[str]) -> None:
+    inner = resources if resources.startswith("{") else f"{{{resources}}}"
+    job = read(f"resources: {inner}")
+    assert [way.accelerator for way in job.ways] == ways
+    assert job.ordered == ("ordered" in resources or "accelerators: [" in resources)
+
+
+def test_alternatives_replace_what_stands_beside_them() -> None:
+    job = read(
+        """
+        resources:
+          infra: aws/us-east-1
+          cpus: 8+
+          any_of:
+            - cpus: 4
+            - infra: gcp
+            - region: us-west-2
+              infra: null
+              cloud: aws
+        """
+    )
+    told = [(way.cloud, way.region, way.vcpus) for way in job.ways]
+    assert told == [("aws", "us-east-1", 4), ("gcp", "", 8), ("aws", "us-west-2", 8)]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("run: [", "line 1"),
+        ("run: a\n  b: c\n", "line 2: mapping values are not allowed here"),
+        ("- a\n", "at its top stand keys with values, such as run: echo hello, not a list"),
+        ("just words\n", "not a text"),
+        ("a: 1\n---\nb: 2\n", "line 3: it has several documents"),
+        ("run: a\nrun: b\n", "line 2: run stands twice (also in line 1)"),
+        ("runn: a\n", "line 1: there is no key 'runn'; did you mean run?"),
+        ("run: a\nresources:\n  acelerators: A100\n", "line 3: there is no key 'acelerators'; did you mean acc"),
+        ("run: a\nservice:\n  replicas: 2\n", "line 2: service is not supported: nothing here serves"),
+        ("resources:\n  any_of:\n  - accelerator_args: {}\n", "line 3: resources.accelerator_args is not supported"),
+        ("num_nodes: many\n", "line 1: num_nodes cannot be 'many': "),
+        ("num_nodes: 0\n", "num_nodes cannot be 0"),
+        ("resources: A100\n", "line 1: resources cannot be 'A100'"),
+        ("resources:\n  cpus: lots\n", "line 2: resources.cpus cannot be 'lots': write a number"),
+        ("resources:\n  cpus: 4GB\n", "line 2: '4GB' is no size"),
+        ("resources:\n  memory: 4XB\n", "line 2: '4XB' is no size"),
+        ("resources:\n  accelerators: A100:x\n", "line 2: an accelerator is written NAME:COUNT"),
+        ("resources:\n  accelerators: A100:0\n", "NAME:COUNT"),
+        ("resources:\n  accelerators: {A100:1: 2}\n", "says how many twice"),
+        ("resources:\n  accelerators: tpu-v2-8\n", "TPU machines of Google"),
+        ("resources:\n  infra: aws/a/b/c\n", "infra is CLOUD/REGION/ZONE"),
+        ("resources:\n  infra: aws\n  region: us-east-1\n", "line 3: infra says region, too"),
+        ("resources:\n  image_id: docker:ubuntu\n", "line 2: no containers are run here"),
+        ("resources:\n  image_id: {us-east-1: ami-1}\n", "say which region"),
+        ("resources:\n  any_of: [{cpus: 1}]\n  ordered: [{cpus: 1}]\n", "line 3: any_of and ordered: keep one"),
+        ("resources:\n  any_of:\n  - any_of: [{cpus: 1}]\n", "any_of inside of any_of"),
+        ("resources:\n  autostop: soon\n", "'soon' is no time"),
+        ("envs:\n  A:\n", "line 2: envs: A has no value: give it with --env A=VALUE"),
+        ("envs:\n  a-b: 1\n", "'a-b' is no name of a variable"),
+        ("envs: {A: [1]}\n", "envs.A cannot be what stands there"),
+        ("envs: {A: 1}\nsecrets: {A: 2}\n", "line 2: A stands in envs and in secrets"),
+        ("secrets:\n  KEY:\n", "line 2: secrets: KEY has no value: give it with --secret KEY=VALUE"),
+        ("workdir: /no/such\n", "line 1: workdir: there is no folder /no/such"),
+        ("file_mounts:\n  /a: /no/such\n", "line 2: file_mounts: /a: there is no /no/such"),
+        ("file_mounts:\n  /a: s3://bucket/x\n", "line 2: file_mounts: /a: buckets and volumes are not mounted"),
+        ("file_mounts:\n  /a: {name: b, store: s3}\n", "line 2: file_mounts: /a: buckets"),
+        ("file_mounts:\n  /tmp/x: /tmp\n", "/tmp/x lies in what is brought there (/tmp)"),
+        ("file_mounts:\n  /etc/x: /usr\n  /usr/x: /etc\n", "a circle"),
+        ("a: &a [*a]\n", "line 1"),
+        ("run: !!python/object/apply:os.system [x]\n", "line 1"),
+        ("run: 2001-99-99\n", "line 1: '2001-99-99' cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_with_its_line(text: str, words: str) -> None:
+    said = refused(text)
+    assert said.startswith("train.yaml") and words in said and "\n" not in said
+
+
+def test_a_file_that_would_be_endless_is_refused() -> None:
+    """Aliases of aliases: a thousand million values in ten lines."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]" for a, b in zip("abcdefgh", "bcdefghi", strict=True)]
+    assert "more than any job file needs" in refused("\n".join(lines))
+    assert "characters" in refused("#" * (1 << 20) + "\n")
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("none.yaml", "No such file"), ("bytes.yaml", "it is no text")):
+        with pytest.raises(JobFileError, match=words):
+            sky.Task.from_yaml(tmp_path / name)
+
+
+def test_variables_of_the_command_line_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FROM_SHELL", "here")
+    text = "envs: {A: 1, B: , FROM_SHELL: }\nsecrets: {KEY: }\n"
+    env = said_variables("--env", ["B=x=y", "FROM_SHELL", "C=new"])
+    job = read(text, env=env, secrets={"KEY": "abcdefgh"})
+    assert job.envs == {"A": "1", "B": "x=y", "FROM_SHELL": "here", "C": "new"}
+    assert job.secrets == {"KEY": "abcdefgh"} and job.blanked == ("abcdefgh",)
+    assert "--env NONE: this shell has no variable of that name" in refused(text, env={"NONE": None})
+    with pytest.raises(sky.UsageError, match="NAME=VALUE"):
+        said_variables("--env", ["=x"])
+
+
+def test_secrets_stand_in_no_error_and_no_words() -> None:
+    key = "sk-NobodyMayRead"
+    assert key not in refused(f"secrets: {{KEY: [{key}]}}")
+    assert key not in refused(f"secrets: {{KEY: {key}}}\nenvs: {{KEY: {key}}}")
+
+
+def test_what_changes_nothing_is_told_with_its_line() -> None:
+    job = read("resources:\n  ports: 8080\n  any_of:\n  - labels: {a: b}\nrun: x\n")
+    assert [note.split(" changes nothing")[0] for note in job.notes] == [
+        "resources.ports (line 2)",
+        "resources.labels (line 4)",
+    ]
+
+
+def test_each_key_is_used_told_of_or_refused() -> None:
+    for name in NOTED:
+        assert name.removeprefix("resources.") in ResourceKeys.model_fields
+    for name in REFUSED:
+        model = ResourceKeys if name.startswith("resources.") else JobKeys
+        assert name.removeprefix("resources.") not in model.model_fields
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+    st.sampled_from(["", "run: ", "resources:\n  "]),
+)
+def test_no_text_does_anything_but_make_a_job_or_an_error_of_ours(text: str, before: str) -> None:
+    try:
+        JobFile.from_text(before + text, FILE)
+    except JobFileError as error:
+        assert str(error).startswith("train.yaml")
+
+
+_PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text("ab:/$\n0.+", max_size=8)
+_VALUES = st.recursive(
+    _PLAIN,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*JobKeys.model_fields, *ResourceKeys.model_fields]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from([*JobKeys.model_fields]), _VALUES, max_size=5))
+def test_no_values_of_known_keys_do_either(values: dict[str, Any]) -> None:
+    import json
+
+    try:
+        JobFile.from_text(json.dumps(values), FILE)  # JSON is YAML, too
+    except JobFileError as error:
+        assert str(error).startswith("train.yaml")
+
+
+def test_lines_are_those_of_the_nearest_thing() -> None:
+    document = Document("a:\n  b:\n  - 1\n  - 2\n", "x")
+    places: list[tuple[str | int, ...]] = [("a",), ("a", "b"), ("a", "b", 1), ("a", "c")]
+    assert [document.line(place) for place in places] == [1, 2, 4, 1]
+
+
+# -- the pool ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_without_a_cloud_runs_on_this_machine(tmp_path: Path) -> None:
+    spec, notes = JobRequest(job=read("num_nodes: 2\nresources: {accelerators: A100:8, cpus: 4+}")).spec()
+    assert isinstance(spec.provider, RunsHere) and spec.nodes == 2 and str(spec.accelerator) == "A100:8"
+    assert notes == ["cpus: provider local takes machines as they are"]
+
+
+def test_a_cloud_that_nobody_has_is_named_with_those_that_are_there() -> None:
+    with pytest.raises(
+        sky.UsageError, match=r"no provider here is called gcp, where train.yaml wants .* --provider \(aws, "
+    ):
+        JobRequest(job=read("resources: {infra: gcp}")).spec()
+    spec, _ = JobRequest(job=read("resources: {infra: gcp/us-central1}"), provider="local").spec()
+    assert spec.provider.name == "local"
+
+
+def test_ways_on_clouds_that_are_not_here_are_left_out_and_told() -> None:
+    spec, notes = JobRequest(
+        job=read("resources: {any_of: [{infra: gcp}, {infra: aws/us-east-1, accelerators: H100:8}]}")
+    ).spec()
+    assert spec.provider.name == "aws" and spec.provider.region == ("us-east-1",)
+    assert notes == ["ways on gcp are left out: no such provider is here"]
+
+
+def test_what_aws_knows_of_a_machine_reaches_it() -> None:
+    spec, notes = JobRequest(
+        job=read(
+            """
+            resources:
+              infra: aws/us-east-1/us-east-1a
+              instance_type: p5.48xlarge
+              image_id: ami-0123
+              disk_size: 256
+              use_spot: true
+              cpus: 96+
+            """
+        ),
+        budget=10,
+        wait_for_capacity="2h",
+        idle_timeout=300,
+    ).spec()
+    found = spec.provider
+    assert (found.region, tuple(found.zones), found.instance_type, found.ami, found.disk_gb) == (
+        ("us-east-1",), ("us-east-1a",), "p5.48xlarge", "ami-0123", 256,
+    )  # fmt: skip
+    assert spec.wish is not None and (spec.wish.allocation, spec.wish.vcpus) == ("spot", 96)
+    assert (spec.options.budget, spec.options.wait_for_capacity, spec.options.idle_timeout) == (10, 7200, 300)
+    assert notes == []
+
+
+def test_hosts_of_the_command_line_take_the_place_of_the_files_cloud() -> None:
+    job = read("num_nodes: 2\nresources: {infra: aws/us-east-1, use_spot: true, accelerators: A100:8}")
+    spec, notes = request_of(job, hosts="a.example,b.example").spec()
+    assert spec.provider.name == "ssh" and spec.nodes == 2
+    assert notes == ["region, use_spot: provider ssh takes machines as they are"]
+
+
+def test_a_job_without_a_folder_takes_none_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", str(tmp_path))
+    spec, _ = request_of(read("run: x"), hosts="a.example").spec()
+    folder = Path(spec.image.workdir or "")
+    assert folder.is_relative_to(tmp_path) and not list(folder.iterdir())
+
+
+def test_a_repository_is_cloned_to_be_the_folder(tmp_path: Path) -> None:
+    import subprocess
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init", "--initial-branch=main")
+    (tmp_path / "train.py").write_text("old")
+    for words in (("add", "."), ("commit", "-m", "one"), ("tag", "v1")):
+        git(*words)
+    (tmp_path / "train.py").write_text("new")
+    git("commit", "-am", "two")
+    for ref, content in (("", "new"), ("v1", "old")):
+        job = read(f"workdir: {{url: {tmp_path}{f', ref: {ref}' if ref else ''}}}")
+        spec, _ = JobRequest(job=job).spec()
+        assert (Path(spec.image.workdir or "") / "train.py").read_text() == content
+    with pytest.raises(JobFileError, match="git cannot bring v9 of"):
+        JobRequest(job=read(f"workdir: {{url: {tmp_path}, ref: v9}}")).spec()
