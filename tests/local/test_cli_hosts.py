@@ -115,3 +115,20 @@ async def test_an_accelerator_is_one_of_the_catalogue(cli: Cli) -> None:
     assert "did you mean H100" in done.stderr
     done = await run(cli, "run", "endings.py:fine", "--accelerator", "h100:8", status=0)
     assert "torn down" in done.stderr or "verified gone" in done.stderr
+
+
+async def test_a_job_takes_its_folder_along_and_brings_what_was_edited_since(host: Host, cli: Cli) -> None:
+    name = f"127.0.0.1:{host.port}"
+    await run(cli, "trust", name, "--yes")
+    cli.write("word.txt", "first\n")
+    cli.write("task.yaml", "workdir: .\nsetup: touch set-up\nrun: ls; cat word.txt\n")
+    done = await run(cli, "launch", "task.yaml", "--hosts", name, "-c", "job")
+    assert "r000| set-up\n" in done.stdout and "r000| first\n" in done.stdout
+    cli.write("word.txt", "second\n")
+    cli.write("new.txt", "")
+    done = await run(cli, "exec", "job", "task.yaml")
+    assert {"r000| second", "r000| new.txt", "r000| set-up"} <= set(done.stdout.splitlines())
+    cli.write("alone.yaml", "run: ls | wc -l\n")
+    done = await run(cli, "launch", "alone.yaml", "--hosts", name, "-c", "alone", "--down")
+    assert "r000| 0\n" in done.stdout, "without a working folder none travels"
+    await run(cli, "down", "job", "-y")
